@@ -89,7 +89,7 @@ impl PoolEngine {
         let (traces, since) = (crate::pool::trace::Traces::default(), pool.rt().now());
         let (zil, admin, probes) = (Cell::default(), Semaphore::new(1), RefCell::default());
         let door = HostDoor::new(pool.rt().clone());
-        pool.set_device_door(door.clone());
+        pool.devices().set_door(door.clone());
         let warned_of_swap = Cell::default();
         let engine = Rc::new(PoolEngine {
             pool,

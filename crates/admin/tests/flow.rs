@@ -78,7 +78,7 @@ fn hostile(seed: u64, seconds: u64) {
         // A scrub runs most of the time: its settings change under it as well.
         if step % 250 == 100 {
             let pool = stage.pool.clone();
-            drop(stage.sim.rt().spawn("scrub", async move { drop(pool.start_scrub().await) }));
+            drop(stage.sim.rt().spawn("scrub", async move { drop(pool.scan().start_scrub().await) }));
         }
         let tunable = &TABLE[rng.below(TABLE.len() as u64) as usize];
         if tunable.name != "zfs_arc_max" {
@@ -124,9 +124,9 @@ fn hostile(seed: u64, seconds: u64) {
     // With normal settings everything works as before.
     stage.pool.tune(&Settings::for_memory(study.mem).engine);
     stage.sim.run_for(Nanos::from_secs(20));
-    assert_ne!(stage.pool.scan_status().phys.func, ondisk::scan::ScanFunc::None, "scrubs were begun");
+    assert_ne!(stage.pool.scan().status().phys.func, ondisk::scan::ScanFunc::None, "scrubs were begun");
     let pool = stage.pool.clone();
-    let _ = stage.sim.block_on(async move { pool.stop_scrub().await });
+    let _ = stage.sim.block_on(async move { pool.scan().stop_scrub().await });
     let before = written.get();
     stage.sim.run_for(Nanos::from_secs(20));
     let rate = (written.get() - before) / 20;

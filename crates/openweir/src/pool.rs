@@ -511,21 +511,21 @@ impl Pool {
 
     /// Begins a scrub, or goes on with one that is paused. [`ErrorKind::Busy`] while one runs.
     pub fn scrub(&self) -> Call<()> {
-        self.0.call(|state| async move { Ok(state.pool.start_scrub().await?) })
+        self.0.call(|state| async move { Ok(state.pool.scan().start_scrub().await?) })
     }
     /// Pauses the scrub that runs. [`ErrorKind::NotFound`] if none does.
     pub fn pause_scrub(&self) -> Call<()> {
-        self.0.call(|state| async move { Ok(state.pool.pause_scrub().await?) })
+        self.0.call(|state| async move { Ok(state.pool.scan().pause_scrub().await?) })
     }
     /// Stops the scrub that runs or is paused. [`ErrorKind::NotFound`] if there is none.
     pub fn stop_scrub(&self) -> Call<()> {
-        self.0.call(|state| async move { Ok(state.pool.stop_scrub().await?) })
+        self.0.call(|state| async move { Ok(state.pool.scan().stop_scrub().await?) })
     }
     /// Waits until no scrub or resilver runs (a paused one does not count); how it ended.
     /// [`ErrorKind::Closed`] if the pool is closed meanwhile.
     pub fn wait_scan(&self) -> Call<ScanStatus> {
         self.0.call_waiting(|state| async move {
-            state.pool.wait_scan().await?;
+            state.pool.scan().wait().await?;
             Ok(scan_status(&state.pool))
         })
     }
@@ -641,7 +641,7 @@ async fn import_here(inside: &Rc<Inside>, devices: Vec<Device>, options: ImportO
 }
 
 fn scan_status(pool: &spa::Pool) -> ScanStatus {
-    let s = pool.scan_status();
+    let s = pool.scan().status();
     let state = match s.phys.state {
         ScanState::Scanning if s.paused_at != 0 => ScanPhase::Paused,
         ScanState::Scanning => ScanPhase::Running,

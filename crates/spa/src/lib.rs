@@ -1,24 +1,44 @@
 //! Pools: create, import, export, and the loop that syncs txgs. Assembles the layers of the engine.
 //!
-//! Reading order: [`pool`] (the parts of a pool); `commit` (the sync of a txg, and what it keeps in
-//! the MOS: space maps, dedup tables, the checkpoint, history, configuration); `open` (new and
-//! existing pools: create, import, rewind, claimed intent logs); `devices` (how the tree changes:
-//! add, attach, remove, expand; devices that fail and return; dirty time logs; trim and
-//! initialize); `scan` (scrub and resilver); `zevent` (events); `tune` (tunables).
+//! A [`Pool`] is made of objects, each with its own state, which no other one can reach:
+//!
+//! | object | owns |
+//! |---|---|
+//! | `stack::Stack` | nothing that changes: the handles of the layers (tree, allocator, cache, txgs, MOS, DSL), shared by all |
+//! | `commit::config::Config` | the configuration without the tree, and whether the next txg writes it |
+//! | `notices::Notices` | sentences for the administrator |
+//! | `devices::aux::Aux` | the lists of spares and caches |
+//! | `zevent::Events` | the sink of events, the last states of leaves, faults that wait to be reported |
+//! | `commit::checkpoint::Checkpoint` | the checkpoint, its space maps, a request for one |
+//! | [`Scan`] | scrub and resilver: progress, queues, damage |
+//! | [`Devices`] | the door that opens devices, settings of new leaves; with `changes::Changes` (queued changes, labels to write after a commit), `dtl::Dtls` (dirty time logs on disk), [`LeafWorks`] (trim, initialize) |
+//! | `commit::history::History` | commands that wait for a txg |
+//! | `commit::ddt::Ddt` | dedup tables and their entries in memory |
+//! | `commit::Commit` | the uberblock, deferred frees, log space maps to flush |
+//! | [`Pool`] | the objects, and the task of the sync loop |
+//!
+//! An object calls only those above it in the table, so there are no circles: `Commit` calls all in
+//! the order of a txg, `Devices` asks `Scan` for resilvers, all but the first mark `Config` dirty or
+//! post to `Events`. [`Pool::assemble`] makes them, for a new pool as for an imported one. A program
+//! uses the methods of `Pool`, and [`Pool::devices`] and [`Pool::scan`].
+//!
+//! Reading order: `stack`; [`pool`]; `commit` (the sync of a txg, and the objects of the MOS);
+//! `open` (create, import, rewind, claimed intent logs); `devices`; `scan`; `zevent`.
 
 mod commit;
 mod devices;
+mod notices;
 mod open;
 mod pool;
 mod scan;
-mod tune;
+mod stack;
 mod zevent;
 
-pub use devices::DeviceDoor;
 pub use devices::attach::NewDevice;
 pub use devices::aux::AuxDevices;
 pub use devices::layout::{Bias, DEVICE_SIZE_MIN, DevSpec, Group, GroupKind, Layout};
-pub use devices::leaf_work::{LeafWork, WorkCommand, WorkKind, WorkState};
+pub use devices::leaf_work::{LeafWork, LeafWorks, WorkCommand, WorkKind, WorkState};
+pub use devices::{DeviceDoor, Devices};
 pub use ondisk::label::PoolState;
 pub use open::create::{PoolSpec, check_pool_name};
 pub use open::explain::explain;
@@ -26,5 +46,5 @@ pub use open::import::{FoundDevice, ImportOpts, PoolCandidate, is_candidate, sca
 pub use open::rewind::Rewind;
 pub use open::unsupported::{Unsupported, UnsupportedFeature};
 pub use pool::{EngineOpts, Pool};
-pub use scan::{ScanStatus, ScanTunables};
+pub use scan::{Scan, ScanStatus, ScanTunables};
 pub use zevent::EventSink;

@@ -21,7 +21,9 @@ use ondisk::nvlist::{NvList, NvValue};
 use rt::trace::{Event, FaultKind, Groups, Listening};
 use vdev::{FailMode, Health, Top, VdevKind};
 
-use crate::pool::Pool;
+use crate::commit::config::Config;
+use crate::devices::aux::Aux;
+use crate::stack::Stack;
 
 /// Most queued faults; more are dropped.
 const FAULTS_MAX: usize = 64;
@@ -37,9 +39,11 @@ pub trait EventSink {
     fn post(&self, class: String, time: WallTime, payload: NvList);
 }
 
-/// The state of a pool's events.
-#[derive(Default)]
-pub(crate) struct PoolEvents {
+/// The events of a pool.
+pub(crate) struct Events {
+    stack: Rc<Stack>,
+    config: Rc<Config>,
+    aux: Rc<Aux>,
     sink: RefCell<Option<Rc<dyn EventSink>>>,
     listening: RefCell<Option<Listening>>,
     faults: Rc<RefCell<VecDeque<(Nanos, Event)>>>,
@@ -50,13 +54,6 @@ pub(crate) struct PoolEvents {
     /// Per leaf: the second, and ereports in it.
     rates: RefCell<BTreeMap<u64, (u64, u32)>>,
     suspensions: Cell<u64>,
-}
-
-impl PoolEvents {
-    /// Adds the reason `e` to the event of the next state change of a leaf.
-    pub(crate) fn note_reason(&self, leaf: Guid, e: &Error) {
-        self.reasons.borrow_mut().insert(leaf.0, e.to_string());
-    }
 }
 
 /// OpenZFS's number of a state.
@@ -79,14 +76,36 @@ fn errno(kind: FaultKind) -> u64 {
     }
 }
 
-impl Pool {
+impl Events {
+    /// The events of a pool, which has no sink yet.
+    pub(crate) fn new(stack: &Rc<Stack>, config: &Rc<Config>, aux: &Rc<Aux>) -> Rc<Events> {
+        Rc::new(Events {
+            stack: stack.clone(),
+            config: config.clone(),
+            aux: aux.clone(),
+            sink: RefCell::default(),
+            listening: RefCell::default(),
+            faults: Rc::default(),
+            gathering: Rc::default(),
+            states: RefCell::default(),
+            reasons: RefCell::default(),
+            rates: RefCell::default(),
+            suspensions: Cell::default(),
+        })
+    }
+
+    /// Adds the reason `e` to the event of the next state change of a leaf.
+    pub(crate) fn note_reason(&self, leaf: Guid, e: &Error) {
+        self.reasons.borrow_mut().insert(leaf.0, e.to_string());
+    }
+
     /// Sets the sink of the pool's events. The first event is `opened`: `pool_create` or
     /// `pool_import`.
-    pub fn set_event_sink(self: &Rc<Self>, sink: Rc<dyn EventSink>, opened: &str) {
-        *self.events.sink.borrow_mut() = Some(sink);
-        let (faults, gathering) = (self.events.faults.clone(), self.events.gathering.clone());
-        let (me, rt): (Weak<Pool>, _) = (Rc::downgrade(self), self.rt.clone());
-        let listening = self.rt.tracer().listen(Groups::FAULT, move |now, event| {
+    pub(crate) fn set_sink(self: &Rc<Self>, sink: Rc<dyn EventSink>, opened: &str) {
+        *self.sink.borrow_mut() = Some(sink);
+        let (faults, gathering) = (self.faults.clone(), self.gathering.clone());
+        let (me, rt): (Weak<Events>, _) = (Rc::downgrade(self), self.stack.rt.clone());
+        let listening = self.stack.rt.tracer().listen(Groups::FAULT, move |now, event| {
             let mut faults = faults.borrow_mut();
             if faults.len() < FAULTS_MAX {
                 faults.push_back((now, *event));
@@ -96,35 +115,35 @@ impl Pool {
                 let (me, rt2) = (me.clone(), rt.clone());
                 drop(rt.spawn("zevents", async move {
                     rt2.sleep(GATHER).await;
-                    if let Some(pool) = me.upgrade() {
-                        pool.events.gathering.set(false);
-                        pool.post_faults();
+                    if let Some(events) = me.upgrade() {
+                        events.gathering.set(false);
+                        events.post_faults();
                     }
                 }));
             }
         });
-        *self.events.listening.borrow_mut() = Some(listening);
+        *self.listening.borrow_mut() = Some(listening);
         self.post(opened);
-        let tops = self.tree.tops.borrow().clone();
+        let tops = self.stack.tree.tops.borrow().clone();
         for (top, guid, health) in self.leaf_states() {
             if !matches!(health, Health::Online | Health::Offline)
                 && let Some(top) = tops.iter().find(|t| t.id.0 == top)
             {
                 let nv = self.vdev_payload(self.ereport_base(), top, guid);
-                self.post_list("ereport.fs.zfs.vdev.open_failed", self.rt.wall_clock(), nv);
+                self.post_list("ereport.fs.zfs.vdev.open_failed", self.stack.rt.wall_clock(), nv);
             }
-            self.events.states.borrow_mut().insert(guid.0, health);
+            self.states.borrow_mut().insert(guid.0, health);
         }
     }
 
     fn has_sink(&self) -> bool {
-        self.events.sink.borrow().is_some()
+        self.sink.borrow().is_some()
     }
 
     /// Posts an event about the pool itself: `sysevent.fs.zfs.NAME`.
-    pub fn post(&self, name: &str) {
+    pub(crate) fn post(&self, name: &str) {
         if self.has_sink() {
-            self.post_list(&format!("sysevent.fs.zfs.{name}"), self.rt.wall_clock(), self.sysevent_base());
+            self.post_list(&format!("sysevent.fs.zfs.{name}"), self.stack.rt.wall_clock(), self.sysevent_base());
         }
     }
 
@@ -133,14 +152,14 @@ impl Pool {
         if !self.has_sink() {
             return;
         }
-        let tops = self.tree.tops.borrow().clone();
+        let tops = self.stack.tree.tops.borrow().clone();
         let top = tops.iter().find(|t| t.config_ref().find(guid).is_some());
         let base = self.sysevent_base().with_u64("vdev_guid", guid.0);
         let nv = match top {
             Some(top) => self.vdev_state(self.sysevent_base(), top, guid),
             None => base,
         };
-        self.post_list(&format!("sysevent.fs.zfs.{name}"), self.rt.wall_clock(), nv);
+        self.post_list(&format!("sysevent.fs.zfs.{name}"), self.stack.rt.wall_clock(), nv);
     }
 
     /// Posts the internal events of the pool's history.
@@ -148,9 +167,9 @@ impl Pool {
         if !self.has_sink() {
             return;
         }
-        let host = self.rt.host_identity().hostname;
+        let host = self.stack.rt.host_identity().hostname;
         for e in events {
-            let time = self.rt.wall_clock();
+            let time = self.stack.rt.wall_clock();
             let mut nv = self.sysevent_base();
             nv.put_str("history_hostname", host.clone());
             if let Some((name, object)) = &e.dataset {
@@ -171,8 +190,8 @@ impl Pool {
             return;
         }
         let now = self.leaf_states();
-        let before = self.events.states.replace(now.iter().map(|(_, g, h)| (g.0, *h)).collect());
-        let tops = self.tree.tops.borrow().clone();
+        let before = self.states.replace(now.iter().map(|(_, g, h)| (g.0, *h)).collect());
+        let tops = self.stack.tree.tops.borrow().clone();
         for (top, guid, health) in now {
             let was = before.get(&guid.0).copied();
             // The attach posts the event of a new leaf.
@@ -181,18 +200,18 @@ impl Pool {
             };
             let class = if health == Health::Removed { "removed" } else { "statechange" };
             let mut nv = self.vdev_state(self.sysevent_base(), top, guid).with_u64("vdev_laststate", state_number(was));
-            if let Some(why) = self.events.reasons.borrow_mut().remove(&guid.0) {
+            if let Some(why) = self.reasons.borrow_mut().remove(&guid.0) {
                 nv.put_str("vdev_reason", why);
             }
-            self.post_list(&format!("resource.fs.zfs.{class}"), self.rt.wall_clock(), nv);
+            self.post_list(&format!("resource.fs.zfs.{class}"), self.stack.rt.wall_clock(), nv);
         }
     }
 
     /// Posts the collected faults.
     fn post_faults(&self) {
-        let faults = self.events.faults.take();
-        let tops = self.tree.tops.borrow().clone();
-        let (now, wall) = (self.rt.now(), self.rt.wall_clock());
+        let faults = self.faults.take();
+        let tops = self.stack.tree.tops.borrow().clone();
+        let (now, wall) = (self.stack.rt.now(), self.stack.rt.wall_clock());
         for (at, event) in faults {
             let (class, nv) = match event {
                 Event::Fault { leaf, kind, class, offset, len, .. } => {
@@ -228,15 +247,15 @@ impl Pool {
             };
             self.post_list(&format!("ereport.fs.zfs.{class}"), time, nv);
         }
-        let times = self.tree.gate.times();
-        if self.events.suspensions.replace(times) != times {
+        let times = self.stack.tree.gate.times();
+        if self.suspensions.replace(times) != times {
             self.post_list("ereport.fs.zfs.io_failure", wall, self.ereport_base());
         }
         self.post_states();
     }
 
     fn may_report(&self, leaf: u64, at: Nanos) -> bool {
-        let mut rates = self.events.rates.borrow_mut();
+        let mut rates = self.rates.borrow_mut();
         let (second, n) = rates.entry(leaf).or_default();
         if *second != at.0 / 1_000_000_000 {
             (*second, *n) = (at.0 / 1_000_000_000, 0);
@@ -247,14 +266,14 @@ impl Pool {
 
     fn post_list(&self, class: &str, time: WallTime, payload: NvList) {
         // Without a borrow: the sink may call back.
-        let sink = self.events.sink.borrow().clone();
+        let sink = self.sink.borrow().clone();
         if let Some(sink) = sink {
             sink.post(class.to_string(), time, payload);
         }
     }
 
     fn leaf_states(&self) -> Vec<(u32, Guid, Health)> {
-        let tops = self.tree.tops.borrow();
+        let tops = self.stack.tree.tops.borrow();
         let of = |t: &Rc<Top>| {
             let id = t.id.0;
             t.kind().conditions().into_iter().map(move |(g, c)| (id, g, c.health())).collect::<Vec<_>>()
@@ -265,15 +284,15 @@ impl Pool {
     fn sysevent_base(&self) -> NvList {
         let mut nv = NvList::new();
         nv.put_u64("version", 0);
-        nv.put_str("pool", self.name());
-        nv.put_u64("pool_guid", self.guid.0);
-        nv.put_u64("pool_state", self.config.borrow().state as u64);
+        nv.put_str("pool", self.config.name());
+        nv.put_u64("pool_guid", self.stack.guid.0);
+        nv.put_u64("pool_state", self.config.state() as u64);
         nv.put("pool_context", NvValue::Int32(0));
         nv
     }
 
     fn ereport_base(&self) -> NvList {
-        let mode = match self.tree.gate.mode() {
+        let mode = match self.stack.tree.gate.mode() {
             FailMode::Wait => "wait",
             FailMode::Continue => "continue",
             FailMode::Panic => "panic",
@@ -299,7 +318,7 @@ impl Pool {
     /// The payload of an ereport: the leaf and its parent.
     fn vdev_payload(&self, nv: NvList, top: &Top, guid: Guid) -> NvList {
         let detector = NvList::new().with_u64("version", 0).with_str("scheme", "zfs");
-        let detector = detector.with_u64("pool", self.guid.0).with_u64("vdev", guid.0);
+        let detector = detector.with_u64("pool", self.stack.guid.0).with_u64("vdev", guid.0);
         let mut all = NvList::new().with_list("detector", detector);
         nv.into_iter().for_each(|(name, value)| all.put(&name, value));
         let mut nv = self.vdev_state(all, top, guid);
@@ -320,7 +339,7 @@ impl Pool {
                 nv.put_str("parent_type", config.kind.to_string());
             }
         }
-        let aux = self.aux();
+        let aux = self.aux.get();
         if !aux.spares.is_empty() {
             let paths = aux.spares.iter().map(|s| s.path.clone().unwrap_or_default()).collect();
             nv.put("vdev_spare_paths", NvValue::StringArray(paths));

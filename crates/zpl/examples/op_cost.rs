@@ -141,8 +141,8 @@ fn round(best: &mut Vec<(&'static str, f64)>, seed: u64) {
     // The disk answers at once: the cost is that of the engine and the checksums.
     note(best, "scrub a copy of 8 KiB (SCAN_VISIT and SCAN_ISSUE)", 5 * FILES, || {
         sim.block_on(async {
-            pool.start_scrub().await.expect("a scrub");
-            pool.wait_scan().await.expect("its end");
+            pool.scan().start_scrub().await.expect("a scrub");
+            pool.scan().wait().await.expect("its end");
         });
     });
     note(best, "free a block (FREE)", 4 * FILES, || {

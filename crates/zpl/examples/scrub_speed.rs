@@ -140,10 +140,10 @@ async fn work(rt: Rt, files: Vec<String>, keys: BTreeMap<String, String>) -> Res
         let found = scan(devices(&rt, &files)?).await.swap_remove(0);
         let pool = Pool::import(rt.clone(), found, ImportOpts::default(), opts()).await?;
         let (start, before) = (Instant::now(), read_bytes(&pool));
-        pool.start_scrub().await?;
-        pool.wait_scan().await?;
+        pool.scan().start_scrub().await?;
+        pool.scan().wait().await?;
         let (secs, bytes) = (start.elapsed().as_secs_f64(), read_bytes(&pool) - before);
-        let s = pool.scan_status().phys;
+        let s = pool.scan().status().phys;
         assert!(s.errors == 0 && s.processed == 0, "the scrub found something: {s:?}");
         pool.export().await?;
         drop(pool);

@@ -74,7 +74,7 @@ pub(crate) fn devices_text(pool: &Pool) -> String {
             all.push(format!("{path} {} misses {:?}", condition.health().name(), missing.runs()));
         }
     }
-    format!("{}; {:?}", all.join(", "), pool.scan_status().phys)
+    format!("{}; {:?}", all.join(", "), pool.scan().status().phys)
 }
 
 fn leaves(pool: &Pool) -> Vec<VdevConfig> {
@@ -90,7 +90,7 @@ impl Changer {
 
     /// A disk that the pool does not have.
     fn free_disks(&mut self, lab: &Lab, pool: &Pool) -> Vec<DevSpec> {
-        let aux = pool.aux();
+        let aux = pool.devices().aux();
         let used: Vec<String> = leaves(pool)
             .into_iter()
             .chain(aux.spares)
@@ -107,12 +107,12 @@ impl Changer {
 
     /// Makes one change.
     pub async fn step(&mut self, lab: &Rc<Lab>, pool: &Rc<Pool>) -> Check {
-        pool.set_device_door(Rc::new(LabDoor(lab.clone())));
+        pool.devices().set_door(Rc::new(LabDoor(lab.clone())));
         let mut free = self.free_disks(lab, pool);
         let all = leaves(pool);
         let leaf = all[self.rng.below(all.len() as u64) as usize].clone();
         let name = leaf.guid.0.to_string();
-        let aux = pool.aux();
+        let aux = pool.devices().aux();
         let (what, result) = match self.rng.below(100) {
             0..12 if free.len() > 2 => {
                 let (kind, bias, n) = [
@@ -125,49 +125,50 @@ impl Changer {
                 ][self.rng.below(6) as usize];
                 let devices: Vec<DevSpec> = free.drain(..n.min(free.len())).collect();
                 let layout = Layout { groups: vec![Group { kind, bias, devices }], ..Layout::default() };
-                (format!("add {kind:?} {bias:?}"), pool.add_devices(layout, None).await)
+                (format!("add {kind:?} {bias:?}"), pool.devices().add(layout, None).await)
             }
             12..20 if free.len() > 1 => {
                 let (mut spares, mut caches) = (Vec::new(), Vec::new());
                 let list = if self.rng.percent(70) { &mut spares } else { &mut caches };
                 list.extend(free.pop());
                 let layout = Layout { groups: Vec::new(), spares, caches };
-                ("add spare or cache".into(), pool.add_devices(layout, None).await)
+                ("add spare or cache".into(), pool.devices().add(layout, None).await)
             }
             20..40 if !free.is_empty() => {
                 let new = free.remove(0);
                 let what = format!("attach {} to {leaf:?}", new.dev.info().path);
-                (what, pool.attach_device(&name, new, None).await)
+                (what, pool.devices().attach(&name, new, None).await)
             }
             40..60 if !free.is_empty() => {
                 let new = free.remove(0);
                 let what = format!("replace {:?} with {}", leaf.path, new.dev.info().path);
-                (what, pool.replace_device(&name, NewDevice::Device(new), None).await)
+                (what, pool.devices().replace(&name, NewDevice::Device(new), None).await)
             }
             60..66 if !aux.spares.is_empty() => {
                 let spare =
                     aux.spares[self.rng.below(aux.spares.len() as u64) as usize].path.clone().unwrap_or_default();
                 let what = format!("replace {:?} with spare {spare}", leaf.path);
-                (what, pool.replace_device(&name, NewDevice::Spare(spare), None).await)
+                (what, pool.devices().replace(&name, NewDevice::Spare(spare), None).await)
             }
-            66..86 => (format!("detach {:?}", leaf.path), pool.detach_device(&name).await),
+            66..86 => (format!("detach {:?}", leaf.path), pool.devices().detach(&name).await),
             86..90 => {
                 let logs: Vec<VdevConfig> =
                     pool.tree().tops.borrow().iter().filter(|t| t.is_log).map(|t| t.config()).collect();
                 let all: Vec<VdevConfig> = logs.into_iter().chain(aux.spares).chain(aux.caches).collect();
                 match all.get(self.rng.below(all.len().max(1) as u64) as usize) {
-                    Some(c) => {
-                        (format!("remove {:?} {:?}", c.kind, c.path), pool.remove_device(&c.guid.0.to_string()).await)
-                    }
+                    Some(c) => (
+                        format!("remove {:?} {:?}", c.kind, c.path),
+                        pool.devices().remove(&c.guid.0.to_string()).await,
+                    ),
                     None => return Ok(()),
                 }
             }
-            90..95 => (format!("offline {:?}", leaf.path), pool.offline_device(&name, self.rng.percent(30))),
+            90..95 => (format!("offline {:?}", leaf.path), pool.devices().offline(&name, self.rng.percent(30))),
             _ => {
                 let offline: Vec<&VdevConfig> =
                     all.iter().filter(|c| c.offline && c.kind != ConfigKind::Dspare).collect();
                 match offline.first() {
-                    Some(c) => (format!("online {:?}", c.path), pool.online_device(&c.guid.0.to_string())),
+                    Some(c) => (format!("online {:?}", c.path), pool.devices().online(&c.guid.0.to_string())),
                     None => return Ok(()),
                 }
             }
@@ -222,14 +223,14 @@ pub fn run_seed(seed: u64, shape: &'static Shape, ops: u64) -> Check<(Vec<sim::D
                 for guid in away {
                     // A replacement that ends meanwhile takes its old device out of the pool.
                     let is_there = || pool.tree().tops.borrow().iter().any(|top| top.kind().find(guid).is_some());
-                    match pool.bring_online(&guid.0.to_string(), false).await {
+                    match pool.devices().bring_online(&guid.0.to_string(), false).await {
                         Err(e) if is_there() || e.kind() != ErrorKind::NotFound => {
                             return Err(format!("online {guid}: {e}"));
                         }
                         Ok(()) | Err(_) => {}
                     }
                 }
-                pool.wait_scan().await.map_err(|e| format!("resilver: {e}"))?;
+                pool.scan().wait().await.map_err(|e| format!("resilver: {e}"))?;
                 for _ in 0..3 {
                     r.step().await?;
                     pool.sync().await.map_err(|e| format!("sync: {e}"))?;

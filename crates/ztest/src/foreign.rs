@@ -146,7 +146,7 @@ fn compare(seed: u64, images: Vec<DiskImage>, theirs: Option<BTreeSet<Place>>) -
     let ours = lab.sim.try_block_on_for(SPAN_MAX, async {
         let pool = import(&lab, true).await.map_err(|e| format!("{e}"))?;
         let s = pool.verify().await.map_err(|e| format!("verify: {e}"))?;
-        let found = places(pool.damaged_blocks().await.map_err(|e| format!("damaged blocks: {e}"))?);
+        let found = places(pool.scan().damaged_blocks().await.map_err(|e| format!("damaged blocks: {e}"))?);
         if found.len() as u64 != s.phys.errors {
             return Err(format!("{} errors and {} damaged blocks", s.phys.errors, found.len()));
         }
@@ -176,7 +176,7 @@ fn compare(seed: u64, images: Vec<DiskImage>, theirs: Option<BTreeSet<Place>>) -
         };
         crate::scan::wait(&pool).await?;
         let first = crate::scan::scrub(&pool).await?;
-        let found = pool.damaged_blocks().await.map_err(|e| format!("damaged blocks: {e}"))?.len();
+        let found = pool.scan().damaged_blocks().await.map_err(|e| format!("damaged blocks: {e}"))?.len();
         if first.phys.errors > ours.len() as u64 {
             return Err(format!("a scrub found {found} damaged blocks, before there were {}", ours.len()));
         }

@@ -272,7 +272,7 @@ async fn work(r: &mut Runner, rng: &mut Rng, ops: u64) -> Check {
 }
 
 fn door(r: &Runner) {
-    r.pool().set_device_door(Rc::new(LabDoor(r.lab.clone())));
+    r.pool().devices().set_door(Rc::new(LabDoor(r.lab.clone())));
 }
 
 /// A disk that the pool does not have, one that it never had if there is one.
@@ -299,7 +299,7 @@ async fn mend(r: &mut Runner, rng: &mut Rng, losses: &[Loss], had: &mut BTreeSet
         let at = |e: base::Error| format!("disk {} ({:?}): {e:?}", loss.disk, loss.way);
         let mut back = rng.percent(60);
         if back {
-            match pool.bring_online(&name, false).await {
+            match pool.devices().bring_online(&name, false).await {
                 Ok(()) => {}
                 // Its labels cannot be read any more: they are noise, or their last write was
                 // partial.
@@ -312,7 +312,7 @@ async fn mend(r: &mut Runner, rng: &mut Rng, losses: &[Loss], had: &mut BTreeSet
                 disk.fault(Fault::Offline);
             }
             let new = fresh(&r.lab, &pool, had)?;
-            pool.replace_device(&name, NewDevice::Device(new), None).await.map_err(at)?;
+            pool.devices().replace(&name, NewDevice::Device(new), None).await.map_err(at)?;
             met.replaced += 1;
         }
         for _ in 0..rng.below(3) {
@@ -332,7 +332,7 @@ async fn mend(r: &mut Runner, rng: &mut Rng, losses: &[Loss], had: &mut BTreeSet
     let spares: Vec<_> = pool.mos_config().vdev_tree.iter().filter(|c| c.kind == ConfigKind::Spare).cloned().collect();
     for spare in spares {
         let last = spare.children.last().ok_or("a spare without children")?;
-        pool.detach_device(&last.guid.0.to_string()).await.map_err(told("giving a spare back"))?;
+        pool.devices().detach(&last.guid.0.to_string()).await.map_err(told("giving a spare back"))?;
     }
     let config = pool.mos_config();
     if let Some(c) = config.vdev_tree.iter().find(|c| matches!(c.kind, ConfigKind::Replacing | ConfigKind::Spare)) {
@@ -346,7 +346,7 @@ async fn settle(r: &mut Runner, met: &mut Met) -> Check {
     let pool = r.pool();
     let first = scrub(&pool).await?;
     if first.phys.errors != 0 {
-        let damaged = pool.damaged_blocks().await.map_err(told("damaged blocks"))?;
+        let damaged = pool.scan().damaged_blocks().await.map_err(told("damaged blocks"))?;
         return Err(format!("the first scrub: {:?}, damaged: {damaged:?}", first.phys));
     }
     met.mended += first.phys.processed;
@@ -355,7 +355,7 @@ async fn settle(r: &mut Runner, met: &mut Met) -> Check {
     for top in tops {
         for (guid, condition) in top.kind().conditions() {
             if condition.health() != Health::Online {
-                pool.bring_online(&guid.0.to_string(), false).await.map_err(told("online at the end"))?;
+                pool.devices().bring_online(&guid.0.to_string(), false).await.map_err(told("online at the end"))?;
             }
         }
     }

@@ -249,7 +249,7 @@ impl User {
             Ok(pool) => {
                 // I/O beyond a device's end must not block everything.
                 pool.set_failmode(vdev::FailMode::Continue);
-                pool.set_device_door(Rc::new(LabDoor(self.lab.clone())));
+                pool.devices().set_door(Rc::new(LabDoor(self.lab.clone())));
                 pool.dsl().set_freed_per_txg(1 + self.rng.below(200) as usize);
                 Ok(Some(pool))
             }
@@ -332,8 +332,8 @@ impl User {
             (72..82, _) => self.make_file(pool, &name, n).await,
             (82..86, _) => self.overwrite(pool, &name).await,
             (86..89, _) => {
-                pool.start_scrub().await?;
-                pool.wait_scan().await
+                pool.scan().start_scrub().await?;
+                pool.scan().wait().await
             }
             (89..92, _) => self.change_devices(pool).await,
             (92..94, _) => pool.create_checkpoint().await,
@@ -391,10 +391,10 @@ impl User {
         // Used from now on, whether it works or not: an import looks at it.
         *self.lab.away.borrow_mut() = away;
         if self.rng.percent(50) {
-            return pool.attach_device(&target, new, None).await;
+            return pool.devices().attach(&target, new, None).await;
         }
         let groups = vec![Group { kind: GroupKind::Single, bias: spa::Bias::Normal, devices: vec![new] }];
-        pool.add_devices(spa::Layout { groups, ..spa::Layout::default() }, None).await
+        pool.devices().add(spa::Layout { groups, ..spa::Layout::default() }, None).await
     }
 
     /// Data written since the import is there, or reading it gives an error.

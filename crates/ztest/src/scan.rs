@@ -28,18 +28,18 @@ pub(crate) fn told(what: &str) -> impl Fn(base::Error) -> Fault {
 
 /// Waits for the scan that runs, but not for ever.
 pub async fn wait(pool: &Rc<Pool>) -> Check<ScanStatus> {
-    match pool.rt().timeout(SCAN_MAX, pool.wait_scan()).await {
-        None => Err(format!("the scan does not end: {:?}", pool.scan_status())),
+    match pool.rt().timeout(SCAN_MAX, pool.scan().wait()).await {
+        None => Err(format!("the scan does not end: {:?}", pool.scan().status())),
         Some(result) => {
             result.map_err(told("waiting for the scan"))?;
-            Ok(pool.scan_status())
+            Ok(pool.scan().status())
         }
     }
 }
 
 /// Scrubs and waits.
 pub async fn scrub(pool: &Rc<Pool>) -> Check<ScanStatus> {
-    pool.start_scrub().await.map_err(told("scrub"))?;
+    pool.scan().start_scrub().await.map_err(told("scrub"))?;
     let s = wait(pool).await?;
     if (s.phys.func, s.phys.state) != (ScanFunc::Scrub, ScanState::Finished) {
         return Err(format!("the scrub did not end: {s:?}"));
@@ -50,7 +50,7 @@ pub async fn scrub(pool: &Rc<Pool>) -> Check<ScanStatus> {
 /// Scrubs a pool that must be without fault.
 pub async fn scrub_clean(pool: &Rc<Pool>) -> Check {
     let s = scrub(pool).await?;
-    let damaged = pool.damaged_blocks().await.map_err(told("damaged blocks"))?;
+    let damaged = pool.scan().damaged_blocks().await.map_err(told("damaged blocks"))?;
     if s.phys.errors != 0 || s.phys.processed != 0 || !damaged.is_empty() {
         return Err(format!(
             "a scrub found {} errors and mended {} bytes: {damaged:?}",
@@ -73,7 +73,7 @@ pub async fn make_whole(lab: &Rc<Lab>, pool: &Rc<Pool>) -> Check<bool> {
     wait(pool).await?;
     let mut wrong = false;
     let tops = pool.tree().tops.borrow().clone();
-    pool.set_device_door(Rc::new(LabDoor(lab.clone())));
+    pool.devices().set_door(Rc::new(LabDoor(lab.clone())));
     for top in &tops {
         for (guid, condition) in top.kind().conditions() {
             let kind = top.kind();
@@ -90,9 +90,9 @@ pub async fn make_whole(lab: &Rc<Lab>, pool: &Rc<Pool>) -> Check<bool> {
                 VdevKind::Absent(_) => {
                     let free = blank(lab, pool).ok_or("no disk is free")?;
                     let new = NewDevice::Device(DevSpec { dev: lab.disks[free].dev(), is_disk: false });
-                    pool.replace_device(&name, new, None).await.map_err(told("replace"))?;
+                    pool.devices().replace(&name, new, None).await.map_err(told("replace"))?;
                 }
-                _ => pool.bring_online(&name, false).await.map_err(told("online"))?,
+                _ => pool.devices().bring_online(&name, false).await.map_err(told("online"))?,
             }
         }
     }
@@ -106,7 +106,7 @@ pub async fn make_whole(lab: &Rc<Lab>, pool: &Rc<Pool>) -> Check<bool> {
     let spares: Vec<_> = pool.mos_config().vdev_tree.iter().filter(|c| c.kind == ConfigKind::Spare).cloned().collect();
     for spare in spares {
         let last = spare.children.last().ok_or("a spare without children")?;
-        pool.detach_device(&last.guid.0.to_string()).await.map_err(told("giving a spare back"))?;
+        pool.devices().detach(&last.guid.0.to_string()).await.map_err(told("giving a spare back"))?;
     }
     let first = scrub(pool).await?;
     if first.phys.errors != 0 {
@@ -114,7 +114,7 @@ pub async fn make_whole(lab: &Rc<Lab>, pool: &Rc<Pool>) -> Check<bool> {
     }
     scrub_clean(pool).await?;
     // Devices with many wrong blocks stay degraded until the errors are cleared.
-    pool.clear_device_errors(None).map_err(told("clear"))?;
+    pool.devices().clear_errors(None).map_err(told("clear"))?;
     wait(pool).await?;
     match pool.tree().health() {
         Health::Online => Ok(true),
@@ -294,10 +294,10 @@ pub fn run_cuts(seed: u64, shape: &'static Shape, ops: u64, met: &mut CutsMet) -
         let (running, resumed) = drive(&mut runner, async |r: &mut Runner| {
             r.import_cut().await?;
             let pool = r.pool();
-            let phys = pool.scan_status().phys;
+            let phys = pool.scan().status().phys;
             let resumed = phys.state == ScanState::Scanning && phys.examined > 0;
             // A few blocks in each round.
-            pool.set_scan_memory(3 << 10);
+            pool.scan().set_memory(3 << 10);
             // Work takes time, in which a scan may end.
             if cut % 2 == 1 {
                 for _ in 0..steps {
@@ -305,8 +305,8 @@ pub fn run_cuts(seed: u64, shape: &'static Shape, ops: u64, met: &mut CutsMet) -
                 }
                 r.settle().await?;
             }
-            if scrubs && pool.scan_status().phys.state != ScanState::Scanning {
-                pool.start_scrub().await.map_err(told("scrub"))?;
+            if scrubs && pool.scan().status().phys.state != ScanState::Scanning {
+                pool.scan().start_scrub().await.map_err(told("scrub"))?;
             }
             pool.rt().sleep(sleep).await;
             let missing = pool
@@ -315,7 +315,7 @@ pub fn run_cuts(seed: u64, shape: &'static Shape, ops: u64, met: &mut CutsMet) -
                 .borrow()
                 .iter()
                 .any(|top| top.kind().conditions().iter().any(|(_, c)| !c.missing().is_empty()));
-            Ok((missing || pool.scan_status().phys.state == ScanState::Scanning, resumed))
+            Ok((missing || pool.scan().status().phys.state == ScanState::Scanning, resumed))
         })
         .map_err(|e| format!("{}, cut {cut}: {e}", shape.name))?;
         met.cuts += 1;

@@ -345,7 +345,7 @@ async fn keep(pool: Rc<Pool>, rt: rt::Rt, working: Rc<Cell<u64>>) {
     while working.get() > 0 {
         if pool.suspended().is_some() {
             // A repeated failure suspends it again.
-            let _ = pool.clear(None).await;
+            let _ = pool.devices().clear(None).await;
         }
         rt.sleep(KEEPER_EVERY).await;
     }

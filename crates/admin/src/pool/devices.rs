@@ -65,7 +65,7 @@ impl DeviceDoor for HostDoor {
 impl PoolEngine {
     /// Holds the spares and caches of the pool open.
     pub(crate) fn hold_aux(&self) {
-        let aux = self.pool.aux();
+        let aux = self.pool.devices().aux();
         let all = aux.spares.into_iter().chain(aux.caches).filter(|c| c.kind != ConfigKind::Dspare);
         let paths: Vec<String> = all.filter_map(|c| c.path).collect();
         self.door.keep(&paths, !self.pool.is_readonly());
@@ -81,7 +81,7 @@ impl PoolEngine {
 /// The paths of all devices of a pool.
 fn paths_of(pool: &Pool) -> Vec<String> {
     let config = pool.mos_config();
-    let aux = pool.aux();
+    let aux = pool.devices().aux();
     let leaves = config.vdev_tree.leaves().cloned().collect::<Vec<VdevConfig>>();
     let all = leaves.into_iter().chain(aux.spares).chain(aux.caches);
     let files = all.filter(|c| c.kind != ConfigKind::Dspare);
@@ -234,7 +234,7 @@ impl PoolSet {
                 spares: of(&vdevs.spares),
                 caches: of(&vdevs.caches),
             };
-            e.pool.add_devices(layout, ashift.or(e.default_ashift())).await?;
+            e.pool.devices().add(layout, ashift.or(e.default_ashift())).await?;
             Ok(e.refresh_devices())
         })?;
         made.0.clear();
@@ -257,15 +257,18 @@ impl PoolSet {
         let target = running.thread.with_pool(move |e| async move { Ok(pool_device_name(&e.pool, &named)) })?;
         let known = target.clone();
         // In place: the new device is at the path of the old one.
-        let path =
-            running.thread.with_pool(move |e| async move { e.pool.device_path(&known) }).map_err(|e| e.at(&place))?;
+        let path = running
+            .thread
+            .with_pool(move |e| async move { e.pool.devices().path_of(&known) })
+            .map_err(|e| e.at(&place))?;
         let same = replace && device.as_ref().is_none_or(|d| Some(d) == path.as_ref());
         let device = match device.or(path) {
             Some(device) => device,
             None => return Err(Error::invalid("the device has no path: name the new one").at(place)),
         };
         let named = device.clone();
-        let is_spare = replace && running.thread.with_pool(move |e| async move { Ok(e.pool.has_spare(&named)) })?;
+        let is_spare =
+            replace && running.thread.with_pool(move |e| async move { Ok(e.pool.devices().has_spare(&named)) })?;
         let _namespace = self.namespace();
         let mut made = MadeFiles::default();
         if !is_spare {
@@ -278,25 +281,25 @@ impl PoolSet {
         running.thread.with_pool(move |e| async move {
             let rt = e.pool.rt().clone();
             if is_spare {
-                return e.pool.replace_device(&target, NewDevice::Spare(device), ashift).await;
+                return e.pool.devices().replace(&target, NewDevice::Spare(device), ashift).await;
             }
             if same {
                 let replaced = async {
-                    let spec = e.pool.release_for_replacement(&target, &*e.door).await?;
+                    let spec = e.pool.devices().release_for_replacement(&target, &*e.door).await?;
                     in_use.check(&*spec.dev, force).await?;
-                    e.pool.replace_device(&target, NewDevice::Device(spec), ashift).await
+                    e.pool.devices().replace(&target, NewDevice::Device(spec), ashift).await
                 };
                 let replaced = replaced.await;
                 if replaced.is_err() {
                     // Bring the old device back, if possible.
-                    let _ = e.pool.bring_online(&target, false).await;
+                    let _ = e.pool.devices().bring_online(&target, false).await;
                 }
                 return replaced.map_err(|e| if e.to_string().starts_with("cannot") { e } else { e.at(&place) });
             }
             let spec = open_new(&rt, &device, true, force, &in_use).await.map_err(|e| e.at(&place))?;
             match replace {
-                true => e.pool.replace_device(&target, NewDevice::Device(spec), ashift).await,
-                false => e.pool.attach_device(&target, spec, ashift).await,
+                true => e.pool.devices().replace(&target, NewDevice::Device(spec), ashift).await,
+                false => e.pool.devices().attach(&target, spec, ashift).await,
             }
         })?;
         made.0.clear();

@@ -115,7 +115,7 @@ impl PoolSet {
             out.pools.insert(running.guid);
             let parts = running.thread.with_pool(|e| async move {
                 let pool = &e.pool;
-                let aux = pool.aux();
+                let aux = pool.devices().aux();
                 let open: BTreeSet<u64> = pool.tree().leaves().iter().map(|l| l.guid().0).collect();
                 let mut parts = Vec::new();
                 let members = pool.mos_config().vdev_tree.leaves().cloned().collect::<Vec<_>>();

@@ -466,7 +466,7 @@ impl PoolEngine {
         if wanted && !self.pool.is_readonly() && self.pool.suspended().is_none() {
             let pool = self.pool.clone();
             self.pool.rt().spawn("autoexpand", async move {
-                if let Err(e) = pool.expand_all().await {
+                if let Err(e) = pool.devices().expand_all().await {
                     let why = format!("pool '{}': its devices have grown, but it cannot use that: {e}", pool.name());
                     say(Level::Warning, &why);
                 }

@@ -25,9 +25,9 @@ impl PoolEngine {
     pub async fn scrub(&self, action: ScrubAction) -> Result<()> {
         let (pool, name) = (&self.pool, self.pool.name());
         let (what, result) = match action {
-            ScrubAction::Start => ("scrub", pool.start_scrub().await),
-            ScrubAction::Pause => ("pause scrubbing", pool.pause_scrub().await),
-            ScrubAction::Stop => ("cancel scrubbing", pool.stop_scrub().await),
+            ScrubAction::Start => ("scrub", pool.scan().start_scrub().await),
+            ScrubAction::Pause => ("pause scrubbing", pool.scan().pause_scrub().await),
+            ScrubAction::Stop => ("cancel scrubbing", pool.scan().stop_scrub().await),
         };
         result.map_err(|e| Error::new(e.kind(), format!("cannot {what} {name}: {e}")))
     }
@@ -38,21 +38,23 @@ impl PoolEngine {
             let why = format!("cannot restart resilver of {0}: pool '{0}' is imported read-only", self.pool.name());
             return Err(Error::new(ErrorKind::ReadOnly, why));
         }
-        self.pool.request_resilver();
+        self.pool.scan().request_resilver();
         Ok(())
     }
 
     /// The activities of `zpool wait`, in its order. Paused or suspended work is not busy.
     pub fn activity(&self) -> Vec<ActivityView> {
         let pool = &self.pool;
-        let scan = pool.scan_status();
+        let scan = pool.scan().status();
         let running = scan.phys.state == ScanState::Scanning && scan.paused_at == 0;
         let scanning = |func: ScanFunc| running && scan.phys.func == func;
         let to_scan = scan.phys.to_examine.saturating_sub(scan.issued);
         let works = |kind: WorkKind| {
             let mut left = None;
             for leaf in pool.tree().leaves() {
-                if let Some(w) = pool.leaf_work(leaf.guid(), kind).filter(|w| w.state() == WorkState::Active) {
+                if let Some(w) =
+                    pool.devices().works().get(leaf.guid(), kind).filter(|w| w.state() == WorkState::Active)
+                {
                     let rest = u128::from(leaf.dev.size()) * u128::from(100 - w.percent().min(100)) / 100;
                     left = Some(left.unwrap_or(0) + rest as u64);
                 }
@@ -60,7 +62,7 @@ impl PoolEngine {
             left
         };
         // A requested resilver counts: it begins with one of the next txgs.
-        let resilvering = scanning(ScanFunc::Resilver) || pool.is_resilver_pending();
+        let resilvering = scanning(ScanFunc::Resilver) || pool.scan().is_resilver_pending();
         let replacing = pool.mos_config().vdev_tree.iter().any(|c| c.kind == VdevKind::Replacing);
         let discarding = pool.discarding();
         let freeing = Some(pool.dsl().freeing()).filter(|n| *n > 0);
@@ -80,7 +82,7 @@ impl PoolEngine {
 
     /// The last or running scan.
     pub(crate) fn scan_view(&self) -> Option<ScanView> {
-        let s = self.pool.scan_status();
+        let s = self.pool.scan().status();
         let function = match s.phys.func {
             ScanFunc::None => return None,
             ScanFunc::Scrub => "SCRUB",
@@ -114,7 +116,7 @@ impl PoolEngine {
     /// The damaged files of scans: a path in a mounted file system, `fs:/path` in others,
     /// `fs:<0x7>` without a path, `<metadata>:<0x7>` for the pool's own.
     pub(crate) async fn damaged_names(&self) -> Vec<String> {
-        let blocks = self.pool.damaged_blocks().await.unwrap_or_default();
+        let blocks = self.pool.scan().damaged_blocks().await.unwrap_or_default();
         let objects: BTreeSet<(u64, u64)> = blocks.iter().map(|b| (b.objset, b.object)).collect();
         let mut open: Option<(u64, Option<OpenDamaged>)> = None;
         let mut out = Vec::new();

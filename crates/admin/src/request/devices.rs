@@ -106,7 +106,7 @@ impl Request for PoolDetach {
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let running = cx.pools.need_running(&self.pool)?;
         let devices = cx.on(&running, move |e| async move {
-            e.pool.detach_device(&pool_device_name(&e.pool, &self.device)).await?;
+            e.pool.devices().detach(&pool_device_name(&e.pool, &self.device)).await?;
             Ok(e.refresh_devices())
         })?;
         cx.pools.keeper.set_devices(running.guid, devices)
@@ -133,7 +133,7 @@ impl Request for PoolRemove {
         let running = cx.pools.need_running(&self.pool)?;
         let removed = cx.on(&running, move |e| async move {
             for device in &self.devices {
-                e.pool.remove_device(&pool_device_name(&e.pool, device)).await?;
+                e.pool.devices().remove(&pool_device_name(&e.pool, device)).await?;
             }
             Ok(e.refresh_devices())
         });
@@ -183,8 +183,8 @@ impl Request for PoolWork {
         };
         cx.on_pool(&pool, move |e| async move {
             let devices: Vec<String> = devices.iter().map(|d| pool_device_name(&e.pool, d)).collect();
-            e.pool.change_leaf_work(kind, wish, &devices).await?;
-            if wait { e.pool.wait_leaf_work(kind).await } else { Ok(()) }
+            e.pool.devices().works().change(kind, wish, &devices).await?;
+            if wait { e.pool.devices().works().wait(kind).await } else { Ok(()) }
         })
     }
 }
@@ -212,7 +212,7 @@ impl Request for PoolOffline {
         cx.on_pool(&pool, move |e| async move {
             let mut errors = Vec::new();
             for name in &devices {
-                let done = e.pool.offline_device(&pool_device_name(&e.pool, name), temporary);
+                let done = e.pool.devices().offline(&pool_device_name(&e.pool, name), temporary);
                 errors.extend(done.err().map(|e| at_device(e, "offline", name)));
             }
             if errors.len() < devices.len() {
@@ -247,7 +247,7 @@ impl Request for PoolOnline {
         cx.on_pool(&pool, move |e| async move {
             let mut errors = Vec::new();
             for name in &devices {
-                let done = e.pool.bring_online(&pool_device_name(&e.pool, name), expand).await;
+                let done = e.pool.devices().bring_online(&pool_device_name(&e.pool, name), expand).await;
                 errors.extend(done.err().map(|e| at_device(e, "online", name)));
             }
             if errors.len() < devices.len() {
@@ -286,7 +286,7 @@ impl Request for PoolClear {
             }
             let was = e.pool.suspended().is_some();
             let device = device.map(|d| pool_device_name(&e.pool, &d));
-            let done = e.pool.clear(device.as_deref()).await;
+            let done = e.pool.devices().clear(device.as_deref()).await;
             done.map_err(|e| match &device {
                 Some(name) => at_device(e, "clear errors for", name),
                 None => e,

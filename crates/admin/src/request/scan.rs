@@ -44,7 +44,7 @@ impl Request for PoolScrub {
         if let [pool] = pools.as_slice() {
             return cx.on_pool(pool, move |e| async move {
                 e.scrub(action).await?;
-                if wait { e.pool.wait_scan().await } else { Ok(()) }
+                if wait { e.pool.scan().wait().await } else { Ok(()) }
             });
         }
         // All begin before the first is waited for.
@@ -57,7 +57,7 @@ impl Request for PoolScrub {
             }
         }
         for pool in begun.into_iter().filter(|_| wait) {
-            cx.on_pool(pool, |e| async move { e.pool.wait_scan().await })?;
+            cx.on_pool(pool, |e| async move { e.pool.scan().wait().await })?;
         }
         crate::pool_set::join_errors(errors)
     }
@@ -97,7 +97,7 @@ impl Request for PoolWaitScan {
         Changes::Unrecorded
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
-        cx.on_pool(&self.pool, |e| async move { e.pool.wait_scan().await })
+        cx.on_pool(&self.pool, |e| async move { e.pool.scan().wait().await })
     }
 }
 

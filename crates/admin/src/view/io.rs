@@ -89,7 +89,7 @@ impl PoolEngine {
         let tops = &view.children;
         view.alloc = Some(tops.iter().filter_map(|t| t.alloc).sum());
         view.free = Some(tops.iter().filter_map(|t| t.free).sum());
-        for cache in &self.pool.aux().caches {
+        for cache in &self.pool.devices().aux().caches {
             let cache = crate::view::pool::config_view(cache);
             let cache = IoView { class: "cache".into(), ..self.build(&cache, &leaves, false) };
             view.children.push(cache);

@@ -34,7 +34,7 @@ impl PoolEngine {
         let scan = self.scan_view();
         // Errors of reads since the import, unless a later scan has verified which blocks are
         // damaged.
-        let scanned = scan.as_ref().is_some_and(|s| s.state == "FINISHED") && pool.scan_status().since_import;
+        let scanned = scan.as_ref().is_some_and(|s| s.state == "FINISHED") && pool.scan().status().since_import;
         let unreadable = if scanned { 0 } else { pool.zio().stats().unreadable };
         let unreadable = unreadable.max(damaged.len() as u64);
         let mut unknown = Vec::new();
@@ -47,7 +47,7 @@ impl PoolEngine {
             (None, None) => None,
         };
         let (status, action) = self.status(suspended.map(|e| e.to_string()), unreadable, &vdevs);
-        let aux = pool.aux();
+        let aux = pool.devices().aux();
         let in_use = |c: &VdevConfig| pool.tree().tops.borrow().iter().any(|t| t.kind().find(c.guid).is_some());
         let spare = |c: &VdevConfig| {
             let mut view = config_view(c);
@@ -132,7 +132,7 @@ impl PoolEngine {
             _ => String::new(),
         };
         node_view(&mut view, &top.kind());
-        view.expandable = self.pool.expandable(top);
+        view.expandable = self.pool.devices().expandable(top);
         self.work_view(&mut view);
         if self.is_resilvering() {
             let missing = |(guid, c): (Guid, Rc<Condition>)| (!c.missing().is_empty()).then_some(guid.0);
@@ -143,7 +143,7 @@ impl PoolEngine {
     }
 
     fn is_resilvering(&self) -> bool {
-        let scan = self.pool.scan_status().phys;
+        let scan = self.pool.scan().status().phys;
         scan.func == ScanFunc::Resilver && scan.state == ScanState::Scanning
     }
 
@@ -154,7 +154,7 @@ impl PoolEngine {
             return;
         }
         let of = |kind: WorkKind| {
-            let work = self.pool.leaf_work(Guid(view.guid), kind)?;
+            let work = self.pool.devices().works().get(Guid(view.guid), kind)?;
             let state = match work.state() {
                 WorkState::Active => "ACTIVE",
                 WorkState::Suspended => "SUSPENDED",

@@ -32,6 +32,7 @@ use vdev::VdevTree;
 
 use crate::commit::logs::part_of;
 use crate::commit::space_map::{alloc_space_map, free_space_map, set_header};
+use crate::stack::Stack;
 
 /// Entry of the MOS directory: the uberblock.
 const ENTRY: &[u8] = b"com.delphix:zpool_checkpoint";
@@ -77,6 +78,18 @@ pub(crate) struct Cx<'a> {
     pub features: &'a Features,
     pub tree: &'a Rc<VdevTree>,
     pub alloc: &'a Allocator,
+}
+
+impl<'a> Cx<'a> {
+    pub(crate) fn of(stack: &'a Stack) -> Cx<'a> {
+        Cx {
+            mos: &stack.mos,
+            directory: &stack.directory,
+            features: &stack.features,
+            tree: &stack.tree,
+            alloc: &stack.alloc,
+        }
+    }
 }
 
 /// The checkpoint's uberblock in the directory, if there is one.

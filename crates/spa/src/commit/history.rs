@@ -8,6 +8,9 @@
 //! The command that created the pool, or the first recorded one, stays at the front permanently,
 //! with the events before it; when the ring is full the oldest records behind it are overwritten.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use base::{Error, ObjectId, Result, ResultExt};
 use dmu::{Dnode, ObjSpec, Tx, zap};
 use ondisk::bytes::le64;
@@ -17,7 +20,9 @@ use ondisk::history::{
 use ondisk::nvlist::NvList;
 use ondisk::object_type::ObjectType;
 
-use crate::pool::Pool;
+use crate::commit::config::Config;
+use crate::stack::Stack;
+use crate::zevent::Events;
 
 /// Entry of the MOS directory.
 const ENTRY: &[u8] = b"history";
@@ -32,38 +37,58 @@ const FRONT_MAX: u64 = 8 << 10;
 /// Oldest pool version with a history.
 const VERSION_HISTORY: u64 = 4;
 
-impl Pool {
+/// The history of a pool.
+pub(crate) struct History {
+    stack: Rc<Stack>,
+    config: Rc<Config>,
+    events: Rc<Events>,
+    /// Records of commands, for the next txg.
+    waiting: RefCell<Vec<NvList>>,
+}
+
+impl History {
+    /// The history of a pool that is being opened.
+    pub(crate) fn new(stack: &Rc<Stack>, config: &Rc<Config>, events: &Rc<Events>) -> History {
+        let waiting = RefCell::default();
+        History { stack: stack.clone(), config: config.clone(), events: events.clone(), waiting }
+    }
+
+    /// Whether records wait.
+    pub(crate) fn is_dirty(&self) -> bool {
+        !self.waiting.borrow().is_empty()
+    }
+
     /// Records a command line with the next txg that is written. `who` is its user id.
-    pub fn log_command(&self, command: &str, who: u64) {
-        if self.readonly || self.history.borrow().len() >= WAITING_MAX || !self.has_history() {
+    pub(crate) fn log_command(&self, command: &str, who: u64) {
+        if self.stack.readonly || self.waiting.borrow().len() >= WAITING_MAX || !self.is_kept() {
             return;
         }
         let end = (0..=COMMAND_MAX.min(command.len())).rev().find(|&n| command.is_char_boundary(n)).unwrap_or(0);
-        let host = self.rt.host_identity().hostname;
-        self.history.borrow_mut().push(command_record(&command[..end], self.origin(who, &host)));
+        let host = self.stack.rt.host_identity().hostname;
+        self.waiting.borrow_mut().push(command_record(&command[..end], self.origin(who, &host)));
     }
 
     /// The origin of a record: the current time, `who`, `hostname`.
     fn origin<'a>(&self, who: u64, hostname: &'a str) -> Origin<'a> {
-        Origin { time: self.rt.wall_clock().secs.max(0) as u64, who, zone: "linux", hostname }
+        Origin { time: self.stack.rt.wall_clock().secs.max(0) as u64, who, zone: "linux", hostname }
     }
 
-    fn has_history(&self) -> bool {
-        self.config.borrow().version >= VERSION_HISTORY
+    fn is_kept(&self) -> bool {
+        self.config.version() >= VERSION_HISTORY
     }
 
     /// Notes the creation or import of the pool, and the software's version.
     pub(crate) fn note_opening(&self, how: &'static str) {
-        let host = self.rt.host_identity().hostname;
-        let version = self.config.borrow().version;
+        let host = self.stack.rt.host_identity().hostname;
+        let version = self.config.version();
         let text = format!("pool version {version}; software version weir-{}; uts {host}", env!("CARGO_PKG_VERSION"));
-        self.core.log_internal(how, text, self.txg.open_txg());
+        self.stack.core.log_internal(how, text, self.stack.txg.open_txg());
     }
 
     /// All records, oldest first, and the first error of unreadable ones, if any.
-    pub async fn history(&self) -> Result<(Vec<NvList>, Option<Error>)> {
-        let waiting = self.history.borrow().clone();
-        let Some(dn) = self.history_object().await? else { return Ok((waiting, None)) };
+    pub(crate) async fn records(&self) -> Result<(Vec<NvList>, Option<Error>)> {
+        let waiting = self.waiting.borrow().clone();
+        let Some(dn) = self.object().await? else { return Ok((waiting, None)) };
         let phys = HistoryPhys::parse(&dn.bonus()).at(|| "history")?;
         let mut out = Vec::new();
         let mut fault = None;
@@ -87,44 +112,44 @@ impl Pool {
         Ok((out, fault))
     }
 
-    async fn history_object(&self) -> Result<Option<Dnode>> {
-        match zap::lookup_u64(&self.directory, ENTRY).await? {
-            Some(object) if object != 0 => Ok(Some(self.mos.hold(ObjectId(object)).await.at(|| "history")?)),
+    async fn object(&self) -> Result<Option<Dnode>> {
+        match zap::lookup_u64(&self.stack.directory, ENTRY).await? {
+            Some(object) if object != 0 => Ok(Some(self.stack.mos.hold(ObjectId(object)).await.at(|| "history")?)),
             _ => Ok(None),
         }
     }
 
     /// Appends the events noted so far in the txg that is being synced.
     pub(crate) async fn sync_events(&self, tx: &Tx) -> Result<()> {
-        let events = self.core.take_events();
-        self.post_history(&events);
-        if events.is_empty() || !self.has_history() {
+        let events = self.stack.core.take_events();
+        self.events.post_history(&events);
+        if events.is_empty() || !self.is_kept() {
             return Ok(());
         }
-        let host = self.rt.host_identity().hostname;
+        let host = self.stack.rt.host_identity().hostname;
         let origin = self.origin(0, &host);
         let record = |e: &dsl::core::Event| {
             let dataset = e.dataset.as_ref().map(|(name, object)| (name.as_str(), *object));
             event_record(e.name, &e.text, e.txg, dataset, origin)
         };
-        self.append_history(events.iter().map(record).collect(), tx).await
+        self.append(events.iter().map(record).collect(), tx).await
     }
 
     /// Appends the waiting records. An invalid history is left alone: it is informational only.
-    pub(crate) async fn sync_history(&self, tx: &Tx) -> Result<()> {
-        let waiting = self.history.take();
-        if waiting.is_empty() { Ok(()) } else { self.append_history(waiting, tx).await }
+    pub(crate) async fn sync(&self, tx: &Tx) -> Result<()> {
+        let waiting = self.waiting.take();
+        if waiting.is_empty() { Ok(()) } else { self.append(waiting, tx).await }
     }
 
-    async fn append_history(&self, records: Vec<NvList>, tx: &Tx) -> Result<()> {
-        let dn = match self.history_object().await? {
+    async fn append(&self, records: Vec<NvList>, tx: &Tx) -> Result<()> {
+        let dn = match self.object().await? {
             Some(dn) => dn,
-            None => self.create_history(tx).await?,
+            None => self.create(tx).await?,
         };
         let Ok(mut phys) = HistoryPhys::parse(&dn.bonus()) else { return Ok(()) };
         for record in records {
             let bytes = encode_record(&record);
-            if bytes.len() as u64 > phys.ring_len() / 2 || append(&dn, &mut phys, &bytes, tx).await.is_err() {
+            if bytes.len() as u64 > phys.ring_len() / 2 || append_record(&dn, &mut phys, &bytes, tx).await.is_err() {
                 break;
             }
             let is_command = record.str("history command").is_some();
@@ -135,19 +160,19 @@ impl Pool {
         dn.set_bonus(&phys.to_bytes(), tx)
     }
 
-    async fn create_history(&self, tx: &Tx) -> Result<Dnode> {
+    async fn create(&self, tx: &Tx) -> Result<Dnode> {
         let spec =
             ObjSpec::new(ObjectType::SPA_HISTORY, BLKSZ).bonus(ObjectType::SPA_HISTORY_OFFSETS, PHYS_SIZE as u16);
-        let dn = self.mos.alloc(spec, tx).await?;
-        let size = self.alloc.space(metaslab::ClassKind::Normal).total;
+        let dn = self.stack.mos.alloc(spec, tx).await?;
+        let size = self.stack.alloc.space(metaslab::ClassKind::Normal).total;
         dn.set_bonus(&HistoryPhys::new(size).to_bytes(), tx)?;
-        zap::add_u64(&self.directory, ENTRY, dn.object().0, tx).await?;
+        zap::add_u64(&self.stack.directory, ENTRY, dn.object().0, tx).await?;
         Ok(dn)
     }
 }
 
 /// Appends a record, after making room: first for its length, then for its body.
-async fn append(dn: &Dnode, phys: &mut HistoryPhys, bytes: &[u8], tx: &Tx) -> Result<()> {
+async fn append_record(dn: &Dnode, phys: &mut HistoryPhys, bytes: &[u8], tx: &Tx) -> Result<()> {
     let (length, body) = bytes.split_at(8);
     for part in [length, body] {
         while phys.must_evict(part.len() as u64) {

@@ -1,11 +1,103 @@
-//! The commit of a txg: the sync loop, and the objects of the MOS that it keeps.
+//! The commit of a txg: the sync loop's work, and the objects of the MOS that it keeps.
+//!
+//! [`Commit`] owns what only the sync of a txg changes: the uberblock, the list of deferred frees,
+//! log space maps that are still to be flushed. It calls the others in the order of a txg (`sync`):
+//! devices for their queued changes and dirty time logs, the configuration, the history, the
+//! checkpoint, the datasets, the scan, the dedup tables, the metaslabs.
 
 pub(crate) mod checkpoint;
 pub(crate) mod config;
 pub(crate) mod ddt;
-mod history;
+pub(crate) mod history;
 pub(crate) mod logs;
 pub(crate) mod removed;
 pub(crate) mod space_map;
 pub(crate) mod store;
 mod sync;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use base::ObjectId;
+use dsl::space::PoolSpace;
+use metaslab::ClassKind;
+use ondisk::uberblock::Uberblock;
+
+use crate::devices::Devices;
+use crate::scan::Scan;
+use crate::stack::Stack;
+use crate::zevent::Events;
+use checkpoint::Checkpoint;
+use config::Config;
+use ddt::Ddt;
+use history::History;
+use logs::Logs;
+
+/// The state on disk, and the objects that a txg writes.
+pub(crate) struct Commit {
+    stack: Rc<Stack>,
+    config: Rc<Config>,
+    events: Rc<Events>,
+    checkpoint: Rc<Checkpoint>,
+    history: Rc<History>,
+    ddt: Rc<Ddt>,
+    scan: Rc<Scan>,
+    devices: Rc<Devices>,
+    /// Log space maps of the previous writer, until the first txg has flushed them to the
+    /// metaslabs.
+    logs: RefCell<Logs>,
+    /// The list of deferred frees.
+    sync_bplist: ObjectId,
+    uberblock: RefCell<Uberblock>,
+}
+
+/// The objects that a txg writes.
+pub(crate) struct Parts<'a> {
+    pub stack: &'a Rc<Stack>,
+    pub config: &'a Rc<Config>,
+    pub events: &'a Rc<Events>,
+    pub checkpoint: &'a Rc<Checkpoint>,
+    pub history: &'a Rc<History>,
+    pub ddt: &'a Rc<Ddt>,
+    pub scan: &'a Rc<Scan>,
+    pub devices: &'a Rc<Devices>,
+}
+
+impl Commit {
+    /// The commit of a pool whose state on disk is that of `uberblock`.
+    pub(crate) fn new(parts: &Parts<'_>, logs: Logs, sync_bplist: ObjectId, uberblock: Uberblock) -> Commit {
+        Commit {
+            stack: parts.stack.clone(),
+            config: parts.config.clone(),
+            events: parts.events.clone(),
+            checkpoint: parts.checkpoint.clone(),
+            history: parts.history.clone(),
+            ddt: parts.ddt.clone(),
+            scan: parts.scan.clone(),
+            devices: parts.devices.clone(),
+            logs: RefCell::new(logs),
+            sync_bplist,
+            uberblock: RefCell::new(uberblock),
+        }
+    }
+
+    /// The uberblock on disk.
+    pub(crate) fn uberblock(&self) -> Uberblock {
+        self.uberblock.borrow().clone()
+    }
+
+    /// Updates the size of the pool that datasets see.
+    pub(crate) fn push_space(&self, deferred_bpobj: u64) {
+        let space = self.stack.alloc.space(ClassKind::Normal);
+        self.stack.dsl().set_space(PoolSpace {
+            dspace: space.total,
+            dedup_saved: self.ddt.saved(),
+            embedded_log: self.stack.alloc.space(ClassKind::EmbeddedLog).total,
+            checkpoint: self.checkpoint.held(&self.stack.tree),
+            deferred_bpobj,
+            deferred: space.deferred,
+            alloc: space.alloc,
+            ..PoolSpace::default()
+        });
+    }
+}

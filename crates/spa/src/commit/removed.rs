@@ -17,7 +17,7 @@ use ondisk::object_type::ObjectType;
 use ondisk::space_map::{Encoder, MapType, SPACE_MAP_INDBLKSHIFT, SPACE_MAP_SIZE, SPACE_MAP_SIZE_V0, SpaceMapPhys};
 use vdev::{IndirectMap, Top, VdevKind, VdevTree};
 
-use crate::pool::Pool;
+use crate::stack::Stack;
 
 /// Entry of a removed vdev's ZAP: its obsolete map.
 const OBSOLETE_KEY: &[u8] = b"com.delphix:indirect_obsolete_sm";
@@ -70,59 +70,57 @@ pub(crate) async fn load_mappings(mos: &Objset, tree: &VdevTree) -> Result<()> {
     Ok(())
 }
 
-impl Pool {
-    /// Appends the ranges of removed vdevs that became obsolete in this pass.
-    pub(crate) async fn sync_obsolete(&self, pass: u32, tx: &Tx) -> Result<()> {
-        for (vdev, runs) in self.zio().take_obsolete() {
-            // Pools without the feature have no obsolete maps.
-            if !self.features.is_enabled(FeatureId::ObsoleteCounts) {
-                continue;
-            }
-            self.append_obsolete(vdev, &runs, pass, tx).await.at(|| format!("obsolete map of removed vdev {vdev}"))?;
+/// Appends the ranges of removed vdevs that became obsolete in this pass.
+pub(crate) async fn sync_obsolete(stack: &Stack, pass: u32, tx: &Tx) -> Result<()> {
+    for (vdev, runs) in stack.zio().take_obsolete() {
+        // Pools without the feature have no obsolete maps.
+        if !stack.features.is_enabled(FeatureId::ObsoleteCounts) {
+            continue;
         }
-        Ok(())
+        append_obsolete(stack, vdev, &runs, pass, tx).await.at(|| format!("obsolete map of removed vdev {vdev}"))?;
     }
+    Ok(())
+}
 
-    async fn append_obsolete(&self, vdev: VdevId, runs: &[Run], pass: u32, tx: &Tx) -> Result<()> {
-        let zap_object = self.tree.top(vdev)?.config().zap_top.filter(|o| o.0 != 0);
-        let zap_object = zap_object.ok_or_else(|| Error::corrupt("the vdev has no ZAP"))?;
-        let list = self.mos.hold(zap_object).await?;
-        let dn = match zap::lookup_u64(&list, OBSOLETE_KEY).await? {
-            Some(object) => self.mos.hold(ObjectId(object)).await?,
-            None => {
-                let histogram = self.features.is_enabled(FeatureId::SpacemapHistogram);
-                let bonus = if histogram { SPACE_MAP_SIZE } else { SPACE_MAP_SIZE_V0 };
-                let spec = ObjSpec::new(ObjectType::SPACE_MAP, OBSOLETE_BLKSZ)
-                    .bonus(ObjectType::SPACE_MAP_HEADER, bonus as u16)
-                    .indblkshift(SPACE_MAP_INDBLKSHIFT);
-                let dn = self.mos.alloc(spec, tx).await?;
-                let empty = histogram.then_some([0; 32]);
-                let phys = SpaceMapPhys { object: dn.object().0, length: 0, alloc: 0, histogram: empty };
-                let mut bytes = vec![0; phys.size()];
-                phys.write_to(&mut bytes);
-                dn.set_bonus(&bytes, tx)?;
-                if histogram {
-                    self.features.add(FeatureId::SpacemapHistogram, 1, tx).await?;
-                }
-                zap::add_u64(&list, OBSOLETE_KEY, dn.object().0, tx).await?;
-                self.features.add(FeatureId::ObsoleteCounts, 1, tx).await?;
-                dn
+async fn append_obsolete(stack: &Stack, vdev: VdevId, runs: &[Run], pass: u32, tx: &Tx) -> Result<()> {
+    let zap_object = stack.tree.top(vdev)?.config().zap_top.filter(|o| o.0 != 0);
+    let zap_object = zap_object.ok_or_else(|| Error::corrupt("the vdev has no ZAP"))?;
+    let list = stack.mos.hold(zap_object).await?;
+    let dn = match zap::lookup_u64(&list, OBSOLETE_KEY).await? {
+        Some(object) => stack.mos.hold(ObjectId(object)).await?,
+        None => {
+            let histogram = stack.features.is_enabled(FeatureId::SpacemapHistogram);
+            let bonus = if histogram { SPACE_MAP_SIZE } else { SPACE_MAP_SIZE_V0 };
+            let spec = ObjSpec::new(ObjectType::SPACE_MAP, OBSOLETE_BLKSZ)
+                .bonus(ObjectType::SPACE_MAP_HEADER, bonus as u16)
+                .indblkshift(SPACE_MAP_INDBLKSHIFT);
+            let dn = stack.mos.alloc(spec, tx).await?;
+            let empty = histogram.then_some([0; 32]);
+            let phys = SpaceMapPhys { object: dn.object().0, length: 0, alloc: 0, histogram: empty };
+            let mut bytes = vec![0; phys.size()];
+            phys.write_to(&mut bytes);
+            dn.set_bonus(&bytes, tx)?;
+            if histogram {
+                stack.features.add(FeatureId::SpacemapHistogram, 1, tx).await?;
             }
-        };
-        let old = dn.with_bonus(SpaceMapPhys::parse)?;
-        let v2 = self.features.is_active(FeatureId::SpacemapV2);
-        let mut encoder = Encoder::new(0, u64::from(dn.block_size()), old.length, v2);
-        encoder.group(MapType::Alloc, pass, tx.txg().0);
-        let mut added = 0u64;
-        for run in runs {
-            encoder.run(MapType::Alloc, run.start, run.size);
-            added += run.size;
+            zap::add_u64(&list, OBSOLETE_KEY, dn.object().0, tx).await?;
+            stack.features.add(FeatureId::ObsoleteCounts, 1, tx).await?;
+            dn
         }
-        let length = encoder.length();
-        dn.write(old.length, &encoder.finish(), tx).await?;
-        let phys = SpaceMapPhys { length, alloc: old.alloc.saturating_add_unsigned(added), ..old };
-        let mut bytes = vec![0; phys.size()];
-        phys.write_to(&mut bytes);
-        dn.set_bonus(&bytes, tx)
+    };
+    let old = dn.with_bonus(SpaceMapPhys::parse)?;
+    let v2 = stack.features.is_active(FeatureId::SpacemapV2);
+    let mut encoder = Encoder::new(0, u64::from(dn.block_size()), old.length, v2);
+    encoder.group(MapType::Alloc, pass, tx.txg().0);
+    let mut added = 0u64;
+    for run in runs {
+        encoder.run(MapType::Alloc, run.start, run.size);
+        added += run.size;
     }
+    let length = encoder.length();
+    dn.write(old.length, &encoder.finish(), tx).await?;
+    let phys = SpaceMapPhys { length, alloc: old.alloc.saturating_add_unsigned(added), ..old };
+    let mut bytes = vec![0; phys.size()];
+    phys.write_to(&mut bytes);
+    dn.set_bonus(&bytes, tx)
 }

@@ -33,11 +33,11 @@ use vdev::Top;
 use vdev::labels::{LabelPair, write_config, write_uberblock};
 use zio::WriteDone;
 
+use super::Commit;
 use crate::commit::checkpoint;
-use crate::commit::config::write_packed;
+use crate::commit::removed::sync_obsolete;
 use crate::commit::space_map::{alloc_space_map, set_header};
 use crate::commit::store::Committed;
-use crate::pool::Pool;
 
 /// Block size of a metaslab's space map without log space maps (format page 06 section 2).
 const SPACE_MAP_BLKSZ: u32 = 16 << 10;
@@ -48,27 +48,27 @@ const DEFERRED_BATCH: usize = 4096;
 /// Runs of a space map encoded between two charges.
 const SPACE_RUNS: usize = 512;
 
-impl Pool {
+impl Commit {
     /// Syncs `txg`. Only the sync loop calls this.
     pub(crate) async fn sync_txg(&self, txg: Txg) -> Result<()> {
         let tx = Tx::syncing(txg);
         let mut done: Vec<WriteDone> = Vec::new();
         let mut root: Option<Blkptr> = None;
-        self.take_device_changes(&tx).await?;
+        self.devices.take_changes(&tx).await?;
         // Requests during this sync are for the next txg.
-        let requested = self.config_dirty.get() || self.checkpoint.is_dirty() || !self.history.borrow().is_empty();
+        let requested = self.config.is_dirty() || self.checkpoint.is_dirty() || self.history.is_dirty();
         let written = requested || self.is_dirty(txg);
-        if written || self.has_failed_writes() {
-            self.sync_dtls(txg, &tx).await?;
+        if written || self.devices.dtls().has_failed_writes() {
+            self.devices.dtls().sync(txg, &tx).await?;
         }
         // Changes of the configuration from now on are for the next txg.
-        let mut config = self.config_dirty.replace(false).then(|| self.config_at(txg));
+        let mut config = self.config.take_dirty(txg);
         if let Some(config) = &config {
-            write_packed(&self.mos, self.config_object.get(), &config.to_nvlist(), &tx).await?;
+            self.config.write(config, &tx).await?;
         }
-        self.sync_history(&tx).await?;
+        self.history.sync(&tx).await?;
         let committed = self.uberblock();
-        self.checkpoint.begin(&self.checkpoint_cx(), &committed, &tx).await?;
+        self.checkpoint.begin(&checkpoint::Cx::of(&self.stack), &committed, &tx).await?;
         let mut pass = 0;
         loop {
             pass += 1;
@@ -77,14 +77,14 @@ impl Pool {
                 "txg {txg} does not converge after {PASSES_MAX} passes: {:?}",
                 self.dirty_part(txg)
             );
-            done.extend(self.dsl().sync(txg, pass).await?);
+            done.extend(self.stack.dsl().sync(txg, pass).await?);
             if pass == 1 {
-                self.sync_scan(txg, &tx).await?;
-                self.sync_events(&tx).await?;
+                self.scan.sync(txg, committed.rootbp, &self.ddt, &tx).await?;
+                self.history.sync_events(&tx).await?;
             }
-            if self.features.take_label_changed() {
-                let new = self.config_at(txg);
-                write_packed(&self.mos, self.config_object.get(), &new.to_nvlist(), &tx).await?;
+            if self.stack.features.take_label_changed() {
+                let new = self.config.at(txg);
+                self.config.write(&new, &tx).await?;
                 config = Some(new);
             }
             self.process_frees(txg, pass, &tx).await?;
@@ -100,10 +100,10 @@ impl Pool {
             if pass == 1 {
                 self.flush_logs(txg, &tx).await?;
             }
-            self.checkpoint.sync(&self.checkpoint_cx(), pass, &tx).await?;
-            self.sync_obsolete(pass, &tx).await?;
+            self.checkpoint.sync(&checkpoint::Cx::of(&self.stack), pass, &tx).await?;
+            sync_obsolete(&self.stack, pass, &tx).await?;
             self.sync_metaslabs(txg, pass, &tx).await?;
-            if let Some(synced) = self.mos.sync(txg, pass).await? {
+            if let Some(synced) = self.stack.mos.sync(txg, pass).await? {
                 root = Some(synced.bp);
                 done.extend(synced.done);
             }
@@ -112,41 +112,41 @@ impl Pool {
             }
         }
         for write in done {
-            self.rt.spend(REAP).await;
+            self.stack.rt.spend(REAP).await;
             write.await?;
         }
-        if let Some(error) = self.core.take_error() {
+        if let Some(error) = self.stack.core.take_error() {
             return Err(error);
         }
         let root = root.unwrap_or_else(|| self.uberblock.borrow().rootbp);
         while let Err(e) = self.commit(txg, root, &config).await {
             // Retry everything from the flush on: the txg must not be reachable before all of its
             // blocks are on disk.
-            self.tree.gate.suspend(&e).await?;
+            self.stack.tree.gate.suspend(&e).await?;
         }
-        self.store.commit();
+        self.stack.store.commit();
         if config.is_some() {
-            self.post("config_sync");
+            self.events.post("config_sync");
         }
-        self.relabel_devices().await;
+        self.devices.relabel().await;
         self.finish_txg(txg).await
     }
 
     /// Ends the txg: its deferred space becomes available to later ones.
     async fn finish_txg(&self, txg: Txg) -> Result<()> {
         let mut at = None;
-        while let Some(next) = self.alloc.sync_done_next(txg, at) {
+        while let Some(next) = self.stack.alloc.sync_done_next(txg, at) {
             at = Some(next);
-            self.rt.spend(METASLAB).await;
+            self.stack.rt.spend(METASLAB).await;
         }
-        self.alloc.sync_done_end(txg);
-        let deferred = Bpobj::open(&self.mos, self.sync_bplist.get()).await?.space()?.bytes;
+        self.stack.alloc.sync_done_end(txg);
+        let deferred = Bpobj::open(&self.stack.mos, self.sync_bplist).await?.space()?.bytes;
         // Before its charges end: either of the two counts the txg's space.
         self.push_space(deferred);
-        self.dsl().synced(txg);
+        self.stack.dsl().synced(txg);
         self.ddt.synced();
-        if self.scan.wants_txg() || self.has_failed_writes() {
-            self.txg.kick();
+        if self.scan.wants_txg() || self.devices.dtls().has_failed_writes() {
+            self.stack.txg.kick();
         }
         Ok(())
     }
@@ -160,67 +160,51 @@ impl Pool {
     /// The first part that the txg has still to write.
     fn dirty_part(&self, txg: Txg) -> Option<&'static str> {
         let dirt: [(&dyn Fn() -> bool, &str); 8] = [
-            (&|| self.mos.is_dirty(txg), "the MOS"),
-            (&|| self.dsl().is_dirty(txg), "a dataset"),
-            (&|| self.core.has_frees(), "frees"),
-            (&|| !self.alloc.dirty_metaslabs(txg).is_empty(), "a metaslab"),
+            (&|| self.stack.mos.is_dirty(txg), "the MOS"),
+            (&|| self.stack.dsl().is_dirty(txg), "a dataset"),
+            (&|| self.stack.core.has_frees(), "frees"),
+            (&|| !self.stack.alloc.dirty_metaslabs(txg).is_empty(), "a metaslab"),
             (&|| !self.logs.borrow().is_empty(), "a log space map"),
             (&|| self.ddt.is_dirty(), "a deduplication table"),
-            (&|| self.alloc.has_held_back(), "what a checkpoint holds back"),
-            (&|| self.zio().has_obsolete(), "obsolete ranges"),
+            (&|| self.stack.alloc.has_held_back(), "what a checkpoint holds back"),
+            (&|| self.stack.zio().has_obsolete(), "obsolete ranges"),
         ];
         dirt.into_iter().find(|(there, _)| there()).map(|d| d.1)
     }
 
-    fn config_at(&self, txg: Txg) -> MosConfig {
-        let mut config = self.mos_config();
-        config.txg = txg;
-        config
-    }
-
     /// Frees the pass's freed blocks: at once in the first pass, onto the deferred list later.
     async fn process_frees(&self, txg: Txg, pass: u32, tx: &Tx) -> Result<()> {
-        let frees = self.core.take_frees();
+        let frees = self.stack.core.take_frees();
         if frees.is_empty() {
             return Ok(());
         }
         if pass < SYNC_PASS_DEFERRED_FREE {
             for bp in &frees {
-                self.rt.spend(FREE).await;
+                self.stack.rt.spend(FREE).await;
                 self.free_now(bp, txg).await?;
             }
             return Ok(());
         }
-        let zio = self.zio();
+        let zio = self.stack.zio();
         let entries: Vec<(Blkptr, u64)> = frees.iter().map(|bp| (*bp, zio.dsize(bp))).collect();
-        Bpobj::open(&self.mos, self.sync_bplist.get()).await?.enqueue(&entries, tx).await
+        Bpobj::open(&self.stack.mos, self.sync_bplist).await?.enqueue(&entries, tx).await
     }
 
     async fn free_now(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
-        if bp.is_gang() { self.zio().free_gang(bp, txg).await } else { self.zio().free(bp, txg) }
+        if bp.is_gang() { self.stack.zio().free_gang(bp, txg).await } else { self.stack.zio().free(bp, txg) }
     }
 
     /// Frees the blocks that earlier txgs deferred.
     async fn process_deferred(&self, txg: Txg, tx: &Tx) -> Result<()> {
-        let list = Bpobj::open(&self.mos, self.sync_bplist.get()).await?;
-        let zio = self.zio().clone();
+        let list = Bpobj::open(&self.stack.mos, self.sync_bplist).await?;
+        let zio = self.stack.zio().clone();
         while !list.is_empty()? {
             for bp in list.drain(DEFERRED_BATCH, tx, &|bp| zio.dsize(bp)).await? {
-                self.rt.spend(FREE).await;
+                self.stack.rt.spend(FREE).await;
                 self.free_now(&bp, txg).await?;
             }
         }
         Ok(())
-    }
-
-    fn checkpoint_cx(&self) -> checkpoint::Cx<'_> {
-        checkpoint::Cx {
-            mos: &self.mos,
-            directory: &self.directory,
-            features: &self.features,
-            tree: &self.tree,
-            alloc: &self.alloc,
-        }
     }
 
     /// Updates the dedup tables' references, and frees the blocks without any.
@@ -229,7 +213,7 @@ impl Pool {
             return Ok(());
         }
         for bp in self.ddt.take_frees().await? {
-            self.rt.spend(FREE).await;
+            self.stack.rt.spend(FREE).await;
             self.free_now(&bp, txg).await?;
         }
         self.ddt.sync(tx).await
@@ -241,19 +225,19 @@ impl Pool {
         if logs.is_empty() {
             return Ok(());
         }
-        for (vdev, ms) in self.store.unflushed_metaslabs() {
+        for (vdev, ms) in self.stack.store.unflushed_metaslabs() {
             // Load the metaslab, so that damage shows before anything is written, and the histogram
             // is that of the free segments.
-            self.alloc.load(vdev, ms).await?;
+            self.stack.alloc.load(vdev, ms).await?;
             self.sync_metaslab(vdev, ms, txg, 1, tx)
                 .await
                 .map_err(|e| e.at(format!("metaslab {ms} of vdev {vdev}")))?;
         }
-        logs.retire(&self.mos, &self.features, tx).await
+        logs.retire(&self.stack.mos, &self.stack.features, tx).await
     }
 
     async fn sync_metaslabs(&self, txg: Txg, pass: u32, tx: &Tx) -> Result<()> {
-        for (vdev, ms) in self.alloc.dirty_metaslabs(txg) {
+        for (vdev, ms) in self.stack.alloc.dirty_metaslabs(txg) {
             self.sync_metaslab(vdev, ms, txg, pass, tx)
                 .await
                 .map_err(|e| e.at(format!("metaslab {ms} of vdev {vdev}")))?;
@@ -264,20 +248,20 @@ impl Pool {
     /// Appends the changes of one metaslab to its space map, or rewrites the map if that is much
     /// shorter.
     async fn sync_metaslab(&self, vdev: VdevId, ms: u64, txg: Txg, pass: u32, tx: &Tx) -> Result<()> {
-        let changes = self.alloc.take_changes(vdev, ms, txg);
-        let geometry = self.store.geometry(vdev);
+        let changes = self.stack.alloc.take_changes(vdev, ms, txg);
+        let geometry = self.stack.store.geometry(vdev);
         let object = match changes.object {
             Some(object) => object,
             None => self.create_space_map(vdev, ms, tx).await?,
         };
-        let dn = self.mos.hold(object).await?;
-        let old = self.store.newest(vdev, ms).map_or(0, |c| c.length);
-        let v2 = self.features.is_active(FeatureId::SpacemapV2);
+        let dn = self.stack.mos.hold(object).await?;
+        let old = self.stack.store.newest(vdev, ms).map_or(0, |c| c.length);
+        let v2 = self.stack.features.is_active(FeatureId::SpacemapV2);
         let start = if changes.condense.is_some() { 0 } else { old };
         let mut encoder = Encoder::new(u32::from(geometry.ashift), u64::from(dn.block_size()), start, v2);
         let base = geometry.range(ms).start;
         let mut groups: Vec<(MapType, Vec<Run>)> = Vec::new();
-        let unflushed = self.store.flush(vdev, ms);
+        let unflushed = self.stack.store.flush(vdev, ms);
         match changes.condense.clone() {
             Some(all) => groups.push((MapType::Alloc, all)),
             None => {
@@ -289,11 +273,11 @@ impl Pool {
                 groups.push((MapType::Free, changes.frees));
             }
         }
-        self.rt.spend(METASLAB).await;
+        self.stack.rt.spend(METASLAB).await;
         for (kind, runs) in groups.into_iter().filter(|(_, runs)| !runs.is_empty()) {
             encoder.group(kind, pass, txg.0);
             for some in runs.chunks(SPACE_RUNS) {
-                self.rt.spend(Nanos(SPACE_RUN.0 * some.len() as u64)).await;
+                self.stack.rt.spend(Nanos(SPACE_RUN.0 * some.len() as u64)).await;
                 some.iter().for_each(|run| encoder.run(kind, run.start - base, run.size));
             }
         }
@@ -304,32 +288,32 @@ impl Pool {
         }
         dn.write(start, &bytes, tx).await?;
         let histogram = set_header(&dn, length, changes.alloc_after, changes.histogram, tx)?;
-        self.alloc.set_length(vdev, ms, length);
-        self.store.note(vdev, ms, Committed { object, length, alloc: changes.alloc_after, histogram });
+        self.stack.alloc.set_length(vdev, ms, length);
+        self.stack.store.note(vdev, ms, Committed { object, length, alloc: changes.alloc_after, histogram });
         Ok(())
     }
 
     async fn create_space_map(&self, vdev: VdevId, ms: u64, tx: &Tx) -> Result<ObjectId> {
-        let dn = alloc_space_map(&self.mos, &self.features, SPACE_MAP_BLKSZ, tx).await?;
-        let top = self.tree.top(vdev)?;
-        let array = self.mos.hold(top.ms_array.get()).await?;
+        let dn = alloc_space_map(&self.stack.mos, &self.stack.features, SPACE_MAP_BLKSZ, tx).await?;
+        let top = self.stack.tree.top(vdev)?;
+        let array = self.stack.mos.hold(top.ms_array.get()).await?;
         array.write(ms * 8, &dn.object().0.to_le_bytes(), tx).await?;
-        self.alloc.set_object(vdev, ms, dn.object());
+        self.stack.alloc.set_object(vdev, ms, dn.object());
         Ok(dn.object())
     }
 
     /// Commits the txg: flush, labels, uberblock, flush, labels.
     async fn commit(&self, txg: Txg, rootbp: Blkptr, config: &Option<MosConfig>) -> Result<()> {
-        self.tree.flush_all().await?;
-        let timestamp = self.rt.wall_clock().secs.max(0) as u64;
-        let mut ub = Uberblock::new(txg, self.tree.guid_sum(), timestamp, rootbp);
-        ub.version = self.config.borrow().version;
+        self.stack.tree.flush_all().await?;
+        let timestamp = self.stack.rt.wall_clock().secs.max(0) as u64;
+        let mut ub = Uberblock::new(txg, self.stack.tree.guid_sum(), timestamp, rootbp);
+        ub.version = self.config.version();
         let mut regions = BTreeMap::new();
         if let Some(config) = config {
             self.write_labels(LabelPair::First, config, &mut regions).await?;
-            self.tree.flush_all().await?;
+            self.stack.tree.flush_all().await?;
         }
-        let tops = self.tree.tops.borrow().clone();
+        let tops = self.stack.tree.tops.borrow().clone();
         for top in &tops {
             let mut results = Vec::new();
             for leaf in top.open_leaves() {
@@ -337,22 +321,22 @@ impl Pool {
             }
             check_any_written(top, results)?;
         }
-        self.tree.flush_all().await?;
+        self.stack.tree.flush_all().await?;
         if let Some(config) = config {
             self.write_labels(LabelPair::Second, config, &mut regions).await?;
-            self.tree.flush_all().await?;
+            self.stack.tree.flush_all().await?;
         }
         *self.uberblock.borrow_mut() = ub;
-        self.tree.committed.set(txg);
+        self.stack.tree.committed.set(txg);
         Ok(())
     }
 
-    /// After [`Pool::give_up`]: marks the pool as destroyed in the labels of every device that
+    /// After [`crate::Pool::give_up`]: marks the pool as destroyed in the labels of every device that
     /// answers.
-    pub async fn mark_destroyed(&self) {
-        self.config.borrow_mut().state = PoolState::Destroyed;
-        let config = self.config_at(self.tree.committed.get());
-        let tops = self.tree.tops.borrow().clone();
+    pub(crate) async fn mark_destroyed(&self) {
+        self.config.update(|c| c.state = PoolState::Destroyed);
+        let config = self.config.at(self.stack.tree.committed.get());
+        let tops = self.stack.tree.tops.borrow().clone();
         for (index, top) in tops.iter().enumerate() {
             for leaf in top.open_leaves() {
                 let label = config.label_for(index, leaf.guid()).map(|label| ConfigRegion::new(&label.to_nvlist()));
@@ -363,7 +347,7 @@ impl Pool {
                 }
             }
         }
-        let _ = self.tree.flush_all().await;
+        let _ = self.stack.tree.flush_all().await;
     }
 
     /// `regions`: the encoded labels, by the devices' guids; the second pair reuses those of the
@@ -374,7 +358,7 @@ impl Pool {
         config: &MosConfig,
         regions: &mut BTreeMap<Guid, ConfigRegion>,
     ) -> Result<()> {
-        let tops = self.tree.tops.borrow().clone();
+        let tops = self.stack.tree.tops.borrow().clone();
         for (index, top) in tops.iter().enumerate() {
             let mut results = Vec::new();
             for leaf in top.open_leaves() {

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Result, VdevId};
+use base::{Error, ErrorKind, Result};
 use dmu::Tx;
 use metaslab::{MsSummary, RangeTree};
 use ondisk::feature::FeatureId;
@@ -11,17 +11,18 @@ use ondisk::vdev_config::VdevConfig;
 use vdev::Top;
 use vdev::labels::init_labels;
 
+use super::Devices;
 use crate::commit::store::Geometry;
 use crate::devices::aux::AuxDevices;
-use crate::devices::create_top_objects;
 use crate::devices::layout::{Layout, make_top};
-use crate::pool::{METASLABS_MAX, Pool, class_named};
+use crate::devices::objects::{create_top_objects, zap_map};
+use crate::stack::{METASLABS_MAX, class_named};
 
-impl Pool {
+impl Devices {
     /// Adds devices: top-level vdevs of any layout, hot spares, caches. `ashift` is for new
     /// top-level vdevs; by default their devices determine it.
-    pub async fn add_devices(&self, layout: Layout, ashift: Option<u8>) -> Result<()> {
-        let _admin = self.begin_device_change().await?;
+    pub async fn add(&self, layout: Layout, ashift: Option<u8>) -> Result<()> {
+        let _admin = self.begin_change().await?;
         self.check_addition(&layout)?;
         let maker = self.leaf_maker()?;
         let mut ids = self.free_ids();
@@ -38,38 +39,38 @@ impl Pool {
             }
             tops.push(top);
         }
-        let aux = AuxDevices::of_new(&self.rt, &layout, &tops);
+        let aux = AuxDevices::of_new(&self.stack.rt, &layout, &tops);
         self.label_new_tops(&tops).await?;
         aux.write_labels(&layout).await?;
         let counts: Vec<(FeatureId, i64)> =
             layout.features().into_iter().map(|id| (id, layout.feature_count(id))).collect();
-        self.change_devices(move |pool, tx| {
-            Box::pin(async move {
-                // The ids are still free: there is one administrative change at a time.
-                for top in &tops {
-                    pool.insert_top(top, tx).await?;
-                }
-                for (id, count) in counts {
-                    pool.features.add(id, count, tx).await?;
-                }
-                if !aux.spares.is_empty() || !aux.caches.is_empty() {
-                    let mut all = pool.aux.borrow().clone();
-                    all.spares.extend(aux.spares);
-                    all.caches.extend(aux.caches);
-                    all.write(&pool.mos, &pool.directory, tx).await?;
-                    *pool.aux.borrow_mut() = all;
-                }
-                Ok(Ok(()))
+        self.changes
+            .make(move |devices, tx| {
+                Box::pin(async move {
+                    // The ids are still free: there is one administrative change at a time.
+                    for top in &tops {
+                        devices.insert_top(top, tx).await?;
+                    }
+                    for (id, count) in counts {
+                        devices.stack.features.add(id, count, tx).await?;
+                    }
+                    if !aux.spares.is_empty() || !aux.caches.is_empty() {
+                        let mut all = devices.aux.get();
+                        all.spares.extend(aux.spares);
+                        all.caches.extend(aux.caches);
+                        devices.aux.change(&devices.stack, all, tx).await?;
+                    }
+                    Ok(Ok(()))
+                })
             })
-        })
-        .await
+            .await
     }
 
     /// Refuses a layout that cannot be added to this pool.
     fn check_addition(&self, layout: &Layout) -> Result<()> {
         layout.check_devices()?;
         for id in layout.features() {
-            if !self.features.is_enabled(id) {
+            if !self.stack.features.is_enabled(id) {
                 let name = id.get().name;
                 let why = format!(
                     "the pool's feature '{name}' is not enabled: 'zpool set feature@{name}=enabled' enables it"
@@ -77,7 +78,7 @@ impl Pool {
                 return Err(Error::unsupported(why));
             }
         }
-        let tops = self.tree.tops.borrow();
+        let tops = self.stack.tree.tops.borrow();
         let removed = tops.iter().any(|t| t.is_indirect());
         let parity = |g: &crate::Group| matches!(g.kind, crate::GroupKind::Raidz(_) | crate::GroupKind::Draid { .. });
         if removed && layout.groups.iter().any(parity) {
@@ -88,14 +89,14 @@ impl Pool {
 
     /// Ids for new top-level vdevs: those of holes, then new ones.
     fn free_ids(&self) -> impl Iterator<Item = u32> + use<> {
-        let tops = self.tree.tops.borrow();
+        let tops = self.stack.tree.tops.borrow();
         let holes: Vec<u32> = tops.iter().filter(|t| t.is_hole()).map(|t| t.id.0).collect();
         holes.into_iter().chain(tops.len() as u32..)
     }
 
     /// Writes labels with txg 0 and empty uberblock rings to the devices of new vdevs.
     async fn label_new_tops(&self, tops: &[Rc<Top>]) -> Result<()> {
-        let mut config = self.mos_config();
+        let mut config = self.config.full();
         config.txg = base::Txg(0);
         for top in tops {
             let at = top.id.0 as usize;
@@ -124,15 +125,15 @@ impl Pool {
         }
         top.update_config(|c| born(c, tx.txg()));
         let bias = top.config_ref().alloc_bias.clone();
-        let map = self.zap_map().await?;
+        let map = zap_map(&self.stack).await?;
         if map.is_none() && bias.is_some() && !top.is_log {
             return Err(Error::new(ErrorKind::Unsupported, "the pool has no ZAPs to keep an allocation class in"));
         }
-        create_top_objects(&self.mos, map.as_ref(), top, tx).await?;
+        create_top_objects(&self.stack.mos, map.as_ref(), top, tx).await?;
         let geometry = Geometry { ms_shift: top.ms_shift.get(), ashift: top.ashift, unit: top.alloc_unit() };
-        self.store.set_geometry(top.id, geometry);
+        self.stack.store.set_geometry(top.id, geometry);
         {
-            let mut tops = self.tree.tops.borrow_mut();
+            let mut tops = self.stack.tree.tops.borrow_mut();
             let at = top.id.0 as usize;
             if at < tops.len() {
                 tops[at] = top.clone();
@@ -142,13 +143,8 @@ impl Pool {
             }
         }
         let summaries = vec![MsSummary::default(); top.ms_count() as usize];
-        self.alloc.add_top(top.clone(), class_named(bias.as_deref(), top.is_log), summaries)?;
-        self.dirty_config();
+        self.stack.alloc.add_top(top.clone(), class_named(bias.as_deref(), top.is_log), summaries)?;
+        self.config.mark_dirty();
         Ok(())
-    }
-
-    /// The top-level vdev of an id.
-    pub(crate) fn top_at(&self, id: VdevId) -> Result<Rc<Top>> {
-        self.tree.top(id)
     }
 }

@@ -3,7 +3,7 @@
 //! Attach adds a device beside another one: as a further side of a mirror, or until a resilver has
 //! copied everything: in a *replacing* node of the old and the new device, or a *spare* node of a
 //! device and its hot spare. The dirty time log of the new device lists all txgs from the first
-//! moment; a resilver writes them. Then [`Pool::finish_replacements`] ends the replacement.
+//! moment; a resilver writes them. Then [`Devices::finish_replacements`] ends the replacement.
 
 use std::rc::Rc;
 
@@ -15,9 +15,10 @@ use vdev::labels::{init_labels, read_labels};
 use vdev::reshape::{Shape, attach, min_asize};
 use vdev::{Absent, Dspare, Health, MirrorRole, Top, VdevKind, leaf_asize};
 
+use super::find::in_tree;
+use super::objects::{create_vdev_zap, free_vdev_zap, zap_map};
+use super::{Devices, misses_all, spare_label};
 use crate::devices::layout::{DEVICE_SIZE_MIN, DevSpec, ashift_for, leaf_config};
-use crate::devices::{create_vdev_zap, misses_all};
-use crate::pool::Pool;
 
 /// A device to attach.
 #[derive(Clone)]
@@ -43,32 +44,32 @@ fn busy(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::Busy, why.into())
 }
 
-impl Pool {
+impl Devices {
     /// Makes `new` a further side of the mirror of the device `target`, or makes a mirror of the
     /// two. A resilver follows.
-    pub async fn attach_device(&self, target: &str, new: DevSpec, ashift: Option<u8>) -> Result<()> {
+    pub async fn attach(&self, target: &str, new: DevSpec, ashift: Option<u8>) -> Result<()> {
         let place = format!("cannot attach {} to {target}", new.dev.info().path);
-        let _admin = self.begin_device_change().await?;
+        let _admin = self.begin_change().await?;
         let result = self.attach_as(target, NewDevice::Device(new), false, ashift).await;
         result.map_err(|e| e.at(place))
     }
 
     /// Replaces the device `target` by `new`; `target` leaves the pool once `new` is resilvered. A
     /// hot spare stays in a spare node until one of the two is detached.
-    pub async fn replace_device(&self, target: &str, new: NewDevice, ashift: Option<u8>) -> Result<()> {
+    pub async fn replace(&self, target: &str, new: NewDevice, ashift: Option<u8>) -> Result<()> {
         let place = match &new {
             NewDevice::Device(d) => format!("cannot replace {target} with {}", d.dev.info().path),
             NewDevice::Spare(name) => format!("cannot replace {target} with {name}"),
         };
-        let _admin = self.begin_device_change().await?;
+        let _admin = self.begin_change().await?;
         self.attach_as(target, new, true, ashift).await.map_err(|e| e.at(place))
     }
 
     async fn attach_as(&self, target: &str, new: NewDevice, replacing: bool, ashift: Option<u8>) -> Result<()> {
         self.check_no_checkpoint()?;
-        let (top, guid) = self.find_vdev(target)?;
+        let (top, guid) = self.find(target)?;
         let (role, new_leaf) = self.plan_attach(&top, guid, new, replacing, ashift).await?;
-        let parent = self.rt.new_guid();
+        let parent = self.stack.rt.new_guid();
         if let NewKind::Device(d) = &new_leaf.kind {
             let shape = attach(&top.shape(), guid, role, parent, self.preview(&new_leaf))?;
             let label = self.label_of(&top, &shape.config, new_leaf.config.guid)?;
@@ -76,9 +77,10 @@ impl Pool {
         }
         let (maker, id) = (self.leaf_maker()?, top.id);
         let end = self
-            .change_devices(move |pool, tx| {
+            .changes
+            .make(move |devices, tx| {
                 Box::pin(async move {
-                    let top = match pool.top_at(id) {
+                    let top = match devices.stack.tree.top(id) {
                         Ok(top) if top.kind().find(guid).is_some() => top,
                         _ => return Ok(Err(Error::not_found("the device is not there any more"))),
                     };
@@ -99,8 +101,8 @@ impl Pool {
                         })),
                     };
                     config.create_txg = top.config_ref().find(guid).and_then(|c| c.create_txg);
-                    let zap = match pool.zap_map().await? {
-                        Some(map) => Some(create_vdev_zap(&pool.mos, &map, tx).await?.object()),
+                    let zap = match zap_map(&devices.stack).await? {
+                        Some(map) => Some(create_vdev_zap(&devices.stack.mos, &map, tx).await?.object()),
                         None => None,
                     };
                     // No awaits from here on: another device may come back at any moment, so the
@@ -109,7 +111,7 @@ impl Pool {
                         Ok(shape) => shape,
                         Err(e) => {
                             if let Some(zap) = zap {
-                                pool.free_vdev_zap(zap, tx).await?;
+                                free_vdev_zap(&devices.stack, zap, tx).await?;
                             }
                             return Ok(Err(e));
                         }
@@ -122,9 +124,9 @@ impl Pool {
                         _ if replacing => format!("replace vdev={new_path} for vdev={old_path}"),
                         _ => format!("attach vdev={new_path} to vdev={old_path}"),
                     };
-                    pool.core.log_internal("vdev attach", text, tx.txg());
+                    devices.stack.core.log_internal("vdev attach", text, tx.txg());
                     top.set_shape(shape);
-                    pool.post_vdev("vdev_attach", new_guid.unwrap_or(guid));
+                    devices.events.post_vdev("vdev_attach", new_guid.unwrap_or(guid));
                     top.update_config(|c| {
                         if let Some(leaf) = new_guid.and_then(|g| c.find_mut(g)) {
                             leaf.zap_leaf = zap;
@@ -140,7 +142,7 @@ impl Pool {
                     if replacing {
                         retire_same_path(&top, guid, path.as_deref());
                     }
-                    pool.dirty_config();
+                    devices.config.mark_dirty();
                     Ok(Ok(end))
                 })
             })
@@ -150,8 +152,8 @@ impl Pool {
 
     /// Requests a resilver once `from` is synced: newly attached leaves miss only txgs before it.
     pub(crate) async fn resilver_from(&self, from: Txg) -> Result<()> {
-        self.txg.wait_synced(from).await?;
-        self.request_resilver();
+        self.stack.txg.wait_synced(from).await?;
+        self.scan.request_resilver();
         Ok(())
     }
 
@@ -172,7 +174,7 @@ impl Pool {
         let above_role = above.as_ref().and_then(VdevKind::role);
         let new_leaf = self.new_leaf(top, new).await?;
         let is_spare = new_leaf.config.is_spare;
-        let old_is_spare = self.is_spare(guid);
+        let old_is_spare = self.aux.is_spare(guid);
         if is_spare && top.is_log {
             return Err(Error::unsupported("cannot replace a log with a spare"));
         }
@@ -223,14 +225,15 @@ impl Pool {
     async fn new_leaf(&self, top: &Top, new: NewDevice) -> Result<NewLeaf> {
         let name = match new {
             NewDevice::Device(d) => {
-                let config = leaf_config(&self.rt, &d, 0);
+                let config = leaf_config(&self.stack.rt, &d, 0);
                 return Ok(NewLeaf { config, kind: NewKind::Device(d) });
             }
             NewDevice::Spare(name) => name,
         };
-        let mut config = self.spare_named(&name).ok_or_else(|| Error::not_found(format!("no such spare: {name}")))?;
+        let mut config =
+            self.aux.spare_named(&name).ok_or_else(|| Error::not_found(format!("no such spare: {name}")))?;
         config.is_spare = true;
-        if self.in_tree(config.guid) {
+        if in_tree(&self.stack.tree, config.guid) {
             return Err(busy(format!("{name} is in use already")));
         }
         if config.kind == ConfigKind::Dspare {
@@ -261,7 +264,7 @@ impl Pool {
 
     /// The label with txg 0 of a leaf, for a top-level vdev with the configuration `tree`.
     fn label_of(&self, top: &Top, tree: &VdevConfig, guid: Guid) -> Result<NvList> {
-        let mut config = self.mos_config();
+        let mut config = self.config.full();
         config.txg = Txg(0);
         let at = top.id.0 as usize;
         if let Some(place) = config.vdev_tree.children.get_mut(at) {
@@ -269,22 +272,6 @@ impl Pool {
         }
         let label = config.label_for(at, guid);
         label.map(|l| l.to_nvlist()).ok_or_else(|| Error::corrupt("the new device is not in the configuration"))
-    }
-
-    /// The spare of that name.
-    pub(crate) fn spare_named(&self, name: &str) -> Option<VdevConfig> {
-        let aux = self.aux.borrow();
-        aux.spares.iter().find(|c| matches_name(c, name)).cloned()
-    }
-
-    /// Whether the pool has a hot spare of that name.
-    pub fn has_spare(&self, name: &str) -> bool {
-        self.spare_named(name).is_some()
-    }
-
-    /// Whether the tree has a vdev with that guid.
-    pub(crate) fn in_tree(&self, guid: Guid) -> bool {
-        self.tree.tops.borrow().iter().any(|t| t.kind().find(guid).is_some())
     }
 
     pub(crate) fn check_no_checkpoint(&self) -> Result<()> {
@@ -295,56 +282,56 @@ impl Pool {
     }
 
     /// Detaches a device from a mirror, a replacement or a spare node.
-    pub async fn detach_device(&self, name: &str) -> Result<()> {
+    pub async fn detach(&self, name: &str) -> Result<()> {
         let place = format!("cannot detach {name}");
-        let _admin = self.begin_device_change().await?;
+        let _admin = self.begin_change().await?;
         self.detach_named(name).await.map_err(|e| e.at(place))
     }
 
     async fn detach_named(&self, name: &str) -> Result<()> {
         self.check_no_checkpoint()?;
-        let (top, guid) = self.find_vdev(name)?;
+        let (top, guid) = self.find(name)?;
         check_detach(&top.kind(), guid)?;
         let id = top.id;
-        self.change_devices(move |pool, tx| {
-            Box::pin(async move {
-                let top = pool.top_at(id)?;
-                let kind = top.kind();
-                if let Err(e) = check_detach(&kind, guid) {
-                    return Ok(Err(e));
-                }
-                let above = kind.parent_of(guid).expect("it was checked");
-                let path = top.config_ref().find(guid).and_then(|c| c.path.clone()).unwrap_or_default();
-                pool.core.log_internal("detach", format!("vdev={path}"), tx.txg());
-                pool.post_vdev("vdev_remove", guid);
-                pool.restore_path(&top, guid);
-                // The original device leaves: its spare replaces it permanently.
-                let last = above.children().last().and_then(VdevKind::guid);
-                let first = above.children().first().and_then(VdevKind::guid) == Some(guid);
-                let settles = above.role() == Some(MirrorRole::Spare) && first;
-                if let Some(spare) = last.filter(|g| settles && pool.is_spare(*g)) {
-                    let is_dspare = matches!(kind.find(spare), Some(VdevKind::Dspare(_)));
-                    if !is_dspare {
-                        pool.keep_spare(&top, spare, tx).await?;
+        self.changes
+            .make(move |devices, tx| {
+                Box::pin(async move {
+                    let top = devices.stack.tree.top(id)?;
+                    let kind = top.kind();
+                    if let Err(e) = check_detach(&kind, guid) {
+                        return Ok(Err(e));
                     }
-                }
-                let label = match pool.is_spare(guid) {
-                    true => Some(Pool::spare_label(guid)),
-                    false => pool.blank_label(&top, guid),
-                };
-                pool.remove_leaf(&top, guid, label, tx).await?;
-                Ok(Ok(()))
+                    let above = kind.parent_of(guid).expect("it was checked");
+                    let path = top.config_ref().find(guid).and_then(|c| c.path.clone()).unwrap_or_default();
+                    devices.stack.core.log_internal("detach", format!("vdev={path}"), tx.txg());
+                    devices.events.post_vdev("vdev_remove", guid);
+                    devices.restore_path(&top, guid);
+                    // The original device leaves: its spare replaces it permanently.
+                    let last = above.children().last().and_then(VdevKind::guid);
+                    let first = above.children().first().and_then(VdevKind::guid) == Some(guid);
+                    let settles = above.role() == Some(MirrorRole::Spare) && first;
+                    if let Some(spare) = last.filter(|g| settles && devices.aux.is_spare(*g)) {
+                        let is_dspare = matches!(kind.find(spare), Some(VdevKind::Dspare(_)));
+                        if !is_dspare {
+                            devices.keep_spare(&top, spare, tx).await?;
+                        }
+                    }
+                    let label = match devices.aux.is_spare(guid) {
+                        true => Some(spare_label(guid)),
+                        false => devices.config.blank_label(&top, guid),
+                    };
+                    devices.remove_leaf(&top, guid, label, tx).await?;
+                    Ok(Ok(()))
+                })
             })
-        })
-        .await
+            .await
     }
 
     /// Makes a spare in use an ordinary device.
     async fn keep_spare(&self, top: &Top, guid: Guid, tx: &dmu::Tx) -> Result<()> {
-        let mut aux = self.aux.borrow().clone();
+        let mut aux = self.aux.get();
         aux.spares.retain(|s| s.guid != guid);
-        aux.write(&self.mos, &self.directory, tx).await?;
-        *self.aux.borrow_mut() = aux;
+        self.aux.change(&self.stack, aux, tx).await?;
         top.update_config(|c| {
             if let Some(leaf) = c.find_mut(guid) {
                 (leaf.is_spare, leaf.unspare) = (false, false);
@@ -352,12 +339,6 @@ impl Pool {
         });
         Ok(())
     }
-}
-
-/// Whether a command's argument names the device: by path, last part of the path, or guid.
-pub(crate) fn matches_name(c: &VdevConfig, name: &str) -> bool {
-    let path = c.path.as_deref();
-    path == Some(name) || path.is_some_and(|p| p.rsplit('/').next() == Some(name)) || name.parse() == Ok(c.guid.0)
 }
 
 /// The guid of the device attached beside `guid`.

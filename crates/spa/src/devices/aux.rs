@@ -1,9 +1,10 @@
 //! Devices outside of the tree: hot spares and caches (format page 01 section 5). Objects of their
 //! own list them, and their labels have only their kind and guid.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
-use base::{Error, ObjectId, Result, ResultExt};
+use base::{Error, Guid, ObjectId, Result, ResultExt};
 use dmu::{Dnode, Objset, Tx, zap};
 use ondisk::label::{DeviceLabel, VERSION_FEATURES};
 use ondisk::nvlist::{NvList, NvValue};
@@ -13,7 +14,9 @@ use vdev::Top;
 use vdev::labels::init_labels;
 
 use crate::commit::config::{create_packed, read_packed, write_packed};
+use crate::devices::find::matches_name;
 use crate::devices::layout::{Layout, aux_config, dspare_configs};
+use crate::stack::Stack;
 
 /// Entries of the MOS directory that name the lists, and the key in each.
 const SPARES: &str = "spares";
@@ -28,6 +31,38 @@ pub struct AuxDevices {
     pub spares: Vec<VdevConfig>,
     /// Cache devices.
     pub caches: Vec<VdevConfig>,
+}
+
+/// The spares and caches of an imported pool.
+pub(crate) struct Aux(RefCell<AuxDevices>);
+
+impl Aux {
+    /// Those of a pool that is being opened.
+    pub(crate) fn new(all: AuxDevices) -> Aux {
+        Aux(RefCell::new(all))
+    }
+
+    /// All of them.
+    pub(crate) fn get(&self) -> AuxDevices {
+        self.0.borrow().clone()
+    }
+
+    /// Whether it is a hot spare.
+    pub(crate) fn is_spare(&self, guid: Guid) -> bool {
+        self.0.borrow().spares.iter().any(|s| s.guid == guid)
+    }
+
+    /// The hot spare of that name.
+    pub(crate) fn spare_named(&self, name: &str) -> Option<VdevConfig> {
+        self.0.borrow().spares.iter().find(|c| matches_name(c, name)).cloned()
+    }
+
+    /// Writes changed lists, and makes them the pool's.
+    pub(crate) async fn change(&self, stack: &Stack, all: AuxDevices, tx: &Tx) -> Result<()> {
+        all.write(&stack.mos, &stack.directory, tx).await?;
+        *self.0.borrow_mut() = all;
+        Ok(())
+    }
 }
 
 impl AuxDevices {
@@ -65,7 +100,7 @@ impl AuxDevices {
     }
 
     /// Writes changed lists; an existing object stays, even with an empty list.
-    pub(crate) async fn write(&self, mos: &Objset, directory: &Dnode, tx: &Tx) -> Result<()> {
+    async fn write(&self, mos: &Objset, directory: &Dnode, tx: &Tx) -> Result<()> {
         for (name, list) in [(SPARES, &self.spares), (CACHES, &self.caches)] {
             let object = match zap::lookup_u64(directory, name.as_bytes()).await?.filter(|o| *o != 0) {
                 Some(object) => ObjectId(object),

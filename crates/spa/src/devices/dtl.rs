@@ -1,5 +1,6 @@
 //! Dirty time logs on disk: a space map of missing txgs for each leaf (format page 09 section 6).
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use base::{Error, Guid, ObjectId, Result, ResultExt, Txg};
@@ -8,9 +9,10 @@ use ondisk::feature::FeatureId;
 use ondisk::space_map::{Encoder, Entry, HISTOGRAM_BUCKETS, MapType, SpaceMapPhys, entries};
 use vdev::{Condition, Health, Top, TxgSet, VdevTree};
 
+use crate::commit::config::Config;
 use crate::commit::space_map::{alloc_space_map, free_space_map, set_header};
 use crate::open::import::FoundDevice;
-use crate::pool::Pool;
+use crate::stack::Stack;
 
 /// Block size of such a space map (format page 09 section 6).
 const DTL_BLKSZ: u32 = 4096;
@@ -92,21 +94,33 @@ pub(crate) fn note_stale(devices: &[FoundDevice], tree: &VdevTree, synced: Txg) 
     }
 }
 
-impl Pool {
+/// The dirty time logs of an imported pool.
+pub(crate) struct Dtls {
+    stack: Rc<Stack>,
+    config: Rc<Config>,
+    /// The last txg whose sync checked the leaves for failed writes.
+    checked: Cell<Txg>,
+}
+
+impl Dtls {
+    pub(super) fn new(stack: &Rc<Stack>, config: &Rc<Config>) -> Dtls {
+        Dtls { stack: stack.clone(), config: config.clone(), checked: Cell::new(Txg(u64::MAX)) }
+    }
+
     /// Whether an online leaf has failed writes that are not in its log yet. Leaves with too many
     /// errors are excluded, since they would keep the pool busy.
     pub(crate) fn has_failed_writes(&self) -> bool {
-        let tops = self.tree.tops.borrow();
+        let tops = self.stack.tree.tops.borrow();
         let mut all = tops.iter().flat_map(|top| top.kind().conditions());
         all.any(|(_, condition)| condition.has_failed_write() && condition.health() == Health::Online)
     }
 
     /// At the beginning of the sync of a `txg` with changes: adds it to the logs of closed leaves,
     /// adds the possible txgs of failed writes, and writes the logs that changed.
-    pub(crate) async fn sync_dtls(&self, txg: Txg, tx: &Tx) -> Result<()> {
-        let tops = self.tree.tops.borrow().clone();
+    pub(crate) async fn sync(&self, txg: Txg, tx: &Tx) -> Result<()> {
+        let tops = self.stack.tree.tops.borrow().clone();
         // Failed writes may be of any txg since the last check; txgs without changes do not check.
-        let last_check = self.devices.dtls_checked.replace(txg);
+        let last_check = self.checked.replace(txg);
         for top in tops.iter().filter(|t| !t.is_hole() && !t.is_indirect()) {
             for (guid, condition) in top.kind().conditions() {
                 if !condition.health().is_open() {
@@ -123,14 +137,14 @@ impl Pool {
                     condition.miss(last_check.0.min(txg.0.saturating_sub(1)), txg.0 + 3);
                 }
                 if condition.take_dirty() {
-                    self.write_dtl(top, guid, &condition.missing(), tx).await?;
+                    self.write(top, guid, &condition.missing(), tx).await?;
                 }
             }
         }
         Ok(())
     }
 
-    async fn write_dtl(&self, top: &Rc<Top>, guid: Guid, set: &TxgSet, tx: &Tx) -> Result<()> {
+    async fn write(&self, top: &Rc<Top>, guid: Guid, set: &TxgSet, tx: &Tx) -> Result<()> {
         let old = top.config_ref().find(guid).and_then(|c| c.dtl).filter(|o| o.0 != 0);
         let set_object = |object: Option<ObjectId>| {
             top.update_config(|c| {
@@ -138,24 +152,25 @@ impl Pool {
                     leaf.dtl = object;
                 }
             });
-            self.dirty_config();
+            self.config.mark_dirty();
         };
         if set.is_empty() {
             if let Some(object) = old {
-                free_space_map(&self.mos, &self.features, object, tx).await?;
+                free_space_map(&self.stack.mos, &self.stack.features, object, tx).await?;
                 set_object(None);
             }
             return Ok(());
         }
         let dn = match old {
-            Some(object) => self.mos.hold(object).await?,
+            Some(object) => self.stack.mos.hold(object).await?,
             None => {
-                let dn = alloc_space_map(&self.mos, &self.features, DTL_BLKSZ, tx).await?;
+                let dn = alloc_space_map(&self.stack.mos, &self.stack.features, DTL_BLKSZ, tx).await?;
                 set_object(Some(dn.object()));
                 dn
             }
         };
-        let mut encoder = Encoder::new(0, u64::from(DTL_BLKSZ), 0, self.features.is_active(FeatureId::SpacemapV2));
+        let mut encoder =
+            Encoder::new(0, u64::from(DTL_BLKSZ), 0, self.stack.features.is_active(FeatureId::SpacemapV2));
         encoder.group(MapType::Alloc, 1, tx.txg().0);
         let mut total = 0i64;
         for &(start, end) in set.runs() {

@@ -10,7 +10,8 @@ use base::{Error, Result};
 use metaslab::MsSummary;
 use vdev::{Top, VdevKind, leaf_asize};
 
-use crate::pool::{METASLABS_MAX, Pool};
+use super::Devices;
+use crate::stack::METASLABS_MAX;
 
 /// The allocatable bytes of a top-level vdev with the current sizes of its devices; None if one of
 /// them is absent.
@@ -32,7 +33,7 @@ fn asize_now(kind: &VdevKind) -> Option<u64> {
     }
 }
 
-impl Pool {
+impl Devices {
     /// Bytes by which a top-level vdev can grow.
     pub fn expandable(&self, top: &Top) -> u64 {
         let asize = asize_now(&top.kind()).filter(|n| *n != u64::MAX).unwrap_or(0);
@@ -42,7 +43,7 @@ impl Pool {
 
     /// Expands every top-level vdev to the size of its devices.
     pub async fn expand_all(&self) -> Result<()> {
-        let tops = self.tree.tops.borrow().clone();
+        let tops = self.stack.tree.tops.borrow().clone();
         for top in tops.iter().filter(|t| t.is_usable()) {
             self.expand_top(top).await?;
         }
@@ -64,17 +65,18 @@ impl Pool {
             return Err(Error::invalid(format!("top-level vdev {} would have {count} metaslabs", top.id)));
         }
         let top = top.clone();
-        self.change_devices(move |pool, tx| {
-            Box::pin(async move {
-                let more = count.saturating_sub(top.ms_count());
-                top.asize.set(asize);
-                top.update_config(|c| c.expansion_time = Some(pool.rt.wall_clock().secs.max(0) as u64));
-                pool.alloc.grow_top(top.id, vec![MsSummary::default(); more as usize])?;
-                let _ = tx;
-                pool.dirty_config();
-                Ok(Ok(()))
+        self.changes
+            .make(move |devices, tx| {
+                Box::pin(async move {
+                    let more = count.saturating_sub(top.ms_count());
+                    top.asize.set(asize);
+                    top.update_config(|c| c.expansion_time = Some(devices.stack.rt.wall_clock().secs.max(0) as u64));
+                    devices.stack.alloc.grow_top(top.id, vec![MsSummary::default(); more as usize])?;
+                    let _ = tx;
+                    devices.config.mark_dirty();
+                    Ok(Ok(()))
+                })
             })
-        })
-        .await
+            .await
     }
 }

@@ -21,7 +21,11 @@ use rt::sync::Notify;
 use vdev::reshape::leaf_ranges;
 use vdev::{Leaf, Prio, Top, VdevKind};
 
-use crate::pool::Pool;
+use super::changes::Changes;
+use super::find::find_vdev;
+use crate::commit::config::Config;
+use crate::stack::Stack;
+use crate::zevent::Events;
 
 /// Pattern that is written over free space (`zfs_initialize_value`).
 const PATTERN: u64 = 0xdead_beef_dead_beee;
@@ -140,17 +144,62 @@ impl LeafWork {
     pub fn error(&self) -> Option<Error> {
         self.error.borrow().clone()
     }
+
+    /// Writes the progress to the ZAP of the leaf.
+    async fn save(&self, stack: &Stack, tx: &Tx) -> Result<()> {
+        let tops = stack.tree.tops.borrow().clone();
+        let zap_object = tops.iter().find_map(|t| t.config_ref().find(self.guid).and_then(|c| c.zap_leaf));
+        // The device may have left meanwhile.
+        let Some(object) = zap_object.filter(|o| o.0 != 0) else { return Ok(()) };
+        let dn = stack.mos.hold(object).await?;
+        let [state, offset, time] = self.kind.keys();
+        zap::update_u64(&dn, state, self.state.get() as u64, tx).await?;
+        zap::update_u64(&dn, time, self.time.get(), tx).await?;
+        match self.offset.get() {
+            0 if zap::lookup_u64(&dn, offset).await?.is_some() => zap::remove(&dn, offset, tx).await,
+            0 => Ok(()),
+            at => zap::update_u64(&dn, offset, at, tx).await,
+        }
+    }
 }
 
-impl Pool {
+/// Trim and initialize of the devices of a pool.
+pub struct LeafWorks {
+    stack: Rc<Stack>,
+    config: Rc<Config>,
+    events: Rc<Events>,
+    changes: Rc<Changes>,
+    all: RefCell<Vec<Rc<LeafWork>>>,
+    /// The pool is being closed: all runs end.
+    closing: Cell<bool>,
+}
+
+impl LeafWorks {
+    /// No work was ever started, until the import finds some.
+    pub(super) fn new(
+        stack: &Rc<Stack>,
+        config: &Rc<Config>,
+        events: &Rc<Events>,
+        changes: &Rc<Changes>,
+    ) -> Rc<LeafWorks> {
+        Rc::new(LeafWorks {
+            stack: stack.clone(),
+            config: config.clone(),
+            events: events.clone(),
+            changes: changes.clone(),
+            all: RefCell::default(),
+            closing: Cell::new(false),
+        })
+    }
+
     /// The work on a device, if it was ever started.
-    pub fn leaf_work(&self, guid: Guid, kind: WorkKind) -> Option<Rc<LeafWork>> {
-        let all = self.works.borrow();
+    pub fn get(&self, guid: Guid, kind: WorkKind) -> Option<Rc<LeafWork>> {
+        let all = self.all.borrow();
         all.iter().find(|w| w.guid == guid && w.kind == kind && w.state.get() != WorkState::None).cloned()
     }
 
     fn work(&self, guid: Guid, kind: WorkKind) -> Rc<LeafWork> {
-        let mut all = self.works.borrow_mut();
+        let mut all = self.all.borrow_mut();
         if let Some(found) = all.iter().find(|w| w.guid == guid && w.kind == kind) {
             return found.clone();
         }
@@ -171,29 +220,25 @@ impl Pool {
 
     /// Starts, suspends or cancels work on devices: those named, or all. Refused before any change
     /// if there is nothing to start or stop.
-    pub async fn change_leaf_work(
-        self: &Rc<Self>,
-        kind: WorkKind,
-        command: WorkCommand,
-        names: &[String],
-    ) -> Result<()> {
-        self.check_device_change()?;
+    pub async fn change(self: &Rc<Self>, kind: WorkKind, command: WorkCommand, names: &[String]) -> Result<()> {
+        self.config.check_writable()?;
         let verb = kind.verb();
         let mut leaves: Vec<(Rc<Top>, Rc<Leaf>)> = Vec::new();
         if names.is_empty() {
-            for top in self.tree.tops.borrow().iter() {
+            for top in self.stack.tree.tops.borrow().iter() {
                 leaves.extend(top.open_leaves().into_iter().map(|l| (top.clone(), l)));
             }
             if kind == WorkKind::Trim && command == WorkCommand::Start {
                 leaves.retain(|(_, l)| l.dev.info().supports_discard);
                 if leaves.is_empty() {
-                    let why = format!("cannot trim '{}': no devices in pool support trim operations", self.name());
+                    let why =
+                        format!("cannot trim '{}': no devices in pool support trim operations", self.config.name());
                     return Err(Error::unsupported(why));
                 }
             }
         }
         for name in names {
-            let (top, guid) = self.find_vdev(name)?;
+            let (top, guid) = find_vdev(&self.stack.tree, &self.config, name)?;
             match top.kind().find(guid) {
                 Some(VdevKind::Leaf(l)) if l.condition.health().is_open() => {
                     if kind == WorkKind::Trim && !l.dev.info().supports_discard {
@@ -209,7 +254,7 @@ impl Pool {
         }
         let works: Vec<_> = leaves.into_iter().map(|(top, l)| (self.work(l.guid(), kind), top)).collect();
         if names.is_empty() && command != WorkCommand::Start && works.iter().all(|(w, _)| !can_stop(w, command)) {
-            return Err(Error::not_found(format!("there is no active {verb} in '{}'", self.name())));
+            return Err(Error::not_found(format!("there is no active {verb} in '{}'", self.config.name())));
         }
         for (work, _) in works.iter().filter(|_| !names.is_empty()) {
             let refused = match command {
@@ -240,25 +285,25 @@ impl Pool {
                 }
             }
         }
-        self.sync().await
+        self.stack.sync().await
     }
 
     /// Waits until no work of the kind runs (`-w`).
-    pub async fn wait_leaf_work(&self, kind: WorkKind) -> Result<()> {
+    pub async fn wait(&self, kind: WorkKind) -> Result<()> {
         loop {
-            let running = self.works.borrow().iter().find(|w| w.kind == kind && w.running.get()).cloned();
+            let running = self.all.borrow().iter().find(|w| w.kind == kind && w.running.get()).cloned();
             let Some(work) = running else { break };
             work.changed.notified().await;
         }
-        let failed = self.works.borrow().iter().filter(|w| w.kind == kind).find_map(|w| w.error());
+        let failed = self.all.borrow().iter().filter(|w| w.kind == kind).find_map(|w| w.error());
         failed.map_or(Ok(()), Err)
     }
 
     /// Stops all runs when the pool is closed; they resume after the next import.
-    pub(crate) async fn stop_leaf_works(&self) {
-        self.devices.closing.set(true);
+    pub(crate) async fn stop(&self) {
+        self.closing.set(true);
         loop {
-            let running = self.works.borrow().iter().find(|w| w.running.get()).cloned();
+            let running = self.all.borrow().iter().find(|w| w.running.get()).cloned();
             let Some(work) = running else { break };
             work.changed.notified().await;
         }
@@ -271,51 +316,36 @@ impl Pool {
             WorkState::Canceled => "canceled",
             _ => "complete",
         };
-        let tops = self.tree.tops.borrow();
+        let tops = self.stack.tree.tops.borrow();
         let path = tops.iter().find_map(|t| t.config_ref().find(work.guid).and_then(|c| c.path.clone()));
         let text = format!("vdev={} {how}", path.unwrap_or_default());
-        self.core.log_internal(work.kind.verb(), text, self.txg.open_txg());
+        self.stack.core.log_internal(work.kind.verb(), text, self.stack.txg.open_txg());
         let event = match state {
             WorkState::Active => "start",
             WorkState::Suspended => "suspend",
             WorkState::Canceled => "cancel",
             _ => "finish",
         };
-        self.post_vdev(&format!("{}_{event}", work.kind.verb()), work.guid);
+        self.events.post_vdev(&format!("{}_{event}", work.kind.verb()), work.guid);
         work.state.set(state);
-        work.time.set(self.rt.wall_clock().secs.max(0) as u64);
+        work.time.set(self.stack.rt.wall_clock().secs.max(0) as u64);
         self.write_work(work);
     }
 
     /// Queues the progress for the next txg.
     fn write_work(&self, work: &Rc<LeafWork>) {
-        let work = work.clone();
-        self.queue_change(move |pool, tx| Box::pin(async move { pool.save_work(&work, tx).await }));
-    }
-
-    async fn save_work(&self, work: &LeafWork, tx: &Tx) -> Result<()> {
-        let tops = self.tree.tops.borrow().clone();
-        let zap_object = tops.iter().find_map(|t| t.config_ref().find(work.guid).and_then(|c| c.zap_leaf));
-        // The device may have left meanwhile.
-        let Some(object) = zap_object.filter(|o| o.0 != 0) else { return Ok(()) };
-        let dn = self.mos.hold(object).await?;
-        let [state, offset, time] = work.kind.keys();
-        zap::update_u64(&dn, state, work.state.get() as u64, tx).await?;
-        zap::update_u64(&dn, time, work.time.get(), tx).await?;
-        match work.offset.get() {
-            0 if zap::lookup_u64(&dn, offset).await?.is_some() => zap::remove(&dn, offset, tx).await,
-            0 => Ok(()),
-            at => zap::update_u64(&dn, offset, at, tx).await,
-        }
+        // Without a handle of these works, which have the queue.
+        let (stack, work) = (self.stack.clone(), work.clone());
+        self.changes.queue(move |_, tx| Box::pin(async move { work.save(&stack, tx).await }));
     }
 
     /// Reads the ZAPs of the leaves at import. Active runs resume.
-    pub(crate) async fn load_works(self: &Rc<Self>) -> Result<()> {
-        let tops = self.tree.tops.borrow().clone();
+    pub(crate) async fn load(self: &Rc<Self>) -> Result<()> {
+        let tops = self.stack.tree.tops.borrow().clone();
         for top in tops {
             let leaves = top.config().leaves().filter_map(|c| Some((c.guid, c.zap_leaf?))).collect::<Vec<_>>();
             for (guid, object) in leaves.into_iter().filter(|(_, o)| o.0 != 0) {
-                let dn = self.mos.hold(object).await?;
+                let dn = self.stack.mos.hold(object).await?;
                 for kind in [WorkKind::Trim, WorkKind::Initialize] {
                     let [state, offset, time] = kind.keys();
                     let Some(state) = zap::lookup_u64(&dn, state).await? else { continue };
@@ -324,7 +354,7 @@ impl Pool {
                     work.offset.set(zap::lookup_u64(&dn, offset).await?.unwrap_or(0));
                     work.time.set(zap::lookup_u64(&dn, time).await?.unwrap_or(0));
                     work.size.set(top.asize.get());
-                    if work.state.get() == WorkState::Active && !self.readonly {
+                    if work.state.get() == WorkState::Active && !self.stack.readonly {
                         self.run_work(work, top.clone());
                     }
                 }
@@ -337,18 +367,18 @@ impl Pool {
         work.running.set(true);
         *work.error.borrow_mut() = None;
         work.size.set(top.asize.get());
-        let pool = self.clone();
-        self.rt.spawn("leaf_work", async move {
-            let result = pool.process_metaslabs(&work, &top).await;
-            if work.state.get() == WorkState::Active && pool.txg.ended().is_none() && !pool.devices.closing.get() {
+        let works = self.clone();
+        self.stack.rt.spawn("leaf_work", async move {
+            let result = works.process_metaslabs(&work, &top).await;
+            if work.state.get() == WorkState::Active && works.stack.txg.ended().is_none() && !works.closing.get() {
                 match result {
-                    Ok(true) => pool.set_work(&work, WorkState::Complete),
+                    Ok(true) => works.set_work(&work, WorkState::Complete),
                     Ok(false) => {}
                     // The device and its ZAP have left the pool.
                     Err(e) if e.kind() == ErrorKind::NotFound => work.state.set(WorkState::Canceled),
                     Err(e) => {
                         *work.error.borrow_mut() = Some(e);
-                        pool.set_work(&work, WorkState::Canceled);
+                        works.set_work(&work, WorkState::Canceled);
                     }
                 }
             }
@@ -364,7 +394,7 @@ impl Pool {
             if end <= work.offset.get() {
                 continue;
             }
-            let free = match self.alloc.disable(top.id, ms).await {
+            let free = match self.stack.alloc.disable(top.id, ms).await {
                 Ok(free) => free,
                 // Skip a metaslab that cannot be loaded.
                 Err(_) => continue,
@@ -379,7 +409,7 @@ impl Pool {
                     }
                 }
             }
-            self.alloc.enable(top.id, ms);
+            self.stack.alloc.enable(top.id, ms);
             if !done? {
                 return Ok(false);
             }
@@ -403,7 +433,7 @@ impl Pool {
         }
         let mut at = offset;
         while at < offset + len {
-            let ends = self.devices.closing.get() || self.txg.ended().is_some();
+            let ends = self.closing.get() || self.stack.txg.ended().is_some();
             if work.state.get() != WorkState::Active || !leaf.condition.health().is_open() || ends {
                 return Ok(false);
             }
@@ -418,7 +448,7 @@ impl Pool {
             }
             at += n;
         }
-        self.rt.sleep(Nanos(0)).await;
+        self.stack.rt.sleep(Nanos(0)).await;
         Ok(true)
     }
 }

@@ -4,7 +4,7 @@
 //! 1. All checks are made. New devices get labels with txg 0, which no import takes for part of a
 //!    pool.
 //! 2. The change is queued; the next txg that syncs carries it out before its other work
-//!    ([`Pool::take_device_changes`]). It repeats the checks that may have changed, creates and
+//!    ([`Devices::take_changes`]). It repeats the checks that may have changed, creates and
 //!    frees MOS objects, changes the tree ([`vdev::reshape`]) and marks the configuration dirty.
 //! 3. The same txg writes the configuration, and its commit the labels of all devices in two halves
 //!    around the uberblock: a power cut leaves the old tree or the new one.
@@ -12,7 +12,7 @@
 //!    the pool does not have their guids any more.
 //!
 //! Automatic changes take the same path from step 2 on: a replacement ends when the new device is
-//! resilvered ([`Pool::finish_replacements`]).
+//! resilvered ([`Devices::finish_replacements`]).
 //!
 //! Invariants: one administrative change at a time; all changes of a txg are on disk or none; a
 //! refused change has written nothing to the MOS.
@@ -20,38 +20,44 @@
 mod add;
 pub(crate) mod attach;
 pub(crate) mod aux;
+mod changes;
 pub(crate) mod dtl;
 mod expand;
+mod faults;
+mod find;
 pub(crate) mod layout;
 pub(crate) mod leaf_work;
+pub(crate) mod objects;
 mod presence;
 mod remove;
 mod state;
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
-use base::{Error, ErrorKind, Guid, ObjectId, Result, Txg};
+use base::{Error, Guid, Result, Txg};
 use bdev::BlockDev;
-use dmu::{Dnode, ObjSpec, Objset, Tx, zap};
-use ondisk::feature::FeatureId;
+use dmu::Tx;
 use ondisk::label::{DeviceLabel, VERSION_FEATURES};
 use ondisk::nvlist::NvList;
-use ondisk::object_type::ObjectType;
-use ondisk::space_map::SPACE_MAP_SIZE;
-use ondisk::vdev_config::VdevConfig;
 use rt::LocalBoxFuture;
-use rt::sync::{Permit, Semaphore, oneshot};
-use vdev::labels::init_labels;
+use rt::sync::Permit;
 use vdev::reshape::detach;
 use vdev::{Condition, MirrorRole, Top, VdevKind};
 
-use crate::devices::layout::LeafMaker;
-use crate::pool::{BIAS_KEY, Pool};
-
-/// Entry of the MOS directory: the list of all ZAPs of vdevs.
-pub(crate) const ZAP_MAP: &[u8] = b"com.delphix:vdev_zap_map";
+use crate::commit::checkpoint::Checkpoint;
+use crate::commit::config::Config;
+use crate::notices::Notices;
+use crate::scan::Scan;
+use crate::stack::Stack;
+use crate::zevent::Events;
+use aux::{Aux, AuxDevices};
+use changes::Changes;
+use dtl::Dtls;
+use find::find_vdev;
+use layout::LeafMaker;
+use leaf_work::LeafWorks;
+use objects::free_leaf_objects;
 
 /// Opens devices that are known by path only: returning ones, and hot spares.
 pub trait DeviceDoor {
@@ -59,245 +65,169 @@ pub trait DeviceDoor {
     fn open<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn BlockDev>>>;
 }
 
-/// The result of a change: an outer error means that the MOS is half changed, and ends the txg; an
-/// inner one that nothing was changed.
-type Outcome<T> = Result<std::result::Result<T, Error>>;
-type Change = Box<dyn for<'a> FnOnce(&'a Pool, &'a Tx) -> LocalBoxFuture<'a, Result<()>>>;
-
-/// A label to write after a commit.
-struct Relabel {
-    dev: Rc<dyn BlockDev>,
-    label: NvList,
-}
-
-/// Pending work on devices.
-pub(crate) struct DeviceWork {
-    changes: RefCell<VecDeque<Change>>,
-    relabel: RefCell<Vec<Relabel>>,
+/// The devices of an imported pool, and their changes.
+pub struct Devices {
+    stack: Rc<Stack>,
+    config: Rc<Config>,
+    events: Rc<Events>,
+    notices: Rc<Notices>,
+    aux: Rc<Aux>,
+    checkpoint: Rc<Checkpoint>,
+    scan: Rc<Scan>,
+    changes: Rc<Changes>,
+    dtls: Dtls,
+    works: Rc<LeafWorks>,
     door: RefCell<Option<Rc<dyn DeviceDoor>>>,
-    admin: Semaphore,
     /// Settings of new leaves, kept when the last leaf may be closed.
     maker: RefCell<Option<LeafMaker>>,
-    me: Weak<Pool>,
-    /// The last txg whose sync checked the leaves for failed writes.
-    pub(crate) dtls_checked: Cell<Txg>,
-    /// The pool is being closed: background work ends.
-    pub(crate) closing: Cell<bool>,
+    me: Weak<Devices>,
 }
 
-impl DeviceWork {
-    /// Nothing is under way in the pool `me`.
-    pub(crate) fn new(me: Weak<Pool>) -> DeviceWork {
-        DeviceWork {
-            changes: RefCell::default(),
-            relabel: RefCell::default(),
+/// The objects that devices report to or ask.
+pub(crate) struct Around<'a> {
+    pub stack: &'a Rc<Stack>,
+    pub config: &'a Rc<Config>,
+    pub events: &'a Rc<Events>,
+    pub notices: &'a Rc<Notices>,
+    pub aux: &'a Rc<Aux>,
+    pub checkpoint: &'a Rc<Checkpoint>,
+    pub scan: &'a Rc<Scan>,
+}
+
+impl Devices {
+    /// The devices of a pool that is being opened.
+    pub(crate) fn new(around: &Around<'_>) -> Rc<Devices> {
+        let Around { stack, config, events, notices, aux, checkpoint, scan } = *around;
+        let changes = Changes::new(stack);
+        Rc::new_cyclic(|me| Devices {
+            stack: stack.clone(),
+            config: config.clone(),
+            events: events.clone(),
+            notices: notices.clone(),
+            aux: aux.clone(),
+            checkpoint: checkpoint.clone(),
+            scan: scan.clone(),
+            dtls: Dtls::new(stack, config),
+            works: LeafWorks::new(stack, config, events, &changes),
+            changes,
             door: RefCell::default(),
-            admin: Semaphore::new(1),
             maker: RefCell::default(),
-            me,
-            dtls_checked: Cell::new(Txg(u64::MAX)),
-            closing: Cell::new(false),
-        }
+            me: me.clone(),
+        })
     }
-}
 
-impl Pool {
     /// Sets how the pool opens devices by path.
-    pub fn set_device_door(&self, door: Rc<dyn DeviceDoor>) {
-        *self.devices.door.borrow_mut() = Some(door);
+    pub fn set_door(&self, door: Rc<dyn DeviceDoor>) {
+        *self.door.borrow_mut() = Some(door);
+    }
+
+    /// Spares and caches.
+    pub fn aux(&self) -> AuxDevices {
+        self.aux.get()
+    }
+
+    /// Whether the pool has a hot spare of that name.
+    pub fn has_spare(&self, name: &str) -> bool {
+        self.aux.spare_named(name).is_some()
+    }
+
+    /// Trim and initialize.
+    pub fn works(&self) -> &Rc<LeafWorks> {
+        &self.works
+    }
+
+    /// The dirty time logs.
+    pub(crate) fn dtls(&self) -> &Dtls {
+        &self.dtls
     }
 
     /// How the pool opens devices by path.
-    pub(crate) fn device_door(&self) -> Option<Rc<dyn DeviceDoor>> {
-        self.devices.door.borrow().clone()
-    }
-
-    /// The handle for tasks of the pool's own, while the pool is in use.
-    pub(crate) fn self_rc(&self) -> Option<Rc<Pool>> {
-        self.devices.me.upgrade()
+    fn door(&self) -> Option<Rc<dyn DeviceDoor>> {
+        self.door.borrow().clone()
     }
 
     /// Opens the device at a path.
-    pub(crate) async fn open_path(&self, path: &str) -> Result<Rc<dyn BlockDev>> {
-        let door = self.devices.door.borrow().clone();
-        let door = door.ok_or_else(|| Error::not_found(format!("'{path}' cannot be opened from here")))?;
+    async fn open_path(&self, path: &str) -> Result<Rc<dyn BlockDev>> {
+        let door = self.door().ok_or_else(|| Error::not_found(format!("'{path}' cannot be opened from here")))?;
         door.open(path).await
     }
 
-    /// Waits until no administrative change of the devices is under way, and blocks new ones.
-    pub(crate) async fn hold_device_changes(&self) -> Permit {
-        self.devices.admin.acquire(1).await
-    }
-
     /// Begins an administrative change of the devices: others wait for its end.
-    pub(crate) async fn begin_device_change(&self) -> Result<Permit> {
-        let permit = self.devices.admin.acquire(1).await;
-        self.check_device_change()?;
+    async fn begin_change(&self) -> Result<Permit> {
+        let permit = self.changes.hold().await;
+        self.config.check_writable()?;
         Ok(permit)
     }
 
-    /// Queues `change` for the next txg and waits until that is on disk.
-    pub(crate) async fn change_devices<T: 'static>(
-        &self,
-        change: impl for<'a> FnOnce(&'a Pool, &'a Tx) -> LocalBoxFuture<'a, Outcome<T>> + 'static,
-    ) -> Result<T> {
-        let (outcome_tx, mut outcome_rx) = oneshot::oneshot();
-        let boxed: Change = Box::new(move |pool, tx| {
-            Box::pin(async move {
-                let outcome = change(pool, tx).await?;
-                // The caller may be gone; the change is made regardless.
-                let _ = outcome_tx.send(outcome);
-                Ok(())
-            })
-        });
-        let (start, txg) = (self.rt.now(), self.txg.open_txg());
-        self.devices.changes.borrow_mut().push_back(boxed);
-        self.txg.wait_synced(txg).await?;
-        self.txg.admin_done(txg, start);
-        outcome_rx.try_recv().ok_or_else(|| Error::new(ErrorKind::Interrupted, "the pool is being closed"))?
-    }
-
-    /// Queues `change` for the next txg that is synced, without a wait.
-    pub(crate) fn queue_change(
-        &self,
-        change: impl for<'a> FnOnce(&'a Pool, &'a Tx) -> LocalBoxFuture<'a, Result<()>> + 'static,
-    ) {
-        self.devices.changes.borrow_mut().push_back(Box::new(change));
+    /// The vdev that a command names.
+    fn find(&self, name: &str) -> Result<(Rc<Top>, Guid)> {
+        find_vdev(&self.stack.tree, &self.config, name)
     }
 
     /// Carries out the queued changes, at the beginning of the sync of a txg.
-    pub(crate) async fn take_device_changes(&self, tx: &Tx) -> Result<()> {
-        self.check_device_errors();
-        loop {
-            let next = self.devices.changes.borrow_mut().pop_front();
-            match next {
-                Some(change) => change(self, tx).await?,
-                None => break,
-            }
+    pub(crate) async fn take_changes(&self, tx: &Tx) -> Result<()> {
+        self.check_errors();
+        while let Some(change) = self.changes.next() {
+            change(self, tx).await?;
         }
         self.finish_replacements(tx).await
     }
 
     /// Writes the new labels of devices that left the pool, after the commit.
-    pub(crate) async fn relabel_devices(&self) {
-        for r in self.devices.relabel.take() {
-            // The device may have left because it cannot be written.
-            let _ = init_labels(&*r.dev, &r.label).await;
-        }
-    }
-
-    /// Queues the new label of a leaf that left the tree; from the next commit on its device is not
-    /// the pool's, or is a hot spare.
-    pub(crate) fn queue_relabel(&self, kind: &VdevKind, label: Option<NvList>) {
-        if let (VdevKind::Leaf(leaf), Some(label)) = (kind, label) {
-            self.devices.relabel.borrow_mut().push(Relabel { dev: leaf.dev.clone(), label });
-        }
-    }
-
-    /// The label of a leaf of the tree with txg 0, which no import takes.
-    pub(crate) fn blank_label(&self, top: &Top, guid: Guid) -> Option<NvList> {
-        let mut config = self.mos_config();
-        config.txg = Txg(0);
-        config.label_for(top.id.0 as usize, guid).map(|l| l.to_nvlist())
-    }
-
-    /// The label of a hot spare that is not in use.
-    pub(crate) fn spare_label(guid: Guid) -> NvList {
-        DeviceLabel::Spare { version: VERSION_FEATURES, guid }.to_nvlist()
+    pub(crate) async fn relabel(&self) {
+        self.changes.relabel().await;
     }
 
     /// The settings of new leaves.
     pub(crate) fn leaf_maker(&self) -> Result<LeafMaker> {
-        let leaves = self.tree.leaves();
+        let leaves = self.stack.tree.leaves();
         let Some(like) = leaves.first() else {
-            let kept = self.devices.maker.borrow().clone();
+            let kept = self.maker.borrow().clone();
             return kept.ok_or_else(|| Error::not_found("the pool has no device"));
         };
-        Ok(LeafMaker { rt: self.rt.clone(), gauge: like.gauge(), queue: like.tunables() })
+        Ok(LeafMaker { rt: self.stack.rt.clone(), gauge: like.gauge(), queue: like.tunables() })
     }
 
     /// Keeps the settings of new leaves, before a leaf is closed.
     pub(crate) fn keep_leaf_maker(&self) {
         if let Ok(maker) = self.leaf_maker() {
-            *self.devices.maker.borrow_mut() = Some(maker);
+            *self.maker.borrow_mut() = Some(maker);
         }
-    }
-
-    /// The list of the ZAPs of all vdevs, if the pool has them.
-    pub(crate) async fn zap_map(&self) -> Result<Option<Dnode>> {
-        match zap::lookup_u64(&self.directory, ZAP_MAP).await? {
-            Some(object) => Ok(Some(self.mos.hold(ObjectId(object)).await?)),
-            None => Ok(None),
-        }
-    }
-
-    /// Frees the objects of a leaf that left the tree: its ZAP, its dirty time log.
-    pub(crate) async fn free_leaf_objects(&self, config: &VdevConfig, tx: &Tx) -> Result<()> {
-        if let Some(object) = config.zap_leaf.filter(|o| o.0 != 0) {
-            self.free_vdev_zap(object, tx).await?;
-        }
-        if let Some(object) = config.dtl.filter(|o| o.0 != 0) {
-            self.free_space_map(object, tx).await?;
-        }
-        Ok(())
-    }
-
-    /// Frees a vdev's ZAP.
-    pub(crate) async fn free_vdev_zap(&self, object: ObjectId, tx: &Tx) -> Result<()> {
-        if let Some(map) = self.zap_map().await? {
-            zap::remove_int(&map, object.0, tx).await?;
-        }
-        self.mos.free(object, tx).await
-    }
-
-    /// Frees a space map object of any kind.
-    pub(crate) async fn free_space_map(&self, object: ObjectId, tx: &Tx) -> Result<()> {
-        let long = self.mos.hold(object).await?.bonus().len() >= SPACE_MAP_SIZE;
-        self.mos.free(object, tx).await?;
-        if long {
-            self.features.add(FeatureId::SpacemapHistogram, -1, tx).await?;
-        }
-        Ok(())
     }
 
     /// Removes a leaf from a mirror, replacing or spare node: from tree, configuration and objects.
     /// The device gets `label` after the commit.
     pub(crate) async fn remove_leaf(&self, top: &Rc<Top>, guid: Guid, label: Option<NvList>, tx: &Tx) -> Result<()> {
         let (_, taken) = detach(&top.shape(), guid)?;
-        self.free_leaf_objects(&taken, tx).await?;
+        free_leaf_objects(&self.stack, &taken, tx).await?;
         // Another device may have come back meanwhile: change the current tree.
         let kind = top.kind().find(guid);
         let (shape, _) = detach(&top.shape(), guid)?;
         top.set_shape(shape);
         if let Some(kind) = kind {
-            self.queue_relabel(&kind, label);
+            self.changes.queue_relabel(&kind, label);
         }
-        self.dirty_config();
+        self.config.mark_dirty();
         Ok(())
     }
 
     /// Ends replacements whose new device is resilvered, and the use of spares whose device was
     /// replaced.
     pub(crate) async fn finish_replacements(&self, tx: &Tx) -> Result<()> {
-        let tops = self.tree.tops.borrow().clone();
+        let tops = self.stack.tree.tops.borrow().clone();
         for top in tops {
             while let Some((guid, spare)) = finished_replacement(&top.kind(), &top.kind()) {
-                let is_spare = self.is_spare(guid);
-                let label = if is_spare { Some(Pool::spare_label(guid)) } else { self.blank_label(&top, guid) };
+                let is_spare = self.aux.is_spare(guid);
+                let label = if is_spare { Some(spare_label(guid)) } else { self.config.blank_label(&top, guid) };
                 // The replaced device was known as `PATH/old` during the replacement.
                 self.restore_path(&top, guid);
                 self.remove_leaf(&top, guid, label, tx).await?;
                 if let Some(spare) = spare {
-                    self.remove_leaf(&top, spare, Some(Pool::spare_label(spare)), tx).await?;
+                    self.remove_leaf(&top, spare, Some(spare_label(spare)), tx).await?;
                 }
             }
         }
         Ok(())
-    }
-
-    /// Whether it is one of the pool's hot spares.
-    pub(crate) fn is_spare(&self, guid: Guid) -> bool {
-        self.aux.borrow().spares.iter().any(|s| s.guid == guid)
     }
 
     /// Before `leaving` leaves a replacement: gives the other leaf its path back if it is known as
@@ -345,41 +275,14 @@ fn finished_replacement(kind: &VdevKind, root: &VdevKind) -> Option<(Guid, Optio
     Some((old, spare))
 }
 
-/// Creates the metaslab array of a new top-level vdev, and a ZAP for every vdev in it if `map`, the
-/// list of them, exists (format page 06 section 1).
-pub(crate) async fn create_top_objects(mos: &Objset, map: Option<&Dnode>, top: &Rc<Top>, tx: &Tx) -> Result<()> {
-    let array = mos.alloc(ObjSpec::new(ObjectType::OBJECT_ARRAY, 512), tx).await?.object();
-    let mut config = top.config();
-    // On disk the bias is in the ZAP alone.
-    let bias = config.alloc_bias.take();
-    if let Some(map) = map {
-        let guids: Vec<Guid> = config.leaves().map(|l| l.guid).collect();
-        for guid in guids {
-            let object = create_vdev_zap(mos, map, tx).await?.object();
-            config.find_mut(guid).expect("its own leaves").zap_leaf = Some(object);
-        }
-        let own = create_vdev_zap(mos, map, tx).await?;
-        if let Some(bias) = bias {
-            zap::add_text(&own, BIAS_KEY, &bias, tx).await?;
-        }
-        config.zap_top = Some(own.object());
-    }
-    config.metaslab_array = Some(array);
-    top.ms_array.set(array);
-    top.update_config(|c| *c = config);
-    Ok(())
-}
-
-/// Creates a ZAP for a vdev and adds it to the list of them.
-pub(crate) async fn create_vdev_zap(mos: &Objset, map: &Dnode, tx: &Tx) -> Result<Dnode> {
-    let dn = zap::create(mos, ObjectType::OTN_ZAP_METADATA, 0, tx).await?;
-    zap::add_int(map, dn.object().0, dn.object().0, tx).await?;
-    Ok(dn)
-}
-
 /// A condition with all txgs up to `end` (not included) missing and dirty.
 pub(crate) fn misses_all(end: Txg) -> Rc<Condition> {
     let condition = Rc::new(Condition::default());
     condition.miss(base::TXG_INITIAL.0, end.0);
     condition
+}
+
+/// The label of a hot spare that is not in use.
+fn spare_label(guid: Guid) -> NvList {
+    DeviceLabel::Spare { version: VERSION_FEATURES, guid }.to_nvlist()
 }

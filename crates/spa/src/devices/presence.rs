@@ -1,13 +1,8 @@
-//! Devices that fail and return: offline, online, reopened, faulted, replaced by a hot spare.
+//! Devices that leave and return: closed, reopened, put back into their leaf.
 //!
 //! The dirty time logs stay complete: a device that is taken out of use misses at once the txgs
-//! under way ([`Pool::change_health`]); from then on the sync of each txg adds its own. A device
-//! that was away without such a record is found at import ([`crate::devices::dtl`]).
-//!
-//! Errors. A leaf counts its errors; ten of a kind within ten minutes are too many, as for zed:
-//! failed operations make it *faulted*, wrong contents *degraded*. A device without a replica is
-//! degraded only, never faulted. After a failed operation the device is probed; one that cannot
-//! read its labels is removed. A hot spare, if there is one, replaces a removed or faulted device.
+//! under way ([`Devices::change_health`]); from then on the sync of each txg adds its own. A device
+//! that was away without such a record is found at import ([`super::dtl`]).
 
 use std::rc::Rc;
 
@@ -15,15 +10,12 @@ use base::{Error, ErrorKind, Guid, Nanos, Result, Txg};
 use bdev::BlockDev;
 use ondisk::label::{DeviceLabel, LABELS};
 use ondisk::vdev_config::VdevKind as ConfigKind;
-use rt::trace::FaultKind;
 use vdev::labels::{LeafLabels, read_labels};
 use vdev::reshape::min_asize;
-use vdev::{Absent, Condition, FaultCause, Health, Leaf, MirrorRole, Top, VdevKind, leaf_asize};
+use vdev::{Absent, Condition, Health, Leaf, Top, VdevKind, leaf_asize};
 
-use crate::devices::DeviceDoor;
-use crate::devices::attach::NewDevice;
+use super::{DeviceDoor, Devices};
 use crate::devices::layout::{DevSpec, LeafMaker};
-use crate::pool::Pool;
 
 /// Tries to open a device that its last user has not closed yet, and the time between.
 const OPEN_TRIES: u32 = 50;
@@ -31,7 +23,7 @@ const OPEN_PAUSE: Nanos = Nanos::from_ms(10);
 /// The text of a notice about a device, after its path.
 const NOT_OPENED: &str = "cannot be opened again";
 /// Bytes to read from a device that does not answer, to get its error.
-const REASON_BYTES: usize = 4096;
+pub(super) const REASON_BYTES: usize = 4096;
 
 /// The record of a device before it is closed and reopened.
 struct ClosedDevice {
@@ -66,17 +58,17 @@ impl Reopened {
     }
 }
 
-impl Pool {
+impl Devices {
     /// Sets the health of a leaf, and adds the txgs under way to its dirty time log: their writes
     /// may be missing on it.
     pub(crate) fn change_health(&self, condition: &Condition, health: Health) {
-        condition.miss(self.txg.last_synced().0 + 1, self.txg.open_txg().0 + 1);
+        condition.miss(self.stack.txg.last_synced().0 + 1, self.stack.txg.open_txg().0 + 1);
         condition.set_health(health);
     }
 
     /// The last path of the device that a command names.
-    pub fn device_path(&self, name: &str) -> Result<Option<String>> {
-        let (top, guid) = self.find_vdev(name)?;
+    pub fn path_of(&self, name: &str) -> Result<Option<String>> {
+        let (top, guid) = self.find(name)?;
         Ok(top.config_ref().find(guid).and_then(|c| c.path.clone()))
     }
 
@@ -87,7 +79,7 @@ impl Pool {
             match door.open(path).await {
                 Err(e) if e.kind() == ErrorKind::Busy && tries < OPEN_TRIES => {
                     tries += 1;
-                    self.rt.sleep(OPEN_PAUSE).await;
+                    self.stack.rt.sleep(OPEN_PAUSE).await;
                 }
                 result => return result,
             }
@@ -97,8 +89,8 @@ impl Pool {
     /// Closes the device of a leaf and opens the current one at its path, to replace the leaf in
     /// place. Refused if the leaf has data without another replica.
     pub async fn release_for_replacement(&self, name: &str, door: &dyn DeviceDoor) -> Result<DevSpec> {
-        let _admin = self.begin_device_change().await?;
-        let (top, guid) = self.find_vdev(name)?;
+        let _admin = self.begin_change().await?;
+        let (top, guid) = self.find(name)?;
         let path = top.config_ref().find(guid).and_then(|c| c.path.clone());
         let path = path.ok_or_else(|| Error::invalid("the device has no path: name the new one"))?;
         let is_disk = top.config_ref().find(guid).is_some_and(|c| c.kind == ConfigKind::Disk);
@@ -142,7 +134,7 @@ impl Pool {
         let absent =
             move |_: &VdevKind| VdevKind::Absent(Rc::new(Absent { guid, path: path.clone(), condition: gone.clone() }));
         top.set_kind(kind.replace(guid, &absent));
-        self.dirty_config();
+        self.config.mark_dirty();
         Some(condition)
     }
 
@@ -159,7 +151,7 @@ impl Pool {
         maker: &LeafMaker,
     ) {
         self.change_health(&condition, health);
-        self.notices.borrow_mut().retain(|n| !n.starts_with(&format!("'{path}' {NOT_OPENED}")));
+        self.notices.drop_about(&format!("'{path}' {NOT_OPENED}"));
         let leaf = maker.leaf(guid, path.to_string(), again.dev, condition);
         leaf.note_labels(&again.labels);
         top.set_kind(top.kind().replace(guid, &move |_| VdevKind::Leaf(leaf.clone())));
@@ -169,7 +161,7 @@ impl Pool {
                 leaf.path = Some(path.to_string());
             }
         });
-        self.dirty_config();
+        self.config.mark_dirty();
     }
 
     /// Opens the device of leaf `guid` and verifies its label and size.
@@ -178,14 +170,18 @@ impl Pool {
         let labels = read_labels(&*dev).await?;
         // A replacement may have ended meanwhile, and its old device is then no part of the pool.
         if top.kind().find(guid).is_none() {
-            return Err(Error::not_found(format!("no such device in pool '{}': '{path}' was detached", self.name())));
+            return Err(Error::not_found(format!(
+                "no such device in pool '{}': '{path}' was detached",
+                self.config.name()
+            )));
         }
         let all: Vec<DeviceLabel> =
             labels.configs.iter().filter_map(|(_, c)| DeviceLabel::from_nvlist(c.as_ref().ok()?).ok()).collect();
-        let own = all.iter().any(|l| matches!(l, DeviceLabel::Pool(c) if c.pool_guid == self.guid && c.guid == guid));
+        let own =
+            all.iter().any(|l| matches!(l, DeviceLabel::Pool(c) if c.pool_guid == self.stack.guid && c.guid == guid));
         if !own {
             let why = match all.first() {
-                Some(DeviceLabel::Pool(c)) if c.pool_guid == self.guid => {
+                Some(DeviceLabel::Pool(c)) if c.pool_guid == self.stack.guid => {
                     format!("'{path}' is another device of this pool: the devices have changed places")
                 }
                 Some(DeviceLabel::Pool(c)) => format!("'{path}' belongs to the pool '{}' now", c.name),
@@ -202,15 +198,15 @@ impl Pool {
 
     /// Marks everything as missing on a device whose contents are unknown.
     fn miss_everything(&self, condition: &Condition) {
-        condition.miss(1, self.txg.open_txg().0 + 1);
+        condition.miss(1, self.stack.txg.open_txg().0 + 1);
     }
 
     /// Brings a device online that was offline, removed or faulted. A resilver writes the missing
     /// txgs. `expand`: the pool uses all of devices that have grown.
     pub async fn bring_online(&self, name: &str, expand: bool) -> Result<()> {
-        let admin = self.begin_device_change().await?;
+        let admin = self.begin_change().await?;
         let place = format!("cannot online {name}");
-        let (top, guid) = self.find_vdev(name)?;
+        let (top, guid) = self.find(name)?;
         let node = top.kind().find(guid).filter(VdevKind::is_leaf);
         let node = node.ok_or_else(|| Error::invalid("it is not a device").at(&place))?;
         let condition = match &node {
@@ -229,18 +225,18 @@ impl Pool {
             _ => None,
         };
         drop(node);
-        if !is_open && (needed || distributed || self.device_door().is_none()) {
-            self.online_device(name)?;
+        if !is_open && (needed || distributed || self.door().is_none()) {
+            self.online(name)?;
         } else if !is_open {
-            let path = self.device_path(name)?.ok_or_else(|| Error::not_found("it has no path").at(&place))?;
-            let door = self.device_door().expect("it was asked for");
+            let path = self.path_of(name)?.ok_or_else(|| Error::not_found("it has no path").at(&place))?;
+            let door = self.door().expect("it was asked for");
             // Close and reopen: its path may lead to another device.
             let was = condition.health();
             let maker = self.leaf_maker()?;
             let had = self.close_leaf(&top, guid).is_some();
             // The txg that is being written may still use the device, and would write labels while
             // they are read.
-            let idle = if had { self.sync().await } else { Ok(()) };
+            let idle = if had { self.stack.sync().await } else { Ok(()) };
             let opened = match idle {
                 Ok(()) => self.open_leaf(&top, guid, &path, &*door).await,
                 Err(e) => Err(e),
@@ -267,16 +263,16 @@ impl Pool {
                 leaf.aux_state = None;
             }
         });
-        self.dirty_config();
+        self.config.mark_dirty();
         if expand {
             self.expand_top(&top).await.map_err(|e| e.at(&place))?;
         }
         drop(admin);
-        self.post_states();
-        self.post_vdev("vdev_online", guid);
-        self.sync().await?;
+        self.events.post_states();
+        self.events.post_vdev("vdev_online", guid);
+        self.stack.sync().await?;
         if !is_open {
-            self.resilver_from(Txg(self.txg.open_txg().0)).await?;
+            self.resilver_from(Txg(self.stack.txg.open_txg().0)).await?;
         }
         Ok(())
     }
@@ -308,7 +304,7 @@ impl Pool {
         if answers && !condition.health().is_open() {
             self.change_health(&condition, Health::Online);
         } else if !answers {
-            let Some(door) = self.device_door() else { return Ok(()) };
+            let Some(door) = self.door() else { return Ok(()) };
             let Some(path) = top.config_ref().find(guid).and_then(|c| c.path.clone()) else { return Ok(()) };
             let needed = !top.kind().outage(Some(guid)).is_empty();
             if let Some(e) = before.as_ref().and_then(|b| b.lost.as_ref()).filter(|_| needed) {
@@ -321,7 +317,7 @@ impl Pool {
             let maker = maker?;
             let was = condition.health();
             let had = self.close_leaf(top, guid).is_some();
-            let settled = if had && settle { self.sync().await } else { Ok(()) };
+            let settled = if had && settle { self.stack.sync().await } else { Ok(()) };
             let opened = match settled {
                 Ok(()) => self.open_leaf(top, guid, &path, &*door).await,
                 Err(e) => Err(e),
@@ -347,136 +343,7 @@ impl Pool {
                 leaf.aux_state = None;
             }
         });
-        self.dirty_config();
+        self.config.mark_dirty();
         Ok(())
-    }
-
-    /// Faults or degrades leaves with too many errors, at the beginning of the sync of a txg. True
-    /// if a device was faulted.
-    pub(crate) fn apply_error_limits(&self) -> bool {
-        let mut lost = false;
-        let tops = self.tree.tops.borrow().clone();
-        for top in tops {
-            for leaf in top.open_leaves() {
-                let Some(cause) = leaf.condition.take_fault() else { continue };
-                let guid = leaf.guid();
-                let needed = !top.kind().outage(Some(guid)).is_empty();
-                let health = match cause {
-                    FaultCause::Io if !needed => Health::Faulted,
-                    _ => Health::Degraded,
-                };
-                if leaf.condition.health() == health {
-                    continue;
-                }
-                if health == Health::Faulted {
-                    self.change_health(&leaf.condition, health);
-                    lost = true;
-                } else {
-                    leaf.condition.set_health(health);
-                }
-                top.update_config(|c| {
-                    if let Some(c) = c.find_mut(guid) {
-                        (c.faulted, c.degraded) = (health == Health::Faulted, health == Health::Degraded);
-                        c.aux_state = Some("err_exceeded".into());
-                    }
-                });
-                self.dirty_config();
-            }
-        }
-        lost
-    }
-
-    /// Whether operations failed on any device since the last call.
-    fn take_suspects(&self) -> bool {
-        // Visit every leaf, so that each flag is cleared.
-        self.tree.leaves().iter().filter(|l| l.condition.take_probe_wanted() && l.condition.health().is_open()).count()
-            > 0
-    }
-
-    /// Acts on device errors, at the beginning of the sync of a txg. A task probes the devices.
-    pub(crate) fn check_device_errors(&self) {
-        let lost = self.apply_error_limits();
-        let suspects = self.take_suspects();
-        self.post_states();
-        if !lost && !suspects {
-            return;
-        }
-        let Some(me) = self.self_rc() else { return };
-        self.rt.spawn("device_watch", async move {
-            if suspects {
-                me.probe_devices().await;
-            }
-            me.activate_spares().await;
-        });
-    }
-
-    /// Probes the devices with errors: those that do not answer are removed.
-    async fn probe_devices(&self) {
-        let tops = self.tree.tops.borrow().clone();
-        for top in tops {
-            for leaf in top.open_leaves() {
-                if leaf.errors().read + leaf.errors().write == 0 {
-                    continue;
-                }
-                let gone = !leaf.probe().await;
-                if gone && top.kind().outage(Some(leaf.guid())).is_empty() {
-                    leaf.trace_fault(FaultKind::Probe, 0, false, 0, 0);
-                    if let Err(e) = bdev::read(&*leaf.dev, 0, REASON_BYTES).await {
-                        self.events.note_reason(leaf.guid(), &e);
-                    }
-                    self.change_health(&leaf.condition, Health::Removed);
-                    let guid = leaf.guid();
-                    top.update_config(|c| {
-                        if let Some(c) = c.find_mut(guid) {
-                            c.removed = true;
-                        }
-                    });
-                    self.dirty_config();
-                }
-            }
-        }
-    }
-
-    /// Attaches a hot spare for every device that is gone or faulted and has none.
-    pub(crate) async fn activate_spares(&self) {
-        for (target, draid, path) in self.leaves_without_spare() {
-            let aux = self.aux();
-            // Prefer the distributed spare of its own draid, which resilvers fastest.
-            let mut spares: Vec<_> = aux.spares.iter().filter(|s| !self.in_tree(s.guid)).collect();
-            spares.sort_by_key(|s| s.dspare_top_guid.is_none() || s.dspare_top_guid != draid);
-            for spare in spares {
-                let name = spare.guid.0.to_string();
-                match self.replace_device(&target.0.to_string(), NewDevice::Spare(name), None).await {
-                    Ok(()) => {
-                        self.post_vdev("vdev_spare", spare.guid);
-                        let spare = spare.path.clone().unwrap_or_default();
-                        self.notices.borrow_mut().push(format!("the hot spare '{spare}' stands in for '{path}'"));
-                        break;
-                    }
-                    Err(e) if e.kind() == ErrorKind::Interrupted || e.kind() == ErrorKind::Suspended => return,
-                    // Too small, in use by another pool, or absent: try the next one.
-                    Err(_) => {}
-                }
-            }
-        }
-    }
-
-    /// Leaves that are gone or faulted and have no spare: guid, guid of their draid, path.
-    fn leaves_without_spare(&self) -> Vec<(Guid, Option<Guid>, String)> {
-        let mut out = Vec::new();
-        for top in self.tree.tops.borrow().iter().filter(|t| !t.is_log && t.is_usable()) {
-            let kind = top.kind();
-            let draid = matches!(kind, VdevKind::Draid(_)).then(|| top.guid());
-            for (guid, condition) in kind.conditions() {
-                let gone = matches!(condition.health(), Health::Faulted | Health::Removed | Health::Unavail);
-                let covered = kind.parent_of(guid).and_then(|p| p.role());
-                let covered = matches!(covered, Some(MirrorRole::Spare | MirrorRole::Replacing));
-                if gone && !covered && matches!(kind.find(guid), Some(VdevKind::Leaf(_) | VdevKind::Absent(_))) {
-                    let path = top.config_ref().find(guid).and_then(|c| c.path.clone()).unwrap_or_default();
-                    out.push((guid, draid, path));
-                }
-            }
-        }
-        out
     }
 }

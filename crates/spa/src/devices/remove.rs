@@ -10,28 +10,30 @@ use dmu::{Tx, zap};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use vdev::{Top, TopSpec, VdevKind};
 
-use crate::devices::attach::matches_name;
-use crate::pool::Pool;
+use super::Devices;
+use super::find::{in_tree, matches_name};
+use super::objects::{free_leaf_objects, free_vdev_zap};
+use crate::commit::space_map::free_space_map;
 
 /// Entries of a top-level vdev's ZAP that name objects of the vdev.
 const OWN_MAPS: [&[u8]; 1] = [b"com.delphix:pool_checkpoint_sm"];
 const OWN_ARRAYS: [&[u8]; 1] = [b"com.delphix:ms_unflushed_phys_txgs"];
 
-impl Pool {
+impl Devices {
     /// Removes a spare that is not in use, a cache, or a log device.
-    pub async fn remove_device(&self, name: &str) -> Result<()> {
+    pub async fn remove(&self, name: &str) -> Result<()> {
         let place = format!("cannot remove {name}");
-        let _admin = self.begin_device_change().await?;
+        let _admin = self.begin_change().await?;
         self.remove_named(name).await.map_err(|e| e.at(place))
     }
 
     async fn remove_named(&self, name: &str) -> Result<()> {
-        let aux = self.aux();
+        let aux = self.aux.get();
         if let Some(spare) = aux.spares.iter().find(|c| matches_name(c, name)) {
             if spare.kind == ConfigKind::Dspare {
                 return Err(Error::unsupported("distributed spares belong to their draid"));
             }
-            if self.in_tree(spare.guid) {
+            if in_tree(&self.stack.tree, spare.guid) {
                 return Err(Error::new(ErrorKind::Busy, "the spare is in use: detach it first"));
             }
             return self.remove_aux(spare.clone()).await;
@@ -39,7 +41,7 @@ impl Pool {
         if let Some(cache) = aux.caches.iter().find(|c| matches_name(c, name)) {
             return self.remove_aux(cache.clone()).await;
         }
-        let (top, guid) = self.find_vdev(name)?;
+        let (top, guid) = self.find(name)?;
         if !top.is_log {
             let why = "only inactive hot spares, caches and log devices can be removed: weir cannot remove a top-level vdev with data yet";
             return Err(Error::unsupported(why));
@@ -52,48 +54,50 @@ impl Pool {
 
     async fn remove_aux(&self, device: VdevConfig) -> Result<()> {
         let guid = device.guid;
-        self.change_devices(move |pool, tx| {
-            Box::pin(async move {
-                if pool.in_tree(guid) {
-                    return Ok(Err(Error::new(ErrorKind::Busy, "the spare is in use: detach it first")));
-                }
-                let mut aux = pool.aux.borrow().clone();
-                aux.spares.retain(|c| c.guid != guid);
-                aux.caches.retain(|c| c.guid != guid);
-                aux.write(&pool.mos, &pool.directory, tx).await?;
-                *pool.aux.borrow_mut() = aux;
-                Ok(Ok(()))
+        self.changes
+            .make(move |devices, tx| {
+                Box::pin(async move {
+                    if in_tree(&devices.stack.tree, guid) {
+                        return Ok(Err(Error::new(ErrorKind::Busy, "the spare is in use: detach it first")));
+                    }
+                    let mut aux = devices.aux.get();
+                    aux.spares.retain(|c| c.guid != guid);
+                    aux.caches.retain(|c| c.guid != guid);
+                    devices.aux.change(&devices.stack, aux, tx).await?;
+                    Ok(Ok(()))
+                })
             })
-        })
-        .await?;
+            .await?;
         Ok(())
     }
 
     async fn remove_log(&self, top: &Rc<Top>) -> Result<()> {
         let id = top.id;
-        self.alloc.set_passive(id, true);
+        self.stack.alloc.set_passive(id, true);
         let emptied = self.drain_log(id).await;
         let removed = match emptied {
             Ok(()) => {
-                self.change_devices(move |pool, tx| {
-                    Box::pin(async move {
-                        if pool.alloc.in_use(id) > 0 {
-                            return Ok(Err(log_in_use()));
-                        }
-                        let paths: Vec<String> = pool.tree.top(id)?.leaves().iter().map(|l| l.path.clone()).collect();
-                        let text = format!("{} vdev {id} (log) {}", pool.name(), paths.join(" "));
-                        pool.core.log_internal("vdev remove", text, tx.txg());
-                        pool.post_vdev("vdev_remove_dev", pool.tree.top(id)?.guid());
-                        pool.remove_top(id, tx).await?;
-                        Ok(Ok(()))
+                self.changes
+                    .make(move |devices, tx| {
+                        Box::pin(async move {
+                            if devices.stack.alloc.in_use(id) > 0 {
+                                return Ok(Err(log_in_use()));
+                            }
+                            let paths: Vec<String> =
+                                devices.stack.tree.top(id)?.leaves().iter().map(|l| l.path.clone()).collect();
+                            let text = format!("{} vdev {id} (log) {}", devices.config.name(), paths.join(" "));
+                            devices.stack.core.log_internal("vdev remove", text, tx.txg());
+                            devices.events.post_vdev("vdev_remove_dev", devices.stack.tree.top(id)?.guid());
+                            devices.remove_top(id, tx).await?;
+                            Ok(Ok(()))
+                        })
                     })
-                })
-                .await
+                    .await
             }
             Err(e) => Err(e),
         };
-        if removed.is_err() && self.txg.ended().is_none() {
-            self.alloc.set_passive(id, false);
+        if removed.is_err() && self.stack.txg.ended().is_none() {
+            self.stack.alloc.set_passive(id, false);
         }
         removed
     }
@@ -102,55 +106,55 @@ impl Pool {
     async fn drain_log(&self, id: VdevId) -> Result<()> {
         // Mounted file systems have log blocks there until their next commit: end their log chains,
         // so that new ones start elsewhere.
-        for ds in self.dsl().all() {
+        for ds in self.stack.dsl().all() {
             if let Some(os) = ds.opened() {
                 os.end_log_chain().await?;
             }
         }
         for _ in 0..TXG_CONCURRENT + TXG_DEFER + TXG_SIZE as u64 {
-            if self.alloc.in_use(id) == 0 {
+            if self.stack.alloc.in_use(id) == 0 {
                 return Ok(());
             }
-            self.txg.wait_synced(base::Txg(0)).await?;
+            self.stack.txg.wait_synced(base::Txg(0)).await?;
         }
-        if self.alloc.in_use(id) == 0 { Ok(()) } else { Err(log_in_use()) }
+        if self.stack.alloc.in_use(id) == 0 { Ok(()) } else { Err(log_in_use()) }
     }
 
     /// Removes an empty top-level vdev: its objects, its space, its place in the tree.
     async fn remove_top(&self, id: VdevId, tx: &Tx) -> Result<()> {
-        let top = self.tree.top(id)?;
+        let top = self.stack.tree.top(id)?;
         let config = top.config();
         let place = || format!("top-level vdev {id}");
         for leaf in top.leaves() {
-            self.queue_relabel(&VdevKind::Leaf(leaf.clone()), self.blank_label(&top, leaf.guid()));
+            self.changes.queue_relabel(&VdevKind::Leaf(leaf.clone()), self.config.blank_label(&top, leaf.guid()));
         }
-        for object in self.alloc.space_maps(id) {
-            self.free_space_map(object, tx).await.at(place)?;
+        for object in self.stack.alloc.space_maps(id) {
+            free_space_map(&self.stack.mos, &self.stack.features, object, tx).await.at(place)?;
         }
         if config.metaslab_array.is_some_and(|o| o.0 != 0) {
-            self.mos.free(config.metaslab_array.unwrap_or_default(), tx).await.at(place)?;
+            self.stack.mos.free(config.metaslab_array.unwrap_or_default(), tx).await.at(place)?;
         }
         for leaf in config.leaves() {
-            self.free_leaf_objects(leaf, tx).await.at(place)?;
+            free_leaf_objects(&self.stack, leaf, tx).await.at(place)?;
         }
         if let Some(object) = config.zap_top.filter(|o| o.0 != 0) {
-            let dn = self.mos.hold(object).await.at(place)?;
+            let dn = self.stack.mos.hold(object).await.at(place)?;
             for key in OWN_MAPS {
                 if let Some(map) = zap::lookup_u64(&dn, key).await? {
-                    self.free_space_map(ObjectId(map), tx).await.at(place)?;
+                    free_space_map(&self.stack.mos, &self.stack.features, ObjectId(map), tx).await.at(place)?;
                 }
             }
             for key in OWN_ARRAYS {
                 if let Some(array) = zap::lookup_u64(&dn, key).await? {
-                    self.mos.free(ObjectId(array), tx).await.at(place)?;
+                    self.stack.mos.free(ObjectId(array), tx).await.at(place)?;
                 }
             }
-            self.free_vdev_zap(object, tx).await.at(place)?;
+            free_vdev_zap(&self.stack, object, tx).await.at(place)?;
         }
-        self.alloc.remove_top(id);
-        self.store.forget(id);
+        self.stack.alloc.remove_top(id);
+        self.stack.store.forget(id);
         {
-            let mut tops = self.tree.tops.borrow_mut();
+            let mut tops = self.stack.tree.tops.borrow_mut();
             if id.0 as usize + 1 == tops.len() {
                 tops.pop();
             } else {
@@ -166,7 +170,7 @@ impl Pool {
                 });
             }
         }
-        self.dirty_config();
+        self.config.mark_dirty();
         Ok(())
     }
 }

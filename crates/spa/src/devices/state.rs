@@ -3,55 +3,16 @@
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Guid, Result};
-use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use vdev::{Condition, Health, Top, VdevKind};
 
-use crate::devices::attach::matches_name;
-use crate::pool::Pool;
+use super::Devices;
 
-impl Pool {
-    /// Finds the vdev that a command names: by path, by the last part of a path, by its name in
-    /// listings, or by guid.
-    pub(crate) fn find_vdev(&self, name: &str) -> Result<(Rc<Top>, Guid)> {
-        let tops = self.tree.tops.borrow();
-        // Leaves before interior vdevs, and names before guids.
-        let interior = |c: &VdevConfig| match c.kind {
-            ConfigKind::Raidz | ConfigKind::Draid => {
-                name == format!("{}{}-{}", c.kind, c.nparity.unwrap_or(1), c.id)
-                    || name == format!("{}-{}", c.kind, c.id)
-            }
-            _ => c.kind.is_interior() && name == format!("{}-{}", c.kind, c.id),
-        };
-        let is_leaf = |c: &&VdevConfig| !c.kind.is_interior();
-        for top in tops.iter() {
-            let config = top.config_ref();
-            if let Some(found) = config.iter().filter(is_leaf).find(|c| c.path.as_deref() == Some(name)) {
-                return Ok((top.clone(), found.guid));
-            }
-        }
-        for top in tops.iter() {
-            let config = top.config_ref();
-            let leaf = config.iter().filter(is_leaf).find(|c| matches_name(c, name));
-            let above = || config.iter().find(|c| interior(c) || name.parse() == Ok(c.guid.0));
-            if let Some(found) = leaf.or_else(above) {
-                return Ok((top.clone(), found.guid));
-            }
-        }
-        Err(Error::not_found(format!("no such device in pool '{}': {name}", self.name())))
-    }
-
-    pub(crate) fn check_device_change(&self) -> Result<()> {
-        if self.readonly {
-            return Err(Error::new(ErrorKind::ReadOnly, format!("pool '{}' is imported read-only", self.name())));
-        }
-        Ok(())
-    }
-
+impl Devices {
     /// Takes a device offline. It stays so over imports, unless `temporary`. Refused for the last
     /// replica of any data.
-    pub fn offline_device(&self, name: &str, temporary: bool) -> Result<()> {
-        self.check_device_change()?;
-        let (top, guid) = self.find_vdev(name)?;
+    pub fn offline(&self, name: &str, temporary: bool) -> Result<()> {
+        self.config.check_writable()?;
+        let (top, guid) = self.find(name)?;
         let kind = top.kind();
         if !kind.outage(Some(guid)).is_empty() {
             return Err(Error::new(ErrorKind::Busy, format!("cannot offline {name}: no valid replicas")));
@@ -69,15 +30,15 @@ impl Pool {
                 }
             });
         }
-        self.dirty_config();
+        self.config.mark_dirty();
         Ok(())
     }
 
     /// Brings an offline device online. Its missing txgs are read from others until a resilver has
     /// written them.
-    pub fn online_device(&self, name: &str) -> Result<()> {
-        self.check_device_change()?;
-        let (top, guid) = self.find_vdev(name)?;
+    pub fn online(&self, name: &str) -> Result<()> {
+        self.config.check_writable()?;
+        let (top, guid) = self.find(name)?;
         let condition = match top.kind().find(guid) {
             Some(VdevKind::Leaf(leaf)) => leaf.condition.clone(),
             Some(VdevKind::Dspare(spare)) => spare.condition.clone(),
@@ -88,7 +49,7 @@ impl Pool {
             }
         };
         self.restore_leaf(&top, guid, &condition);
-        self.request_resilver();
+        self.scan.request_resilver();
         Ok(())
     }
 
@@ -96,49 +57,42 @@ impl Pool {
     /// answer, and resumes a suspended pool. A resilver follows. An error, and the pool stays
     /// suspended, if a device that it needs cannot be reopened.
     pub async fn clear(&self, name: Option<&str>) -> Result<()> {
-        let suspended = self.tree.gate.is_suspended();
+        let suspended = self.stack.tree.gate.is_suspended();
         // A device change under way may wait for the suspended pool.
-        let admin = if suspended { None } else { Some(self.hold_device_changes().await) };
-        let away = if self.readonly {
+        let admin = if suspended { None } else { Some(self.changes.hold().await) };
+        let away = if self.stack.readonly {
             Vec::new()
         } else {
             self.leaves_to_reopen(if suspended { None } else { name }, suspended)?
         };
-        self.clear_device_errors(name)?;
+        self.clear_errors(name)?;
         let mut failed = None;
         for (top, guid) in &away {
             if let Err(e) = self.reopen(top, *guid, !suspended).await {
                 let lost = e.kind() == ErrorKind::Corrupt && !top.kind().outage(Some(*guid)).is_empty();
                 let needed = !top.is_log && (lost || !top.is_usable());
-                self.notice_once(e.to_string());
+                self.notices.push_once(e.to_string());
                 failed = failed.or(needed.then_some(e));
             }
         }
         drop(admin);
-        self.post_states();
+        self.events.post_states();
         if let Some(e) = failed {
-            return Err(e.at(format!("cannot clear errors for {}", self.name())));
+            return Err(e.at(format!("cannot clear errors for {}", self.config.name())));
         }
-        self.tree.gate.resume();
+        self.stack.tree.gate.resume();
         if suspended || !away.is_empty() {
-            self.request_resilver();
+            self.scan.request_resilver();
         }
         Ok(())
-    }
-
-    fn notice_once(&self, text: String) {
-        let mut notices = self.notices.borrow_mut();
-        if !notices.contains(&text) {
-            notices.push(text);
-        }
     }
 
     /// The leaves that `zpool clear` may have to reopen: those out of use, or all. No reference to
     /// the tree is held meanwhile.
     fn leaves_to_reopen(&self, name: Option<&str>, all: bool) -> Result<Vec<(Rc<Top>, Guid)>> {
-        let named = name.map(|name| self.find_vdev(name)).transpose()?;
+        let named = name.map(|name| self.find(name)).transpose()?;
         let mut out = Vec::new();
-        for top in self.tree.tops.borrow().iter() {
+        for top in self.stack.tree.tops.borrow().iter() {
             let kind = top.kind();
             let below = match &named {
                 Some((_, guid)) => kind.find(*guid),
@@ -155,12 +109,12 @@ impl Pool {
 
     /// Resets the errors of one device, or of all. Faulted and degraded devices are in use again,
     /// and a resilver writes their missing txgs.
-    pub fn clear_device_errors(&self, name: Option<&str>) -> Result<()> {
-        let tops = self.tree.tops.borrow().clone();
+    pub fn clear_errors(&self, name: Option<&str>) -> Result<()> {
+        let tops = self.stack.tree.tops.borrow().clone();
         let scope: Vec<(Rc<Top>, VdevKind)> = match name {
             None => tops.iter().map(|t| (t.clone(), t.kind())).collect(),
             Some(name) => {
-                let (top, guid) = self.find_vdev(name)?;
+                let (top, guid) = self.find(name)?;
                 let node = top.kind().find(guid);
                 node.into_iter().map(|node| (top.clone(), node)).collect()
             }
@@ -169,17 +123,17 @@ impl Pool {
             for leaf in node.leaves() {
                 let errors = leaf.errors();
                 if errors.read + errors.write + errors.cksum > 0 || !leaf.condition.health().is_open() {
-                    self.post_vdev("vdev_clear", leaf.guid());
+                    self.events.post_vdev("vdev_clear", leaf.guid());
                 }
             }
             node.clear_errors();
             for leaf in node.leaves() {
                 let errored = matches!(leaf.condition.health(), Health::Degraded | Health::Faulted);
-                if errored && !self.readonly {
+                if errored && !self.stack.readonly {
                     self.restore_leaf(&top, leaf.guid(), &leaf.condition);
                 }
                 if leaf.condition.health().is_open() && !leaf.condition.missing().is_empty() {
-                    self.request_resilver();
+                    self.scan.request_resilver();
                 }
             }
         }
@@ -196,6 +150,6 @@ impl Pool {
                 leaf.aux_state = None;
             }
         });
-        self.dirty_config();
+        self.config.mark_dirty();
     }
 }

@@ -17,7 +17,7 @@ use vdev::{
 };
 
 use crate::open::import::FoundDevice;
-use crate::pool::{EngineOpts, Pool};
+use crate::pool::EngineOpts;
 
 /// Most children of a vdev with parity (format page 09: weights of columns repeat beyond).
 const CHILDREN_MAX: usize = 255;
@@ -193,28 +193,26 @@ pub(crate) fn check_complete(tree: &VdevTree, without_log: bool) -> Result<()> {
     Ok(())
 }
 
-impl Pool {
-    /// Updates the configuration for the devices found: which leaves are not present, and the paths
-    /// of the others, as every import does.
-    pub(crate) fn update_presence(&self) {
-        for top in self.tree.tops.borrow().iter() {
-            let kind = top.kind();
-            top.update_config(|config| {
-                for (guid, _) in kind.conditions() {
-                    let Some(leaf) = config.find_mut(guid) else { continue };
-                    match kind.find(guid) {
-                        Some(VdevKind::Absent(_)) => leaf.not_present = true,
-                        Some(VdevKind::Leaf(l)) => {
-                            leaf.not_present = false;
-                            // Faults of the last import are detected anew.
-                            (leaf.faulted, leaf.degraded, leaf.removed) = (false, false, false);
-                            leaf.aux_state = None;
-                            leaf.path = Some(l.path.clone());
-                        }
-                        _ => {}
+/// Updates the configuration for the devices found: which leaves are not present, and the paths
+/// of the others, as every import does.
+pub(crate) fn update_presence(tree: &VdevTree) {
+    for top in tree.tops.borrow().iter() {
+        let kind = top.kind();
+        top.update_config(|config| {
+            for (guid, _) in kind.conditions() {
+                let Some(leaf) = config.find_mut(guid) else { continue };
+                match kind.find(guid) {
+                    Some(VdevKind::Absent(_)) => leaf.not_present = true,
+                    Some(VdevKind::Leaf(l)) => {
+                        leaf.not_present = false;
+                        // Faults of the last import are detected anew.
+                        (leaf.faulted, leaf.degraded, leaf.removed) = (false, false, false);
+                        leaf.aux_state = None;
+                        leaf.path = Some(l.path.clone());
                     }
+                    _ => {}
                 }
-            });
-        }
+            }
+        });
     }
 }

@@ -36,15 +36,15 @@ pub(crate) async fn claim_logs(pool: &Pool, first: Txg) -> Result<Claims> {
         Claims { newest: Txg(0), frees: Vec::new(), emptied: Vec::new(), cut: Vec::new(), sealed: Vec::new() };
     let synced = pool.uberblock().txg;
     let rewound = first != synced.next();
-    let without_log = pool.tree.tops.borrow().iter().any(|t| t.is_log && t.is_concrete() && !t.is_usable());
-    for ds in pool.dsl().all() {
+    let without_log = pool.stack.tree.tops.borrow().iter().any(|t| t.is_log && t.is_concrete() && !t.is_usable());
+    for ds in pool.stack.dsl().all() {
         let place = || format!("intent log of '{}'", ds.name());
         let mut header = ds.zil_header().await.at(place)?;
         if header.is_empty() {
             continue;
         }
         if rewound && needs_claim(&header) {
-            out.frees.extend(blocks_to_drop(pool.zio(), &header, synced).await.at(place)?);
+            out.frees.extend(blocks_to_drop(pool.stack.zio(), &header, synced).await.at(place)?);
             out.emptied.push(ds);
             continue;
         }
@@ -52,8 +52,8 @@ pub(crate) async fn claim_logs(pool: &Pool, first: Txg) -> Result<Claims> {
         // that is on disk.
         let was_claimed = !needs_claim(&header);
         let found = match was_claimed {
-            false => Some(claim(pool.zio(), &header, first).await.at(place)?),
-            true if without_log => shorten(pool.zio(), &header).await.at(place)?,
+            false => Some(claim(pool.stack.zio(), &header, first).await.at(place)?),
+            true if without_log => shorten(pool.stack.zio(), &header).await.at(place)?,
             true => None,
         };
         if let Some(claimed) = found {
@@ -66,14 +66,14 @@ pub(crate) async fn claim_logs(pool: &Pool, first: Txg) -> Result<Claims> {
             }
         } else if !rewound {
             // An earlier import claimed it before a crash.
-            let blocks = blocks_of(pool.zio(), &header).await.at(place)?;
+            let blocks = blocks_of(pool.stack.zio(), &header).await.at(place)?;
             out.newest = blocks.iter().map(Blkptr::birth).fold(out.newest, Txg::max);
         }
         let os = ds.opened().filter(|os| !os.is_sealed());
         match os {
             None => out.sealed.push(ds),
             Some(_) if !is_needed(&header) => {
-                out.frees.extend(blocks_of(pool.zio(), &header).await.at(place)?);
+                out.frees.extend(blocks_of(pool.stack.zio(), &header).await.at(place)?);
                 out.emptied.push(ds);
             }
             Some(_) => {}
@@ -86,7 +86,7 @@ impl Claims {
     /// Syncs the claims, frees the logs to free, and syncs until the pool's txg is not older than
     /// any block on disk.
     pub(crate) async fn finish(self, pool: &Pool) -> Result<()> {
-        pool.txg.wait_synced(Txg(0)).await?;
+        pool.stack.txg.wait_synced(Txg(0)).await?;
         for ds in &self.sealed {
             ds.close_sealed();
         }
@@ -95,10 +95,10 @@ impl Claims {
                 "the pool goes on without a log device: synchronous writes of its last seconds to {} may be lost",
                 self.cut.join(", ")
             );
-            pool.notices.borrow_mut().push(why);
+            pool.notices.push(why);
         }
         if !self.emptied.is_empty() || !self.frees.is_empty() {
-            let zio = pool.zio().clone();
+            let zio = pool.stack.zio().clone();
             let (frees, emptied) = (self.frees, self.emptied);
             let task = move |_: Rc<DslPool>, tx: Rc<dmu::Tx>| -> rt::LocalBoxFuture<'static, Result<()>> {
                 Box::pin(async move {
@@ -111,13 +111,13 @@ impl Claims {
                     Ok(())
                 })
             };
-            pool.dsl().sync_task(task).await?;
+            pool.stack.dsl().sync_task(task).await?;
         }
         if self.newest > pool.uberblock().txg {
             // Txgs without changes write no uberblock; the last one must write it.
-            pool.txg.wait_synced(self.newest).await?;
-            pool.dirty_config();
-            pool.txg.wait_synced(Txg(0)).await?;
+            pool.stack.txg.wait_synced(self.newest).await?;
+            pool.config.mark_dirty();
+            pool.stack.txg.wait_synced(Txg(0)).await?;
         }
         Ok(())
     }

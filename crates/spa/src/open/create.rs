@@ -4,7 +4,6 @@
 //! The first labels have txg 0, so after an interrupted creation no import takes the devices for a
 //! pool.
 
-use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 use base::{Error, Guid, ObjectId, Result, TXG_INITIAL, Txg};
@@ -23,14 +22,13 @@ use rt::Rt;
 use vdev::labels::init_labels;
 use vdev::{DirtyGauge, VdevTree};
 
-use crate::commit::checkpoint::{self, Checkpoint};
 use crate::commit::config::create_packed;
-use crate::commit::ddt::Ddt;
+use crate::commit::logs::Logs;
 use crate::devices::aux::AuxDevices;
 use crate::devices::layout::{Layout, LeafMaker, make_top};
-use crate::devices::{DeviceWork, ZAP_MAP, create_top_objects};
-use crate::pool::{EngineOpts, Pool, Stack, mos_hooks};
-use crate::scan::Scan;
+use crate::devices::objects::{ZAP_MAP, create_top_objects};
+use crate::pool::{EngineOpts, Opening, Pool};
+use crate::stack::{Layers, Mos, mos_hooks};
 
 /// Version of pools with feature flags.
 const SPA_VERSION: u64 = 5000;
@@ -114,29 +112,27 @@ impl Pool {
         let tree = VdevTree::new(guid, tops);
         clear_for_creation(&tree, &config).await?;
         aux.write_labels(&spec.devices).await?;
-        let stack = Stack::new(&rt, tree, TXG_INITIAL, gauge, &opts);
-        stack.add_tops(None).await?;
-        Pool::first_txg(rt, guid, stack, config, features, spec, aux).await
+        let layers = Layers::new(&rt, tree, TXG_INITIAL, gauge, &opts);
+        layers.add_tops(None).await?;
+        Pool::first_txg(guid, layers, config, features, spec, aux).await
     }
 
     async fn first_txg(
-        rt: Rt,
         guid: Guid,
-        stack: Stack,
+        layers: Layers,
         mut config: MosConfig,
         features: Vec<FeatureId>,
         spec: PoolSpec,
         aux: AuxDevices,
     ) -> Result<Rc<Pool>> {
         let tx = Rc::new(Tx::syncing(TXG_INITIAL));
-        let ctx = stack.ctx.clone();
+        let ctx = layers.ctx.clone();
         ctx.set_features(DmuFeatures {
             hole_birth: features.contains(&FeatureId::HoleBirth),
             embedded_data: features.contains(&FeatureId::EmbeddedData),
             lz4: features.contains(&FeatureId::Lz4Compress),
         });
-        let mos =
-            Objset::create(ctx.clone(), 0, ObjsetType::Meta, ObjsetProps::mos(), mos_hooks(&stack.core), TXG_INITIAL);
+        let mos = Objset::create(ctx, 0, ObjsetType::Meta, ObjsetProps::mos(), mos_hooks(&layers.core), TXG_INITIAL);
         let directory = mos.alloc_at(ObjectId(1), ObjSpec::new(ObjectType::OBJECT_DIRECTORY, 512), &tx).await?;
         zap::init(&directory, 0, &tx).await?;
         let flags = Rc::new(Features::create(&mos, &directory, &tx).await?);
@@ -149,65 +145,33 @@ impl Pool {
         zap::add_u64(&directory, b"config", config_object.0, &tx).await?;
         let sync_bplist = create_sync_bplist(&mos, &tx).await?;
         zap::add_u64(&directory, b"sync_bplist", sync_bplist.0, &tx).await?;
-        create_vdev_objects(&mos, &directory, &stack.tree, &tx).await?;
+        create_vdev_objects(&mos, &directory, &layers.tree, &tx).await?;
         aux.create_objects(&mos, &directory, &tx).await?;
         for id in spec.devices.features() {
             flags.add(id, spec.devices.feature_count(id), &tx).await?;
         }
         config.features_for_read = flags.for_labels();
-        let checkpoint = Checkpoint::open(&checkpoint::Cx {
-            mos: &mos,
-            directory: &directory,
-            features: &flags,
-            tree: &stack.tree,
-            alloc: &stack.alloc,
-        })
-        .await?;
-        let scan = Scan::load(&mos, &directory, &stack.core.zio, &stack.txg, stack.scan, stack.arc.limit()).await?;
-        let ddt = Ddt::open(&mos, &directory, stack.core.zio.clone()).await?;
-        stack.core.zio.set_dedup(Some(ddt.clone()));
-        let pool = Rc::new_cyclic(|me| Pool {
-            rt,
-            guid,
-            tree: stack.tree,
-            alloc: stack.alloc,
-            arc: stack.arc,
-            txg: stack.txg,
-            ctx,
-            mos,
-            directory,
-            features: flags,
-            core: stack.core,
-            store: stack.store,
-            logs: RefCell::default(),
-            ddt,
-            checkpoint,
-            dsl: OnceCell::new(),
-            config_object: Cell::new(config_object),
-            sync_bplist: Cell::new(sync_bplist),
-            config: RefCell::new(config),
-            config_dirty: Cell::new(true),
-            uberblock: RefCell::new(Uberblock::new(Txg(0), 0, 0, Blkptr::hole())),
-            readonly: false,
-            notices: RefCell::default(),
-            sync_task: RefCell::default(),
-            devices: DeviceWork::new(me.clone()),
-            works: RefCell::default(),
-            events: Default::default(),
-            aux: RefCell::new(aux),
-            scan,
-            history: RefCell::default(),
+        let opening = Opening {
+            config,
+            config_dirty: true,
+            config_object,
             on_disk_name: None,
-        });
-        let dsl = DslPool::create(pool.dsl_setup(), &spec.name, spec.fs_props, spec.init, tx.clone()).await?;
-        pool.store.set_mos(pool.mos.clone());
-        assert!(pool.dsl.set(dsl).is_ok(), "the DSL is made once");
-        pool.push_space(0);
+            sync_bplist,
+            uberblock: Uberblock::new(Txg(0), 0, 0, Blkptr::hole()),
+            aux,
+            logs: Logs::default(),
+            notices: Vec::new(),
+        };
+        let mos = Mos { mos, directory, features: flags };
+        let pool = Pool::assemble(layers, guid, mos, false, opening).await?;
+        let setup = pool.stack.dsl_setup(SPA_VERSION);
+        pool.stack.set_dsl(DslPool::create(setup, &spec.name, spec.fs_props, spec.init, tx.clone()).await?);
+        pool.commit.push_space(0);
         pool.note_opening("create");
         // All of this is in the open txg; the sync loop writes it as the first one.
         pool.start();
-        pool.unless_suspended(pool.txg.wait_synced(TXG_INITIAL)).await?;
-        pool.resume_scan();
+        pool.unless_suspended(pool.stack.txg.wait_synced(TXG_INITIAL)).await?;
+        pool.scan().resume();
         Ok(pool)
     }
 }

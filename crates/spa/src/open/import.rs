@@ -11,7 +11,6 @@
 //! If labels show a newer committed txg than the newest intact uberblock, the pool is imported in
 //! the older state, with a notice.
 
-use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
@@ -28,22 +27,19 @@ use rt::Rt;
 use vdev::labels::{LeafLabels, read_labels};
 use vdev::{DirtyGauge, VdevTree};
 
-use crate::commit::checkpoint::{self, Checkpoint};
 use crate::commit::config::read_packed;
-use crate::commit::ddt::Ddt;
 use crate::commit::logs::Logs;
 use crate::commit::removed::load_mappings;
-use crate::devices::DeviceWork;
 use crate::devices::aux::AuxDevices;
 use crate::devices::dtl::{load_dtls, note_stale};
-use crate::open::assemble::{Assembly, check_complete};
+use crate::open::assemble::{Assembly, check_complete, update_presence};
 use crate::open::claim;
 use crate::open::create::check_pool_name;
 use crate::open::partition::partitions;
 use crate::open::rewind::{self, Rewind};
 use crate::open::unsupported::{Unsupported, check_labels};
-use crate::pool::{EngineOpts, Pool, Stack, mos_hooks};
-use crate::scan::Scan;
+use crate::pool::{EngineOpts, Opening, Pool};
+use crate::stack::{Layers, Mos, mos_hooks};
 
 /// A device with pool labels.
 pub struct FoundDevice {
@@ -207,56 +203,58 @@ impl Pool {
         let (best, config, tree) = opened?;
         let first_open = rewind::first_open(&candidate, &best);
         let rewound = (best.txg < newest.txg).then(|| Rewind::new(&newest, &best));
-        let stack = Stack::new(&rt, tree, first_open, gauge, &opts);
-        let pool = Pool::open_mos(rt, &candidate, stack, best, config, &import).await?;
+        let layers = Layers::new(&rt, tree, first_open, gauge, &opts);
+        let pool = Pool::open_mos(&candidate, layers, best, config, &import).await?;
         if let Some(r) = rewound {
             let why = format!(
                 "the pool went back to the state of txg {}: about {} seconds of changes are lost",
                 r.txg, r.lost_secs
             );
-            *pool.notices.borrow_mut() = vec![why];
+            pool.notices.replace(why);
         }
         pool.check_writable().await?;
-        if !pool.readonly {
-            pool.config.borrow_mut().state = PoolState::Active;
-            let host = pool.rt.host_identity();
-            pool.config.borrow_mut().hostid = (host.hostid != 0).then_some(host.hostid);
-            pool.config.borrow_mut().hostname = Some(host.hostname);
-            pool.update_presence();
-            pool.dirty_config();
-            pool.tree.committed.set(pool.uberblock.borrow().txg);
+        let stack = pool.stack.clone();
+        if !stack.readonly {
+            let host = stack.rt.host_identity();
+            pool.config.update(|c| {
+                c.state = PoolState::Active;
+                c.hostid = (host.hostid != 0).then_some(host.hostid);
+                c.hostname = Some(host.hostname);
+            });
+            update_presence(&stack.tree);
+            pool.config.mark_dirty();
+            stack.tree.committed.set(pool.uberblock().txg);
             let claims = claim::claim_logs(&pool, first_open).await?;
             pool.note_opening("import");
             pool.start();
             pool.unless_suspended(claims.finish(&pool)).await?;
-            pool.resume_scan();
-            pool.load_works().await?;
+            pool.scan().resume();
+            pool.devices().works().load().await?;
         }
         Ok(pool)
     }
 
     async fn open_mos(
-        rt: Rt,
         candidate: &PoolCandidate,
-        stack: Stack,
+        layers: Layers,
         ub: Uberblock,
         mut config: MosConfig,
         import: &ImportOpts,
     ) -> Result<Rc<Pool>> {
-        let hooks = mos_hooks(&stack.core);
-        let mos = Objset::open(stack.ctx.clone(), 0, ub.rootbp, ObjsetProps::mos(), hooks, !import.readonly)
+        let hooks = mos_hooks(&layers.core);
+        let mos = Objset::open(layers.ctx.clone(), 0, ub.rootbp, ObjsetProps::mos(), hooks, !import.readonly)
             .await
             .at(|| "MOS")?;
         let directory = mos.hold(ObjectId(1)).await.at(|| "MOS directory")?;
         let features = open_features(&mos, &directory, config.version, import.readonly).await?;
-        load_mappings(&mos, &stack.tree).await?;
+        load_mappings(&mos, &layers.tree).await?;
         let (aux, aux_errors) = AuxDevices::load(&mos, &directory).await;
-        let mut notices: Vec<String> = load_dtls(&mos, &stack.tree).await.iter().map(Error::to_string).collect();
-        note_stale(&candidate.devices, &stack.tree, ub.txg);
+        let mut notices: Vec<String> = load_dtls(&mos, &layers.tree).await.iter().map(Error::to_string).collect();
+        note_stale(&candidate.devices, &layers.tree, ub.txg);
         notices.extend(aux_errors.iter().map(Error::to_string));
         // A read-only import needs the space maps for the space figures only, so it tolerates
         // damaged ones.
-        let logs = match stack.add_tops(Some((&mos, &directory))).await {
+        let logs = match layers.add_tops(Some((&mos, &directory))).await {
             Err(e) if import.readonly => {
                 notices.push(format!("how much space the pool has is not known: {e}"));
                 Logs::default()
@@ -271,72 +269,35 @@ impl Pool {
             let old = std::mem::replace(&mut config.name, name.clone());
             on_disk_name = import.temporary_name.then_some(old);
         }
-        let name = config.name.clone();
-        let checkpoint = Checkpoint::open(&checkpoint::Cx {
-            mos: &mos,
-            directory: &directory,
-            features: &features,
-            tree: &stack.tree,
-            alloc: &stack.alloc,
-        })
-        .await
-        .at(|| "checkpoint")?;
-        let arc_max = stack.arc.limit();
-        let scan = Scan::load(&mos, &directory, &stack.core.zio, &stack.txg, stack.scan, arc_max)
-            .await
-            .at(|| "record of the last scan")?;
-        let ddt = Ddt::open(&mos, &directory, stack.core.zio.clone()).await.at(|| "dedup tables")?;
-        stack.core.zio.set_dedup(Some(ddt.clone()));
-        let pool = Rc::new_cyclic(|me| Pool {
-            rt,
-            guid: candidate.guid,
-            tree: stack.tree,
-            alloc: stack.alloc,
-            arc: stack.arc,
-            txg: stack.txg,
-            ctx: stack.ctx,
-            mos,
-            directory,
-            features,
-            core: stack.core,
-            store: stack.store,
-            logs: RefCell::new(logs),
-            ddt,
-            checkpoint,
-            dsl: OnceCell::new(),
-            config_object: Cell::new(config_object),
-            sync_bplist: Cell::new(sync_bplist),
-            config: RefCell::new(config),
-            config_dirty: Cell::new(false),
-            uberblock: RefCell::new(ub),
-            readonly: import.readonly,
-            notices: RefCell::new(notices),
-            sync_task: RefCell::default(),
-            devices: DeviceWork::new(me.clone()),
-            works: RefCell::default(),
-            events: Default::default(),
-            aux: RefCell::new(aux),
-            scan,
-            history: RefCell::default(),
+        let (name, version) = (config.name.clone(), config.version);
+        let opening = Opening {
+            config,
+            config_dirty: false,
+            config_object,
             on_disk_name,
-        });
-        pool.store.set_mos(pool.mos.clone());
-        let dsl = DslPool::open(pool.dsl_setup(), &name).await?;
-        assert!(pool.dsl.set(dsl).is_ok(), "the DSL is opened once");
-        let deferred = dmu::bpobj::Bpobj::open(&pool.mos, sync_bplist).await?.space()?.bytes;
-        pool.push_space(deferred);
+            sync_bplist,
+            uberblock: ub,
+            aux,
+            logs,
+            notices,
+        };
+        let mos = Mos { mos, directory, features };
+        let pool = Pool::assemble(layers, candidate.guid, mos, import.readonly, opening).await?;
+        pool.stack.set_dsl(DslPool::open(pool.stack.dsl_setup(version), &name).await?);
+        let deferred = dmu::bpobj::Bpobj::open(&pool.stack.mos, sync_bplist).await?.space()?.bytes;
+        pool.commit.push_space(deferred);
         Ok(pool)
     }
 
     /// Refuses to import a pool for writing in a state that weir cannot maintain.
     async fn check_writable(&self) -> Result<()> {
-        if self.readonly {
+        if self.stack.readonly {
             return Ok(());
         }
         let refuse = |why: String| Err(Error::unsupported(format!("{why}: import it with -o readonly=on")));
         // The entry stays after a removal has ended; its first word is the state (format page 14
         // section 5).
-        let removing = zap::lookup(&self.directory, b"com.delphix:removing").await?.and_then(|v| v.ints().next());
+        let removing = zap::lookup(&self.stack.directory, b"com.delphix:removing").await?.and_then(|v| v.ints().next());
         if removing == Some(1) {
             return refuse("a device of the pool is being removed, which weir cannot finish yet".into());
         }
@@ -376,8 +337,8 @@ pub(crate) async fn open_state(
     }
     if import.rewind {
         let probe = ImportOpts { readonly: true, ..ImportOpts::default() };
-        let stack = Stack::new(rt, tree.clone(), ub.txg.next(), gauge.clone(), opts);
-        Pool::open_mos(rt.clone(), candidate, stack, ub.clone(), config.clone(), &probe).await?;
+        let layers = Layers::new(rt, tree.clone(), ub.txg.next(), gauge.clone(), opts);
+        Pool::open_mos(candidate, layers, ub.clone(), config.clone(), &probe).await?;
     }
     Ok((ub, config, tree))
 }
@@ -476,9 +437,9 @@ async fn read_trusted(
     gauge: &DirtyGauge,
     opts: &EngineOpts,
 ) -> Result<MosConfig> {
-    let stack = Stack::new(rt, tree, ub.txg.next(), gauge.clone(), opts);
-    let hooks = mos_hooks(&stack.core);
-    let mos = Objset::open(stack.ctx.clone(), 0, ub.rootbp, ObjsetProps::mos(), hooks, false).await.at(|| "MOS")?;
+    let layers = Layers::new(rt, tree, ub.txg.next(), gauge.clone(), opts);
+    let hooks = mos_hooks(&layers.core);
+    let mos = Objset::open(layers.ctx.clone(), 0, ub.rootbp, ObjsetProps::mos(), hooks, false).await.at(|| "MOS")?;
     let directory = mos.hold(ObjectId(1)).await.at(|| "MOS directory")?;
     let object = zap::lookup_u64(&directory, b"config").await?;
     let object = object.ok_or_else(|| Error::corrupt("the MOS directory has no entry config"))?;

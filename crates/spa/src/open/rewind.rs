@@ -18,7 +18,8 @@ use vdev::{DirtyGauge, VdevTree};
 
 use crate::commit::checkpoint::stored_uberblock;
 use crate::open::import::PoolCandidate;
-use crate::pool::{EngineOpts, Stack, mos_hooks};
+use crate::pool::EngineOpts;
+use crate::stack::{Layers, mos_hooks};
 
 /// A rewind of `-F`, planned or done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,9 +70,10 @@ pub(crate) async fn to_checkpoint(
     opts: &EngineOpts,
     readonly: bool,
 ) -> Result<Uberblock> {
-    let stack = Stack::new(rt, tree.clone(), newest.txg.next(), gauge.clone(), opts);
-    let hooks = mos_hooks(&stack.core);
-    let mos = Objset::open(stack.ctx.clone(), 0, newest.rootbp, ObjsetProps::mos(), hooks, false).await.at(|| "MOS")?;
+    let layers = Layers::new(rt, tree.clone(), newest.txg.next(), gauge.clone(), opts);
+    let hooks = mos_hooks(&layers.core);
+    let mos =
+        Objset::open(layers.ctx.clone(), 0, newest.rootbp, ObjsetProps::mos(), hooks, false).await.at(|| "MOS")?;
     let directory = mos.hold(ObjectId(1)).await.at(|| "MOS directory")?;
     let ub = stored_uberblock(&directory).await?;
     let mut ub = ub.ok_or_else(|| Error::not_found("the pool has no checkpoint to go back to"))?;

@@ -15,7 +15,8 @@ use vdev::DirtyGauge;
 
 use crate::open::import::{ImportOpts, PoolCandidate, open_state};
 use crate::open::rewind;
-use crate::pool::{EngineOpts, Pool, Stack, mos_hooks};
+use crate::pool::{EngineOpts, Pool};
+use crate::stack::{Layers, mos_hooks};
 
 /// A feature in the pool's own terms.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -132,9 +133,10 @@ impl Pool {
         if config.version != VERSION_FEATURES {
             return Ok(Unsupported::default());
         }
-        let stack = Stack::new(rt, tree, ub.txg.next(), gauge, opts);
-        let hooks = mos_hooks(&stack.core);
-        let mos = Objset::open(stack.ctx.clone(), 0, ub.rootbp, ObjsetProps::mos(), hooks, false).await.at(|| "MOS")?;
+        let layers = Layers::new(rt, tree, ub.txg.next(), gauge, opts);
+        let hooks = mos_hooks(&layers.core);
+        let mos =
+            Objset::open(layers.ctx.clone(), 0, ub.rootbp, ObjsetProps::mos(), hooks, false).await.at(|| "MOS")?;
         let directory = mos.hold(ObjectId(1)).await.at(|| "MOS directory")?;
         Unsupported::in_mos(&Features::load(&mos, &directory).await?).await
     }

@@ -8,7 +8,6 @@ use ondisk::object_type::ObjectType;
 use rt::trace::{Event, Groups};
 
 use super::Scan;
-use crate::pool::Pool;
 
 /// Entries of the MOS directory: errors of the running scan, errors before it.
 const OF_SCAN: &[u8] = b"errlog_scrub";
@@ -34,7 +33,7 @@ impl Scan {
         if damaged.len() >= DAMAGED_MAX || damaged.insert((at.objset, at.object, at.level, at.blkid)) {
             self.now.borrow_mut().phys.errors += 1;
             let Bookmark { objset, object, level, blkid } = at;
-            self.rt.trace(Groups::FAULT, || Event::Damaged { objset, object, level, blkid });
+            self.stack.rt.trace(Groups::FAULT, || Event::Damaged { objset, object, level, blkid });
             if damaged.len() < DAMAGED_MAX {
                 self.damaged_new.borrow_mut().push(at);
             }
@@ -42,10 +41,10 @@ impl Scan {
     }
 
     async fn log(&self, entry: &[u8]) -> Result<Option<Dnode>> {
-        match zap::lookup_u64(&self.directory, entry).await?.filter(|o| *o != 0) {
+        match zap::lookup_u64(&self.stack.directory, entry).await?.filter(|o| *o != 0) {
             // A damaged list counts as missing.
             Some(object) => {
-                Ok(self.mos.hold(ObjectId(object)).await.ok().filter(|dn| dn.otype() == ObjectType::ERROR_LOG))
+                Ok(self.stack.mos.hold(ObjectId(object)).await.ok().filter(|dn| dn.otype() == ObjectType::ERROR_LOG))
             }
             None => Ok(None),
         }
@@ -58,8 +57,8 @@ impl Scan {
         let log = match self.log(entry).await? {
             Some(log) => log,
             None => {
-                let log = zap::create(&self.mos, ObjectType::ERROR_LOG, 0, tx).await?;
-                zap::update_u64(&self.directory, entry, log.object().0, tx).await?;
+                let log = zap::create(&self.stack.mos, ObjectType::ERROR_LOG, 0, tx).await?;
+                zap::update_u64(&self.stack.directory, entry, log.object().0, tx).await?;
                 log
             }
         };
@@ -79,8 +78,8 @@ impl Scan {
         if let Some(log) = self.log(entry).await? {
             let object = log.object();
             drop(log);
-            zap::update_u64(&self.directory, entry, 0, tx).await?;
-            self.mos.free(object, tx).await?;
+            zap::update_u64(&self.stack.directory, entry, 0, tx).await?;
+            self.stack.mos.free(object, tx).await?;
         }
         Ok(())
     }
@@ -98,8 +97,8 @@ impl Scan {
         if complete {
             self.free_log(LAST, tx).await?;
             if let Some(log) = found {
-                zap::update_u64(&self.directory, LAST, log.object().0, tx).await?;
-                zap::update_u64(&self.directory, OF_SCAN, 0, tx).await?;
+                zap::update_u64(&self.stack.directory, LAST, log.object().0, tx).await?;
+                zap::update_u64(&self.stack.directory, OF_SCAN, 0, tx).await?;
             }
             return Ok(());
         }
@@ -127,13 +126,11 @@ impl Scan {
         out.dedup_by_key(|b| key(b));
         Ok(out)
     }
-}
 
-impl Pool {
     /// The damaged blocks that scans found, in order: those of the last complete scan, and of the
     /// running or last one.
     pub async fn damaged_blocks(&self) -> Result<Vec<Bookmark>> {
-        self.scan.listed().await.at(|| "the list of damaged blocks")
+        self.listed().await.at(|| "the list of damaged blocks")
     }
 }
 

@@ -5,21 +5,19 @@ use dmu::Tx;
 use ondisk::bpobj::Bookmark;
 use ondisk::scan::{PAUSED, ScanFunc, ScanState, VISIT_AGAIN};
 
-use super::{FUTURE, Phase, secs};
-use crate::pool::Pool;
+use super::{FUTURE, Phase, Scan, secs};
 
-impl Pool {
+impl Scan {
     /// Ends the scan (syncing context): `complete` if everything was issued, else it was stopped.
-    pub(super) async fn end_scan(&self, complete: bool, tx: &Tx) -> Result<()> {
-        let scan = &self.scan;
-        scan.work.clear();
-        scan.generation.set(scan.generation.get() + 1);
-        scan.phase.set(Phase::Idle);
+    pub(super) async fn end(&self, complete: bool, tx: &Tx) -> Result<()> {
+        self.work.clear();
+        self.generation.set(self.generation.get() + 1);
+        self.phase.set(Phase::Idle);
         let phys = {
-            let mut now = scan.now.borrow_mut();
+            let mut now = self.now.borrow_mut();
             let phys = &mut now.phys;
             phys.state = if complete { ScanState::Finished } else { ScanState::Canceled };
-            phys.end_time = secs(&scan.rt);
+            phys.end_time = secs(&self.stack.rt);
             phys.flags &= !(PAUSED | VISIT_AGAIN);
             phys.bookmark = Bookmark::default();
             let phys = *phys;
@@ -28,26 +26,26 @@ impl Pool {
             phys
         };
         if phys.queue_obj.0 != 0 {
-            self.mos.free(phys.queue_obj, tx).await?;
+            self.stack.mos.free(phys.queue_obj, tx).await?;
         }
-        scan.stored.borrow_mut().clear();
-        *scan.on_disk.borrow_mut() = scan.now.borrow().clone();
-        scan.on_disk_dirty.set(true);
+        self.stored.borrow_mut().clear();
+        *self.on_disk.borrow_mut() = self.now.borrow().clone();
+        self.on_disk_dirty.set(true);
         let event = if complete { "scan done" } else { "scan cancelled" };
-        self.core.log_internal(event, format!("errors={}", phys.errors), tx.txg());
-        self.post(match (phys.func, complete) {
+        self.stack.core.log_internal(event, format!("errors={}", phys.errors), tx.txg());
+        self.events.post(match (phys.func, complete) {
             (ScanFunc::Resilver, _) => "resilver_finish",
             (_, true) => "scrub_finish",
             (_, false) => "scrub_abort",
         });
-        scan.rotate_errors(complete, tx).await?;
+        self.rotate_errors(complete, tx).await?;
         // If the scan began before the import, its failed repairs are unknown, so a resilver with
         // errors proves nothing.
-        if complete && (scan.since_import.get() || phys.errors == 0) {
+        if complete && (self.since_import.get() || phys.errors == 0) {
             self.excise(phys.max_txg, tx.txg());
         }
-        scan.changed.notify_all();
-        self.txg.kick();
+        self.changed.notify_all();
+        self.stack.txg.kick();
         Ok(())
     }
 
@@ -55,7 +53,7 @@ impl Pool {
     /// device that misses something later came back during the scan, and is left for the next one.
     /// The next txg writes the logs.
     fn excise(&self, upto: Txg, now: Txg) {
-        for top in self.tree.tops.borrow().iter() {
+        for top in self.stack.tree.tops.borrow().iter() {
             for (guid, condition) in top.kind().conditions() {
                 let Some((_, last)) = condition.missing().bounds() else { continue };
                 let later = last >= upto && last.0 <= now.0 + FUTURE;
@@ -71,7 +69,7 @@ impl Pool {
                         }
                     });
                 }
-                self.dirty_config();
+                self.config.mark_dirty();
             }
         }
     }

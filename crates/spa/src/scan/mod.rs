@@ -9,11 +9,11 @@
 //! written in any order. Traversing until memory is full and issuing until the queues are empty is
 //! a *round*.
 //!
-//! The normal path. [`Pool::start_scrub`] or [`Pool::request_resilver`] begins a scan in syncing
+//! The normal path. [`Scan::start_scrub`] or [`Scan::request_resilver`] begins a scan in syncing
 //! context ([`Scan::begin`]). From then on each txg traverses for a fraction of a second
 //! ([`walk`]), until memory is full or everything was visited. Then tasks beside the txgs issue the
 //! blocks ([`work`]). When the queues are empty the next txg writes the progress, and the next
-//! round begins; after the last one [`Pool::end_scan`] writes the result, removes the resilvered
+//! round begins; after the last one [`Scan::end`] writes the result, removes the resilvered
 //! txgs from the dirty time logs, and replaces the list of damaged blocks.
 //!
 //! Invariants:
@@ -46,19 +46,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Nanos, ObjectId, Result, Txg};
-use dmu::{Dnode, Objset, Tx, zap};
+use dmu::{Objset, Tx, zap};
 use dsl::DslPool;
 use dsl::core::DatasetWatch;
+use ondisk::blkptr::Blkptr;
 use ondisk::bpobj::Bookmark;
 use ondisk::object_type::ObjectType;
 use ondisk::scan::{NO_OBJSET, PAUSED, ScanFunc, ScanPhys, ScanState, VISIT_AGAIN};
 use ondisk::zap::ZapValue;
 use rt::sync::Notify;
 use rt::{JoinHandle, LocalBoxFuture, Rt};
-use txg::TxgPool;
-use zio::Zio;
 
-use crate::pool::Pool;
+use crate::commit::config::Config;
+use crate::commit::ddt::Ddt;
+use crate::stack::Stack;
+use crate::zevent::Events;
 use work::Work;
 
 /// Entry of the MOS directory: the record.
@@ -196,13 +198,11 @@ impl ScanTunables {
     }
 }
 
-/// The scan of a pool.
-pub(crate) struct Scan {
-    rt: Rt,
-    zio: Zio,
-    txg: TxgPool,
-    mos: Objset,
-    directory: Dnode,
+/// The scan of a pool: scrub and resilver.
+pub struct Scan {
+    stack: Rc<Stack>,
+    config: Rc<Config>,
+    events: Rc<Events>,
     now: RefCell<Progress>,
     /// The progress on disk, or on disk after this txg.
     on_disk: RefCell<Progress>,
@@ -251,29 +251,26 @@ async fn read_queue(mos: &Objset, object: ObjectId) -> Result<BTreeMap<u64, u64>
 impl Scan {
     /// Reads the state of an earlier import.
     pub(crate) async fn load(
-        mos: &Objset,
-        directory: &Dnode,
-        zio: &Zio,
-        txg: &TxgPool,
+        stack: &Rc<Stack>,
+        config: &Rc<Config>,
+        events: &Rc<Events>,
         tunables: ScanTunables,
-        arc_max: u64,
     ) -> Result<Rc<Scan>> {
-        let words = zap::lookup(directory, RECORD).await?.and_then(|v| v.as_u64s()).unwrap_or_default();
+        let words = zap::lookup(&stack.directory, RECORD).await?.and_then(|v| v.as_u64s()).unwrap_or_default();
         let mut progress = Progress { phys: ScanPhys::from_words(&words), ..Progress::default() };
         if progress.phys.func == ScanFunc::None {
             progress.phys.state = ScanState::None;
         }
         let running = progress.phys.state == ScanState::Scanning;
         if running && progress.phys.queue_obj.0 != 0 {
-            match read_queue(mos, progress.phys.queue_obj).await {
+            match read_queue(&stack.mos, progress.phys.queue_obj).await {
                 Ok(queue) => progress.queue = queue,
                 // The progress is lost.
                 Err(_) => progress.phys.state = ScanState::Canceled,
             }
         }
         let running = progress.phys.state == ScanState::Scanning;
-        let rt = mos.ctx().rt().clone();
-        let now = secs(&rt);
+        let now = secs(&stack.rt);
         let pass = Pass {
             start: now,
             paused_at: if progress.phys.is_paused() { now } else { 0 },
@@ -281,11 +278,9 @@ impl Scan {
             ..Pass::default()
         };
         Ok(Rc::new(Scan {
-            rt,
-            zio: zio.clone(),
-            txg: txg.clone(),
-            mos: mos.clone(),
-            directory: directory.clone(),
+            stack: stack.clone(),
+            config: config.clone(),
+            events: events.clone(),
             stored: RefCell::new(progress.queue.clone()),
             now: RefCell::new(progress.clone()),
             on_disk: RefCell::new(progress),
@@ -304,7 +299,7 @@ impl Scan {
             closed: Cell::new(true),
             task: RefCell::default(),
             changed: Notify::new(),
-            memory_max: Cell::new(tunables.memory(arc_max)),
+            memory_max: Cell::new(tunables.memory(stack.arc.limit())),
             tunables: Cell::new(tunables),
         }))
     }
@@ -365,10 +360,10 @@ impl Scan {
 
     /// Begins a scan (syncing context). Blocks born in `min` or before, or in `max` or after, are
     /// left out.
-    async fn begin(&self, pool: &Pool, func: ScanFunc, min: Txg, max: Txg, tx: &Tx) -> Result<()> {
-        let queue = zap::create(&self.mos, ObjectType::SCAN_QUEUE, 0, tx).await?;
-        let now = secs(&self.rt);
-        let to_examine = pool.allocator().top_spaces().iter().map(|s| s.alloc).sum();
+    async fn begin(&self, func: ScanFunc, min: Txg, max: Txg, tx: &Tx) -> Result<()> {
+        let queue = zap::create(&self.stack.mos, ObjectType::SCAN_QUEUE, 0, tx).await?;
+        let now = secs(&self.stack.rt);
+        let to_examine = self.stack.alloc.top_spaces().iter().map(|s| s.alloc).sum();
         let phys = ScanPhys {
             func,
             state: ScanState::Scanning,
@@ -397,9 +392,9 @@ impl Scan {
         self.pass.set(Pass { start: now, ..Pass::default() });
         self.phase.set(Phase::Traverse);
         let text = format!("func={} mintxg={min} maxtxg={max}", func as u64);
-        pool.core.log_internal("scan setup", text, tx.txg());
-        pool.post(if func == ScanFunc::Resilver { "resilver_start" } else { "scrub_start" });
-        for top in pool.tree.tops.borrow().iter() {
+        self.stack.core.log_internal("scan setup", text, tx.txg());
+        self.events.post(if func == ScanFunc::Resilver { "resilver_start" } else { "scrub_start" });
+        for top in self.stack.tree.tops.borrow().iter() {
             top.kind().conditions().iter().for_each(|(_, c)| c.scan_begins());
         }
         self.changed.notify_all();
@@ -419,11 +414,11 @@ impl Scan {
             let now = self.now.borrow().phys;
             (phys.processed, phys.errors) = (now.processed, now.errors);
         }
-        zap::update(&self.directory, RECORD, &ZapValue::from_u64s(&phys.to_words()), tx).await?;
+        zap::update(&self.stack.directory, RECORD, &ZapValue::from_u64s(&phys.to_words()), tx).await?;
         if phys.queue_obj.0 == 0 {
             return Ok(());
         }
-        let dn = self.mos.hold(phys.queue_obj).await?;
+        let dn = self.stack.mos.hold(phys.queue_obj).await?;
         let stored = self.stored.replace(on_disk.queue.clone());
         for ds in stored.keys().filter(|ds| !on_disk.queue.contains_key(ds)) {
             zap::remove_int(&dn, *ds, tx).await?;
@@ -440,7 +435,7 @@ impl Scan {
             let flags = &mut progress.borrow_mut().phys.flags;
             *flags = if pause { *flags | PAUSED } else { *flags & !PAUSED };
         }
-        let (mut pass, now) = (self.pass.get(), secs(&self.rt));
+        let (mut pass, now) = (self.pass.get(), secs(&self.stack.rt));
         if pause {
             pass.paused_at = now;
         } else {
@@ -452,7 +447,8 @@ impl Scan {
         self.changed.notify_all();
     }
 
-    fn status(&self) -> ScanStatus {
+    /// The status of the last or running scan.
+    pub fn status(&self) -> ScanStatus {
         let pass = self.pass.get();
         ScanStatus {
             phys: self.now.borrow().phys,
@@ -486,65 +482,65 @@ impl DatasetWatch for Scan {
     }
 }
 
-impl Pool {
-    /// The work of a txg for the scan, in its first pass, after the datasets were written.
-    pub(crate) async fn sync_scan(&self, txg: Txg, tx: &Tx) -> Result<()> {
-        let scan = &self.scan;
-        if !scan.closed.get()
-            && scan.resilver_wanted.replace(false)
+impl Scan {
+    /// The work of a txg for the scan, in its first pass, after the datasets were written. `mos` is
+    /// the root of the MOS on disk.
+    pub(crate) async fn sync(self: &Rc<Self>, txg: Txg, mos: Blkptr, ddt: &Ddt, tx: &Tx) -> Result<()> {
+        if !self.closed.get()
+            && self.resilver_wanted.replace(false)
             && let Some((min, max)) = self.resilver_window()
         {
             if max > txg && max.0 <= txg.0 + FUTURE {
                 // Some missing txgs are not synced yet: retry in a later txg.
-                scan.resilver_wanted.set(true);
+                self.resilver_wanted.set(true);
             } else {
                 let switch = async {
-                    if scan.is_scanning() {
-                        self.end_scan(false, tx).await?;
+                    if self.is_scanning() {
+                        self.end(false, tx).await?;
                     }
                     // An unreadable log counts as everything missing.
-                    scan.begin(self, ScanFunc::Resilver, min, max.min(txg), tx).await
+                    self.begin(ScanFunc::Resilver, min, max.min(txg), tx).await
                 };
-                scan.while_switching(switch).await?;
+                self.while_switching(switch).await?;
             }
         }
-        scan.changed.notify_all();
-        if scan.is_scanning() && !scan.closed.get() {
-            self.rescan_changed_ddt_entries();
+        self.changed.notify_all();
+        if self.is_scanning() && !self.closed.get() {
+            self.rescan_changed_ddt_entries(ddt);
         }
-        if scan.is_scanning() && !scan.is_held() && !scan.closed.get() {
-            if scan.phase.get() == Phase::Drained && scan.has_queued() {
-                scan.start_issue();
+        if self.is_scanning() && !self.is_held() && !self.closed.get() {
+            if self.phase.get() == Phase::Drained && self.has_queued() {
+                self.start_issue();
             }
-            if scan.phase.get() == Phase::Drained {
-                *scan.on_disk.borrow_mut() = scan.now.borrow().clone();
-                scan.on_disk_dirty.set(true);
-                if !scan.traversed_all.get() {
-                    scan.phase.set(Phase::Traverse);
-                } else if !self.dsl().has_freeing() {
+            if self.phase.get() == Phase::Drained {
+                *self.on_disk.borrow_mut() = self.now.borrow().clone();
+                self.on_disk_dirty.set(true);
+                if !self.traversed_all.get() {
+                    self.phase.set(Phase::Traverse);
+                } else if !self.stack.dsl().has_freeing() {
                     // The rest of destroyed trees is not traversed, and must be readable until it
                     // is freed.
-                    match scan.func() {
-                        ScanFunc::Resilver => scan.while_switching(self.end_scan(true, tx)).await?,
-                        _ => self.end_scan(true, tx).await?,
+                    match self.func() {
+                        ScanFunc::Resilver => self.while_switching(self.end(true, tx)).await?,
+                        _ => self.end(true, tx).await?,
                     }
                 }
             }
-            if scan.phase.get() == Phase::Traverse {
-                self.traverse(txg).await;
-                if scan.traversed_all.get() || scan.is_full() {
-                    scan.start_issue();
+            if self.phase.get() == Phase::Traverse {
+                self.traverse(mos, txg).await;
+                if self.traversed_all.get() || self.is_full() {
+                    self.start_issue();
                 }
             }
         }
-        scan.write(tx).await
+        self.write(tx).await
     }
 
     /// The range of txgs that devices in use miss: the one before the first, and the one after the
     /// last.
     fn resilver_window(&self) -> Option<(Txg, Txg)> {
         let mut window: Option<(u64, u64)> = None;
-        for top in self.tree.tops.borrow().iter() {
+        for top in self.stack.tree.tops.borrow().iter() {
             for (_, condition) in top.kind().conditions() {
                 if let Some((first, last)) = condition.missing().bounds().filter(|_| condition.health().is_open()) {
                     let (min, max) = window.unwrap_or((u64::MAX, 0));
@@ -555,33 +551,25 @@ impl Pool {
         window.map(|(min, max)| (Txg(min), Txg(max)))
     }
 
-    fn check_scan(&self) -> Result<()> {
-        if self.readonly {
-            return Err(Error::new(ErrorKind::ReadOnly, format!("pool '{}' is imported read-only", self.name())));
-        }
-        Ok(())
-    }
-
-    async fn scan_task(
+    async fn sync_task(
         self: &Rc<Self>,
-        f: impl FnOnce(Rc<Pool>, Rc<Tx>) -> LocalBoxFuture<'static, Result<()>> + 'static,
+        f: impl FnOnce(Rc<Scan>, Rc<Tx>) -> LocalBoxFuture<'static, Result<()>> + 'static,
     ) -> Result<()> {
-        self.check_scan()?;
-        let pool = self.clone();
+        self.config.check_writable()?;
+        let scan = self.clone();
         let task = move |_: Rc<DslPool>, tx: Rc<Tx>| -> LocalBoxFuture<'static, Result<()>> {
-            Box::pin(async move { f(pool, tx).await })
+            Box::pin(async move { f(scan, tx).await })
         };
-        self.dsl().sync_task(task).await
+        self.stack.dsl().sync_task(task).await
     }
 
     /// Begins a scrub, or resumes a paused one. `Busy` while a scan runs.
     pub async fn start_scrub(self: &Rc<Self>) -> Result<()> {
-        self.scan_task(|pool, tx| {
+        self.sync_task(|scan, tx| {
             Box::pin(async move {
-                let scan = &pool.scan;
                 if scan.is_paused() && scan.func() == ScanFunc::Scrub {
                     scan.set_paused(false);
-                    pool.post("scrub_resume");
+                    scan.events.post("scrub_resume");
                     return Ok(());
                 }
                 if scan.is_scanning() {
@@ -591,17 +579,16 @@ impl Pool {
                     };
                     return Err(Error::new(ErrorKind::Busy, what));
                 }
-                scan.begin(&pool, ScanFunc::Scrub, Txg(0), tx.txg(), &tx).await
+                scan.begin(ScanFunc::Scrub, Txg(0), tx.txg(), &tx).await
             })
         })
         .await
     }
 
-    /// Pauses the running scrub: it stays so over exports and imports until [`Pool::start_scrub`].
+    /// Pauses the running scrub: it stays so over exports and imports until [`Scan::start_scrub`].
     pub async fn pause_scrub(self: &Rc<Self>) -> Result<()> {
-        self.scan_task(|pool, _| {
+        self.sync_task(|scan, _| {
             Box::pin(async move {
-                let scan = &pool.scan;
                 if !scan.is_scanning() || scan.func() != ScanFunc::Scrub {
                     return Err(Error::not_found("there is no active scrub"));
                 }
@@ -609,7 +596,7 @@ impl Pool {
                     return Err(Error::new(ErrorKind::Busy, "scrub is already paused"));
                 }
                 scan.set_paused(true);
-                pool.post("scrub_paused");
+                scan.events.post("scrub_paused");
                 Ok(())
             })
         })
@@ -618,12 +605,12 @@ impl Pool {
 
     /// Stops the running or paused scrub. A resilver cannot be stopped.
     pub async fn stop_scrub(self: &Rc<Self>) -> Result<()> {
-        self.scan_task(|pool, tx| {
+        self.sync_task(|scan, tx| {
             Box::pin(async move {
-                if !pool.scan.is_scanning() || pool.scan.func() != ScanFunc::Scrub {
+                if !scan.is_scanning() || scan.func() != ScanFunc::Scrub {
                     return Err(Error::not_found("there is no active scrub"));
                 }
-                pool.end_scan(false, &tx).await
+                scan.end(false, &tx).await
             })
         })
         .await
@@ -633,54 +620,49 @@ impl Pool {
     /// with one of the next txgs, if there is work, in place of a running scan. Called when a
     /// device comes back or is attached.
     pub fn request_resilver(&self) {
-        if !self.readonly {
-            self.scan.resilver_wanted.set(true);
-            self.txg.kick();
+        if !self.stack.readonly {
+            self.resilver_wanted.set(true);
+            self.stack.txg.kick();
         }
     }
 
     /// Waits until no scan is running or requested, or the scan is paused. The error is that of a
     /// pool that has ended.
-    pub async fn wait_scan(&self) -> Result<()> {
+    pub async fn wait(&self) -> Result<()> {
         loop {
-            let changed = self.scan.changed.notified();
-            let busy = self.scan.is_scanning() && !self.scan.is_paused() || self.scan.is_resilver_due();
-            if !busy || self.readonly {
+            let changed = self.changed.notified();
+            let busy = self.is_scanning() && !self.is_paused() || self.is_resilver_due();
+            if !busy || self.stack.readonly {
                 return Ok(());
             }
-            if let Some(e) = self.txg.ended() {
+            if let Some(e) = self.stack.txg.ended() {
                 return Err(e);
             }
-            if self.scan.closed.get() {
+            if self.closed.get() {
                 return Err(Error::new(ErrorKind::Interrupted, "the pool is being closed"));
             }
             // A suspended pool notifies no waiter.
-            let _ = self.rt.timeout(Nanos::from_secs(1), changed).await;
+            let _ = self.stack.rt.timeout(Nanos::from_secs(1), changed).await;
         }
     }
 
     /// Whether a requested resilver has not begun, or is being begun or ended.
     pub fn is_resilver_pending(&self) -> bool {
-        self.scan.is_resilver_due() && !self.readonly && !self.scan.closed.get()
-    }
-
-    /// The status of the last or running scan.
-    pub fn scan_status(&self) -> ScanStatus {
-        self.scan.status()
+        self.is_resilver_due() && !self.stack.readonly && !self.closed.get()
     }
 
     /// A scrub of a pool that is imported read-only: reads and verifies everything, without repairs
-    /// and writes. Afterwards [`Pool::damaged_blocks`] returns the damage that it found.
-    pub async fn verify(&self) -> Result<ScanStatus> {
-        let scan = &self.scan;
-        if !self.readonly || scan.phase.get() == Phase::Issue {
+    /// and writes. Afterwards [`Scan::damaged_blocks`] returns the damage that it found.
+    /// `mos` is the root of the MOS on disk.
+    pub(crate) async fn verify(self: &Rc<Self>, mos: Blkptr) -> Result<ScanStatus> {
+        if !self.stack.readonly || self.phase.get() == Phase::Issue {
             return Err(Error::new(
                 ErrorKind::Busy,
                 "only a pool that is imported read-only is verified, once at a time",
             ));
         }
-        let now = secs(&scan.rt);
-        let to_examine = self.allocator().top_spaces().iter().map(|s| s.alloc).sum();
+        let now = secs(&self.stack.rt);
+        let to_examine = self.stack.alloc.top_spaces().iter().map(|s| s.alloc).sum();
         let phys = ScanPhys {
             func: ScanFunc::Scrub,
             state: ScanState::Scanning,
@@ -689,63 +671,63 @@ impl Pool {
             to_examine,
             ..ScanPhys::default()
         };
-        *scan.now.borrow_mut() = Progress { phys, queue: BTreeMap::new() };
-        scan.damaged.borrow_mut().clear();
-        scan.generation.set(scan.generation.get() + 1);
-        scan.pass.set(Pass { start: now, ..Pass::default() });
-        scan.traversed_all.set(false);
-        scan.closed.set(false);
-        scan.repairs.set(false);
-        scan.phase.set(Phase::Issue);
-        while !scan.traversed_all.get() {
-            self.traverse(Txg(u64::MAX)).await;
-            scan.issue_all(scan.generation.get()).await;
+        *self.now.borrow_mut() = Progress { phys, queue: BTreeMap::new() };
+        self.damaged.borrow_mut().clear();
+        self.generation.set(self.generation.get() + 1);
+        self.pass.set(Pass { start: now, ..Pass::default() });
+        self.traversed_all.set(false);
+        self.closed.set(false);
+        self.repairs.set(false);
+        self.phase.set(Phase::Issue);
+        while !self.traversed_all.get() {
+            self.traverse(mos, Txg(u64::MAX)).await;
+            self.issue_all(self.generation.get()).await;
         }
         {
-            let phys = &mut scan.now.borrow_mut().phys;
-            (phys.state, phys.end_time) = (ScanState::Finished, secs(&scan.rt));
+            let phys = &mut self.now.borrow_mut().phys;
+            (phys.state, phys.end_time) = (ScanState::Finished, secs(&self.stack.rt));
         }
-        scan.damaged_new.borrow_mut().clear();
-        scan.phase.set(Phase::Idle);
-        Ok(scan.status())
+        self.damaged_new.borrow_mut().clear();
+        self.phase.set(Phase::Idle);
+        Ok(self.status())
     }
 
     /// Changes the tunables; those of memory and time apply at once, that of devices with the next
     /// round.
-    pub(crate) fn set_scan_tunables(&self, t: ScanTunables, arc_max: u64) {
-        let old = self.scan.tunables.replace(t);
+    pub(crate) fn set_tunables(&self, t: ScanTunables, arc_max: u64) {
+        let old = self.tunables.replace(t);
         if old.mem_lim_fact != t.mem_lim_fact {
-            self.scan.memory_max.set(t.memory(arc_max));
+            self.memory_max.set(t.memory(arc_max));
         }
         if old.suspend_progress && !t.suspend_progress {
-            self.scan.changed.notify_all();
-            if self.scan.wants_txg() {
-                self.txg.kick();
+            self.changed.notify_all();
+            if self.wants_txg() {
+                self.stack.txg.kick();
             }
         }
     }
 
     /// Sets the memory for queued blocks, in bytes (`zfs_scan_mem_lim_fact` of OpenZFS).
-    pub fn set_scan_memory(&self, bytes: u64) {
-        self.scan.memory_max.set(bytes);
+    pub fn set_memory(&self, bytes: u64) {
+        self.memory_max.set(bytes);
     }
 
     /// Resumes the scan of an earlier import, and begins a resilver if devices came back. After the
     /// first txg.
-    pub(crate) fn resume_scan(&self) {
-        self.scan.closed.set(false);
-        self.core.zio.set_free_observer(Some(self.scan.clone()));
-        self.core.set_dataset_watch(Some(self.scan.clone()));
-        let resilvering = self.scan.is_scanning() && self.scan.func() == ScanFunc::Resilver;
+    pub(crate) fn resume(self: &Rc<Self>) {
+        self.closed.set(false);
+        self.stack.zio().set_free_observer(Some(self.clone()));
+        self.stack.core.set_dataset_watch(Some(self.clone()));
+        let resilvering = self.is_scanning() && self.func() == ScanFunc::Resilver;
         let covered = resilvering && {
-            let phys = self.scan.now.borrow().phys;
+            let phys = self.now.borrow().phys;
             self.resilver_window().is_none_or(|(min, max)| phys.min_txg <= min && phys.max_txg >= max)
         };
         if !covered && self.resilver_window().is_some() {
-            self.scan.resilver_wanted.set(true);
+            self.resilver_wanted.set(true);
         }
-        if self.scan.wants_txg() {
-            self.txg.kick();
+        if self.wants_txg() {
+            self.stack.txg.kick();
         }
     }
 }

@@ -18,7 +18,7 @@ use vdev::BlockPlace;
 use zio::Prio;
 
 use super::Scan;
-use crate::pool::Pool;
+use crate::commit::ddt::Ddt;
 
 /// Level of intent log blocks in a bookmark.
 pub(super) const LOG_LEVEL: i64 = -2;
@@ -27,7 +27,6 @@ const DNODES: u128 = dsl::walk::DNODES as u128;
 
 /// A walk through one object set.
 struct Walk<'a> {
-    pool: &'a Pool,
     scan: &'a Scan,
     txg: Txg,
     min: Txg,
@@ -75,7 +74,7 @@ impl Walk<'_> {
             && self.resume.is_none()
             && at.level == 0
             && (at.object as i64) >= 0
-            && (self.scan.is_full() || self.pool.rt.now() >= self.until)
+            && (self.scan.is_full() || self.scan.stack.rt.now() >= self.until)
         {
             self.stopped = Some(*at);
         }
@@ -107,7 +106,7 @@ impl Visitor for Walk<'_> {
         Order::ParentsFirst
     }
     fn rt(&self) -> &Rt {
-        &self.pool.rt
+        &self.scan.stack.rt
     }
     fn enter(&mut self, child: &Child, _meta_shift: u8) -> Step {
         let Child { bp, at, shift } = child;
@@ -118,7 +117,7 @@ impl Visitor for Walk<'_> {
         let Child { bp, at, .. } = child;
         // A dedup'd block may be much older than the pointer to it.
         if !bp.is_embedded() && bp.phys_birth() <= self.max {
-            self.scan.visit(&self.pool.tree, bp, *at);
+            self.scan.visit(&self.scan.stack.tree, bp, *at);
         }
         self.progressed |= at.level == 0;
     }
@@ -132,12 +131,12 @@ impl Visitor for Walk<'_> {
             // The next pass may rewrite a block of this txg in place: it must not stay in the
             // cache.
             if bp.is_encrypted_data() || bp.phys_birth() >= self.txg {
-                match self.pool.ctx.peek(bp).filter(|_| !bp.is_encrypted_data()) {
+                match self.scan.stack.ctx.peek(bp).filter(|_| !bp.is_encrypted_data()) {
                     Some(block) => Ok(block),
-                    None => self.scan.zio.read_sealed(bp, Prio::AsyncRead).await,
+                    None => self.scan.stack.zio().read_sealed(bp, Prio::AsyncRead).await,
                 }
             } else {
-                self.pool.ctx.read(bp).await
+                self.scan.stack.ctx.read(bp).await
             }
         })
     }
@@ -188,36 +187,35 @@ impl Scan {
     }
 }
 
-impl Pool {
+impl Scan {
     /// Visits the old blocks that the txg's writes refer to by dedup: the traversal may have passed
     /// the new pointer, and the old pointer may be freed before its visit. OpenZFS does the same
     /// when an entry of a table changes (`dsl_scan_ddt_entry`).
-    pub(super) fn rescan_changed_ddt_entries(&self) {
-        for bp in self.ddt.newly_referenced() {
-            self.scan.visit(&self.tree, &bp, Bookmark::default());
+    pub(super) fn rescan_changed_ddt_entries(&self, ddt: &Ddt) {
+        for bp in ddt.newly_referenced() {
+            self.visit(&self.stack.tree, &bp, Bookmark::default());
         }
     }
 
-    /// Traverses for the time of one txg.
-    pub(super) async fn traverse(&self, txg: Txg) {
-        let scan = &self.scan;
-        let t = scan.tunables.get();
-        let slice = if scan.func() == ScanFunc::Resilver { t.resilver_min_time } else { t.scrub_min_time };
-        let until = self.rt.now() + slice;
-        while !scan.traversed_all.get() && !scan.is_full() && self.rt.now() < until {
-            let at = scan.now.borrow().phys.bookmark;
+    /// Traverses for the time of one txg. `mos` is the root of the MOS on disk.
+    pub(super) async fn traverse(&self, mos: Blkptr, txg: Txg) {
+        let t = self.tunables.get();
+        let slice = if self.func() == ScanFunc::Resilver { t.resilver_min_time } else { t.scrub_min_time };
+        let until = self.stack.rt.now() + slice;
+        while !self.traversed_all.get() && !self.is_full() && self.stack.rt.now() < until {
+            let at = self.now.borrow().phys.bookmark;
             let mut objset = at.objset;
             let result = match objset {
-                0 => self.walk_mos(at, txg, until).await,
+                0 => self.walk_mos(mos, at, txg, until).await,
                 NO_OBJSET => {
-                    let next = scan.now.borrow_mut().queue.pop_first();
+                    let next = self.now.borrow_mut().queue.pop_first();
                     match next {
                         Some((ds, min)) => {
                             objset = ds;
                             self.walk_dataset(ds, Some(min), txg, until).await
                         }
                         None => {
-                            scan.traversed_all.set(true);
+                            self.traversed_all.set(true);
                             Ok(())
                         }
                     }
@@ -226,8 +224,8 @@ impl Pool {
             };
             if result.is_err() {
                 // The dataset cannot be opened; go on with the others.
-                scan.note_damage(Bookmark { objset, object: 0, level: -1, blkid: 0 });
-                scan.now.borrow_mut().phys.bookmark = Bookmark { objset: NO_OBJSET, ..Bookmark::default() };
+                self.note_damage(Bookmark { objset, object: 0, level: -1, blkid: 0 });
+                self.now.borrow_mut().phys.bookmark = Bookmark { objset: NO_OBJSET, ..Bookmark::default() };
             }
         }
     }
@@ -235,39 +233,27 @@ impl Pool {
     /// Traverses an object set from its root; true if it is complete.
     async fn walk_tree(&self, root: Blkptr, objset: u64, range: (Txg, Txg), txg: Txg, until: Nanos) -> bool {
         let start = Bookmark { objset, object: 0, level: 0, blkid: 0 };
-        let resume = Some(self.scan.now.borrow().phys.bookmark).filter(|b| b.objset == objset && *b != start);
-        let mut walk = Walk {
-            pool: self,
-            scan: &self.scan,
-            txg,
-            min: range.0,
-            max: range.1,
-            resume,
-            stopped: None,
-            until,
-            progressed: false,
-        };
+        let resume = Some(self.now.borrow().phys.bookmark).filter(|b| b.objset == objset && *b != start);
+        let mut walk =
+            Walk { scan: self, txg, min: range.0, max: range.1, resume, stopped: None, until, progressed: false };
         dsl::walk::walk(&mut walk, root, objset).await;
         let next = walk.stopped;
-        self.scan.now.borrow_mut().phys.bookmark =
-            next.unwrap_or(Bookmark { objset: NO_OBJSET, ..Bookmark::default() });
+        self.now.borrow_mut().phys.bookmark = next.unwrap_or(Bookmark { objset: NO_OBJSET, ..Bookmark::default() });
         next.is_none()
     }
 
-    async fn walk_mos(&self, at: Bookmark, txg: Txg, until: Nanos) -> Result<()> {
-        let scan = &self.scan;
-        let phys = scan.now.borrow().phys;
-        let root = self.uberblock.borrow().rootbp;
+    async fn walk_mos(&self, root: Blkptr, at: Bookmark, txg: Txg, until: Nanos) -> Result<()> {
+        let phys = self.now.borrow().phys;
         debug_assert_eq!(at.objset, 0);
         if !self.walk_tree(root, 0, (phys.min_txg, phys.max_txg), txg, until).await {
             return Ok(());
         }
         // Every dataset descends from $ORIGIN's snapshot; where there is none (old pools), from its
         // own first snapshot.
-        let dsl = self.dsl();
+        let dsl = self.stack.dsl();
         let origin = dsl.root().child("$ORIGIN").and_then(|d| d.head()).map_or(0, |o| o.phys().prev_snap_obj);
         if origin != 0 {
-            scan.queue(origin, 0);
+            self.queue(origin, 0);
             return Ok(());
         }
         for head in dsl.all() {
@@ -286,23 +272,22 @@ impl Pool {
                 (object, prev) = (prev, phys.prev_snap_obj);
             }
             if prev == 0 {
-                scan.queue(object, 0);
+                self.queue(object, 0);
             }
         }
         Ok(())
     }
 
     async fn dataset_record(&self, object: u64) -> Result<DslDatasetPhys> {
-        self.mos.hold(ObjectId(object)).await?.with_bonus(DslDatasetPhys::parse)
+        self.stack.mos.hold(ObjectId(object)).await?.with_bonus(DslDatasetPhys::parse)
     }
 
     /// Traverses a dataset: from its beginning, the blocks born after `min`, or from the bookmark.
     async fn walk_dataset(&self, ds: u64, min: Option<u64>, txg: Txg, until: Nanos) -> Result<()> {
-        let scan = &self.scan;
         let record = self.dataset_record(ds).await?;
         let is_snapshot = record.num_children != 0;
         {
-            let mut now = scan.now.borrow_mut();
+            let mut now = self.now.borrow_mut();
             if let Some(min) = min {
                 if is_snapshot && record.creation_txg <= min {
                     return Err(Error::corrupt(format!("dataset object {ds} is older than the one before it")));
@@ -316,7 +301,7 @@ impl Pool {
         if min.is_some() && !is_snapshot {
             self.walk_log(ds).await?;
         }
-        let phys = scan.now.borrow().phys;
+        let phys = self.now.borrow().phys;
         if phys.cur_min_txg < phys.max_txg
             && !record.bp.is_hole()
             && !self.walk_tree(record.bp, ds, (phys.cur_min_txg, phys.cur_max_txg), txg, until).await
@@ -324,7 +309,7 @@ impl Pool {
             return Ok(());
         }
         {
-            let mut now = scan.now.borrow_mut();
+            let mut now = self.now.borrow_mut();
             now.phys.bookmark = Bookmark { objset: NO_OBJSET, ..Bookmark::default() };
             if phys.flags & VISIT_AGAIN != 0 {
                 // It took the place of a destroyed snapshot; its own newer blocks are still to be
@@ -338,7 +323,7 @@ impl Pool {
             return Ok(());
         }
         if record.next_snap_obj != 0 {
-            scan.queue(record.next_snap_obj, record.creation_txg);
+            self.queue(record.next_snap_obj, record.creation_txg);
         }
         if record.num_children > 1 {
             self.queue_clones(ds, &record).await?;
@@ -350,32 +335,32 @@ impl Pool {
     /// read-only pool, of any log. Logs in use are rewritten all the time, and the log of a
     /// snapshot is its head's.
     async fn walk_log(&self, ds: u64) -> Result<()> {
-        let Some(head) = self.dsl().all().into_iter().find(|d| d.object.0 == ds) else { return Ok(()) };
+        let Some(head) = self.stack.dsl().all().into_iter().find(|d| d.object.0 == ds) else { return Ok(()) };
         let Ok(header) = head.zil_header().await else { return Ok(()) };
-        if header.log.is_hole() || header.claim_txg.0 == 0 && !self.readonly {
+        if header.log.is_hole() || header.claim_txg.0 == 0 && !self.stack.readonly {
             return Ok(());
         }
-        let blocks = zil::replay::blocks_of(self.zio(), &header).await?;
+        let blocks = zil::replay::blocks_of(self.stack.zio(), &header).await?;
         // Replayed meanwhile: the blocks do not belong to the log any more.
         if head.zil_header().await.ok() != Some(header) {
             return Ok(());
         }
-        let min = self.scan.now.borrow().phys.cur_min_txg;
+        let min = self.now.borrow().phys.cur_min_txg;
         for (n, bp) in (0..).zip(&blocks).filter(|(_, bp)| bp.birth() > min) {
-            self.scan.visit(&self.tree, bp, Bookmark { objset: ds, object: 0, level: LOG_LEVEL, blkid: n });
+            self.visit(&self.stack.tree, bp, Bookmark { objset: ds, object: 0, level: LOG_LEVEL, blkid: n });
         }
         Ok(())
     }
 
     async fn queue_clones(&self, ds: u64, record: &DslDatasetPhys) -> Result<()> {
         if record.next_clones_obj != 0 {
-            for entry in zap::list(&self.mos.hold(ObjectId(record.next_clones_obj)).await?).await? {
-                self.scan.queue(entry.value.as_u64().unwrap_or(0), record.creation_txg);
+            for entry in zap::list(&self.stack.mos.hold(ObjectId(record.next_clones_obj)).await?).await? {
+                self.queue(entry.value.as_u64().unwrap_or(0), record.creation_txg);
             }
             return Ok(());
         }
         // Pools without lists of clones: find clones by their origins.
-        for head in self.dsl().all().into_iter().filter(|h| h.dir().phys().origin_obj == ds) {
+        for head in self.stack.dsl().all().into_iter().filter(|h| h.dir().phys().origin_obj == ds) {
             let (mut object, mut prev) = (head.object.0, head.phys().prev_snap_obj);
             let mut last = u64::MAX;
             while prev != ds && prev != 0 {
@@ -386,7 +371,7 @@ impl Pool {
                 last = phys.creation_txg;
                 (object, prev) = (prev, phys.prev_snap_obj);
             }
-            self.scan.queue(object, record.creation_txg);
+            self.queue(object, record.creation_txg);
         }
         Ok(())
     }

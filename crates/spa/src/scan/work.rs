@@ -147,11 +147,11 @@ impl Scan {
         self.phase.set(Phase::Issue);
         let (scan, generation) = (self.clone(), self.generation.get());
         // The task ends when all is issued, the scan is stopped or the pool is closed.
-        let task = self.rt.spawn("scan", async move {
+        let task = self.stack.rt.spawn("scan", async move {
             scan.issue_all(generation).await;
             if scan.generation.get() == generation && scan.phase.get() == Phase::Issue && !scan.closed.get() {
                 scan.phase.set(Phase::Drained);
-                scan.txg.kick();
+                scan.stack.txg.kick();
             }
         });
         *self.task.borrow_mut() = Some(task);
@@ -167,13 +167,13 @@ impl Scan {
             }
             let mut workers = Vec::new();
             for (vdev, count) in vdevs {
-                let devices = self.zio.tree().top(vdev).map_or(1, |top| top.open_leaves().len().max(1));
+                let devices = self.stack.zio().tree().top(vdev).map_or(1, |top| top.open_leaves().len().max(1));
                 let limit = self.tunables.get().vdev_limit;
                 let window = limit.saturating_mul(devices as u64).min(TOP_BYTES.max(limit));
                 let room = Semaphore::new(window);
                 for _ in 0..WORKERS.min(count) {
                     let (scan, room) = (self.clone(), room.clone());
-                    workers.push(self.rt.spawn("scan_look", async move {
+                    workers.push(self.stack.rt.spawn("scan_look", async move {
                         scan.worker(generation, vdev, room, window).await;
                     }));
                 }
@@ -208,18 +208,18 @@ impl Scan {
 
     async fn issue(&self, generation: u64, entry: &Entry, alive: &Rc<Cell<bool>>) {
         let Entry { bp, dva, at } = entry;
-        self.rt.spend(rt::cost::SCAN_ISSUE).await;
+        self.stack.rt.spend(rt::cost::SCAN_ISSUE).await;
         let repair = || (alive.get() && self.repairs.get()).then_some(Prio::AsyncWrite);
         let is_log = at.level == LOG_LEVEL;
         let out = match is_log && is_log_block(bp) {
-            true => self.zio.scrub_with(bp, Prio::Scrub, &zil::block::verifier(bp), &repair).await,
-            false => self.zio.scrub_copy(bp, *dva, Prio::Scrub, &repair).await,
+            true => self.stack.zio().scrub_with(bp, Prio::Scrub, &zil::block::verifier(bp), &repair).await,
+            false => self.stack.zio().scrub_copy(bp, *dva, Prio::Scrub, &repair).await,
         };
         // The last block of a log was never written, and blocks without a completed commit may be
         // incomplete: that is no damage.
         let mut error = out.error.filter(|_| !is_log);
         if bp.is_gang() && *dva == bp.dva(0) && alive.get() && error.is_none() {
-            match self.zio.gang_pieces(bp, Prio::Scrub).await {
+            match self.stack.zio().gang_pieces(bp, Prio::Scrub).await {
                 // The header may have been freed meanwhile, and then be invalid.
                 Ok(pieces) if alive.get() && self.generation.get() == generation => {
                     pieces.iter().for_each(|piece| self.work.add(piece, *at));

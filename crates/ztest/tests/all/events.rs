@@ -41,7 +41,7 @@ fn events_tell_what_happened() {
         r.create().await?;
         let pool = r.pool();
         pool.set_event_sink(theirs.clone(), "pool_create");
-        pool.set_device_door(Rc::new(LabDoor(r.lab.clone())));
+        pool.devices().set_door(Rc::new(LabDoor(r.lab.clone())));
         for _ in 0..5 {
             r.step().await?;
         }
@@ -49,8 +49,8 @@ fn events_tell_what_happened() {
         assert_eq!(theirs.of("pool_create").len(), 1);
         assert!(theirs.of(".io").is_empty() && theirs.of("statechange").is_empty());
         let pause = Nanos::from_ms(200);
-        pool.start_scrub().await.map_err(text)?;
-        pool.wait_scan().await.map_err(text)?;
+        pool.scan().start_scrub().await.map_err(text)?;
+        pool.scan().wait().await.map_err(text)?;
         assert_eq!((theirs.of("scrub_start").len(), theirs.of("scrub_finish").len()), (1, 1));
         // Every write to one disk fails until it is given up.
         r.lab.disks[0].fault(Fault::FailSome { kind: Some(OpKind::Write), per_mille: 1000 });
@@ -73,21 +73,21 @@ fn events_tell_what_happened() {
             (1, Some(5), Some(7))
         );
         r.lab.disks[0].clear_faults();
-        pool.clear(None).await.map_err(text)?;
+        pool.devices().clear(None).await.map_err(text)?;
         pool.sync().await.map_err(text)?;
-        pool.wait_scan().await.map_err(text)?;
+        pool.scan().wait().await.map_err(text)?;
         assert_eq!(theirs.of("vdev_clear").len(), 1);
         assert_eq!((theirs.of("resilver_start").len(), theirs.of("resilver_finish").len()), (1, 1));
         let name = pool.tree().leaves()[1].guid().0.to_string();
-        pool.offline_device(&name, true).map_err(text)?;
+        pool.devices().offline(&name, true).map_err(text)?;
         pool.sync().await.map_err(text)?;
-        pool.bring_online(&name, false).await.map_err(text)?;
+        pool.devices().bring_online(&name, false).await.map_err(text)?;
         pool.sync().await.map_err(text)?;
         let states: Vec<_> = theirs.of("statechange").iter().map(|p| p.u64("vdev_state")).collect();
         // Its device is closed and opened anew on the way back.
         assert_eq!(states, [5, 7, 2, 4, 7].map(Some));
         assert_eq!(theirs.of("vdev_online").len(), 1);
-        pool.wait_scan().await.map_err(text)?;
+        pool.scan().wait().await.map_err(text)?;
         // The internal history and the events get the same entries.
         let history = theirs.of("history_event");
         let scans = history.iter().filter(|p| p.str("history_internal_name") == Some("scan done")).count();
@@ -117,8 +117,8 @@ fn wrong_contents_are_reported() {
         }
         pool.sync().await.map_err(text)?;
         r.lab.disks[0].fault(Fault::FlipOnRead { range: 4 << 20..64 << 20 });
-        pool.start_scrub().await.map_err(text)?;
-        pool.wait_scan().await.map_err(text)?;
+        pool.scan().start_scrub().await.map_err(text)?;
+        pool.scan().wait().await.map_err(text)?;
         r.lab.disks[0].clear_faults();
         r.lab.sim.rt().sleep(Nanos::from_ms(200)).await;
         let wrong = theirs.of("ereport.fs.zfs.checksum");

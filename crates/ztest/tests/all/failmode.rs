@@ -83,7 +83,7 @@ async fn suspended(lab: &Lab, layout: &Layout, mode: FailMode, fault: Fault) -> 
 
 async fn back(lab: &Lab, pool: &Rc<Pool>) {
     lab.disks.iter().for_each(|d| d.clear_faults());
-    pool.clear(None).await.expect("cleared");
+    pool.devices().clear(None).await.expect("cleared");
     pool.sync().await.expect("synced");
     assert!(pool.suspended().is_none());
     scan::wait(pool).await.expect("the resilver ends");
@@ -123,7 +123,7 @@ fn failmode_wait_blocks_until_clear() {
         lab.sim.block_on(async {
             let (pool, fs) = suspended(&lab, &layout, FailMode::Wait, Fault::Offline).await;
             // Clearing without disks changes nothing.
-            pool.clear(None).await.expect("cleared");
+            pool.devices().clear(None).await.expect("cleared");
             assert!(pool.rt().timeout(Nanos::from_secs(60), pool.sync()).await.is_none());
             assert!(pool.suspended().is_some());
             // A write, and a read of uncached data, wait.
@@ -247,7 +247,7 @@ fn a_commit_that_fails_is_repeated() {
             let ended = pool.rt().timeout(Nanos::from_secs(60), pool.sync()).await;
             assert!(ended.is_none() && pool.suspended().is_some(), "round {round}: {ended:?}");
             disk.clear_faults();
-            pool.clear(None).await.expect("cleared");
+            pool.devices().clear(None).await.expect("cleared");
             pool.sync().await.expect("synced");
         }
         for n in 0..2 {
@@ -266,7 +266,7 @@ fn devices_are_opened_again() {
     let lab = Rc::new(Lab::new(4206, &layout));
     lab.sim.block_on(async {
         let pool = lab.create(&layout, vec![("atime".into(), PropValue::Num(0))]).await.expect("created");
-        pool.set_device_door(Rc::new(LabDoor(lab.clone())));
+        pool.devices().set_door(Rc::new(LabDoor(lab.clone())));
         let fs = mount(&pool).await;
         write(&fs, 0).await.expect("written");
         for d in &lab.disks {
@@ -275,11 +275,11 @@ fn devices_are_opened_again() {
         assert!(pool.rt().timeout(Nanos::from_secs(60), pool.sync()).await.is_none());
         // One comes back, the other stays away.
         lab.disks[1].clear_faults();
-        pool.clear(None).await.expect("cleared");
+        pool.devices().clear(None).await.expect("cleared");
         pool.sync().await.expect("one side is enough");
         assert_eq!(read(&fs, 0).await.expect("readable"), content(0));
         lab.disks[0].clear_faults();
-        pool.bring_online("disk0.img", false).await.expect("online");
+        pool.devices().bring_online("disk0.img", false).await.expect("online");
         scan::wait(&pool).await.expect("resilvered");
         fs.unmount().await.expect("unmounted");
         scan::scrub_clean(&pool).await.expect("clean");
@@ -302,14 +302,14 @@ fn grown_devices_make_the_pool_grow() {
         let total = |pool: &Pool| pool.allocator().space(metaslab::ClassKind::Normal).total_raw;
         let before = total(&pool);
         lab.disks[0].grow(layout.devices[0] * 4);
-        pool.expand_all().await.expect("nothing to do");
+        pool.devices().expand_all().await.expect("nothing to do");
         assert_eq!(total(&pool), before, "one device is not enough");
         for (d, size) in lab.disks.iter().zip(&layout.devices).skip(1) {
             d.grow(size * 4);
         }
         let top = pool.tree().tops.borrow()[0].clone();
-        pool.expand_all().await.expect("grown");
-        assert_eq!(pool.expandable(&top), 0);
+        pool.devices().expand_all().await.expect("grown");
+        assert_eq!(pool.devices().expandable(&top), 0);
         assert!(total(&pool) > before * 3, "{} after {before}", total(&pool));
         // More than there was room for.
         for n in 1..(before >> 20) * 4 {
@@ -395,7 +395,7 @@ fn truncated_devices_are_noticed_and_brought_back() {
                 pool.export().await.expect("exported");
                 // With nothing in memory.
                 let pool = lab.import(false, layout.opts()).await.expect("imported");
-                pool.set_device_door(Rc::new(LabDoor(lab.clone())));
+                pool.devices().set_door(Rc::new(LabDoor(lab.clone())));
                 let fs = mount(&pool).await;
                 pool.sync().await.expect("synced");
                 let disk = &lab.disks[0];
@@ -416,11 +416,11 @@ fn truncated_devices_are_noticed_and_brought_back() {
                 pool.rt().sleep(Nanos::from_secs(30)).await;
                 assert!(is_known(), "{what}");
                 if !grows {
-                    pool.clear(None).await.expect("the others are enough");
+                    pool.devices().clear(None).await.expect("the others are enough");
                     assert!(is_known(), "{what}: it is too short to be taken back");
                     disk.restore(&held);
                 }
-                pool.clear(None).await.expect("cleared");
+                pool.devices().clear(None).await.expect("cleared");
                 scan::wait(&pool).await.expect("resilvered");
                 assert!(!is_known(), "{what}");
                 fs.unmount().await.expect("unmounted");

@@ -70,7 +70,7 @@ fn the_last_device_makes_a_vdev_grow() {
         let lab = Rc::new(Lab::new(seed, &layout));
         lab.sim.block_on(async {
             let pool = lab.create(&layout, Vec::new()).await.expect("created");
-            pool.set_device_door(Rc::new(LabDoor(lab.clone())));
+            pool.devices().set_door(Rc::new(LabDoor(lab.clone())));
             let fs = mount(&pool).await;
             fill(&fs, 0..3).await;
             pool.sync().await.expect("synced");
@@ -78,7 +78,7 @@ fn the_last_device_makes_a_vdev_grow() {
             let count = SHAPES.iter().find(|s| s.name == shape).expect("known").groups[0].2;
             for (n, disk) in lab.disks.iter().enumerate() {
                 disk.grow(3 * small);
-                pool.bring_online(&format!("disk{n}.img"), true).await.expect("online");
+                pool.devices().bring_online(&format!("disk{n}.img"), true).await.expect("online");
                 if n + 1 < count {
                     assert_eq!(total(&pool), before, "{shape}: {n} devices are not enough");
                 }
@@ -135,8 +135,8 @@ fn devices_grow_between_imports() {
         zdb(&lab.images(), &format!("growth-not-{shape}"));
         lab.sim.block_on(async {
             let pool = lab.import(false, layout.opts()).await.expect("imported");
-            assert!(pool.expandable(&pool.tree().tops.borrow()[0]) > 0);
-            pool.expand_all().await.expect("grown");
+            assert!(pool.devices().expandable(&pool.tree().tops.borrow()[0]) > 0);
+            pool.devices().expand_all().await.expect("grown");
             assert!(total(&pool) > before, "{} after {before}", total(&pool));
             let fs = mount(&pool).await;
             let files = overfill(&pool, &fs, 12, before).await;
@@ -177,7 +177,7 @@ fn power_cuts_while_a_vdev_grows() {
                 disk.start_log();
             }
             let before = total(&pool);
-            pool.expand_all().await.expect("grown");
+            pool.devices().expand_all().await.expect("grown");
             overfill(&pool, &fs, many, before).await;
             assert!(total(&pool) > before);
             (before, many)
@@ -212,7 +212,7 @@ fn power_cuts_while_a_vdev_grows() {
                 let fs = mount(&pool).await;
                 check(&fs, 0..3).await;
                 check(&fs, committed - 3..committed).await;
-                pool.expand_all().await.unwrap_or_else(|e| panic!("{}: {e}", at("growing")));
+                pool.devices().expand_all().await.unwrap_or_else(|e| panic!("{}: {e}", at("growing")));
                 assert!(total(&pool) > before, "{}", at("grown"));
                 fill(&fs, 1000..1003).await;
                 fs.unmount().await.expect("unmounted");

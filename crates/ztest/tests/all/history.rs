@@ -65,7 +65,7 @@ fn events_are_recorded() {
         dsl.rollback(&fs("a@t")).await.expect("rolled back");
         dsl.inherit(&fs("a"), "compression").await.expect("inherited");
         scan::scrub_clean(&pool).await.expect("clean");
-        pool.detach_device("disk1.img").await.expect("detached");
+        pool.devices().detach("disk1.img").await.expect("detached");
         dsl.destroy_fs(&fs("d")).await.expect("gone");
         pool.export().await.expect("exported");
         lab.away.borrow_mut().push(1);

@@ -118,8 +118,8 @@ fn an_exported_pool_lets_go_of_its_devices() {
         fs.write(file, 0, vec![bdev::Buf::zeroed(1 << 20).freeze()], true).await.unwrap();
         fs.unmount().await.unwrap();
         drop(fs);
-        pool.start_scrub().await.unwrap();
-        pool.wait_scan().await.unwrap();
+        pool.scan().start_scrub().await.unwrap();
+        pool.scan().wait().await.unwrap();
         pool.export().await.unwrap();
         let leaves: Vec<_> = pool.tree().leaves().iter().map(Rc::downgrade).collect();
         drop(pool);

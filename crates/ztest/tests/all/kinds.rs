@@ -133,7 +133,7 @@ fn a_scrub_mends_blocks_of_every_kind() {
         pool.dsl().set_freed_per_txg(1);
         let s = scan::scrub(&pool).await.unwrap();
         assert!(s.phys.errors == 0 && s.phys.processed > 1 << 20, "{s:?}");
-        assert!(pool.damaged_blocks().await.unwrap().is_empty());
+        assert!(pool.scan().damaged_blocks().await.unwrap().is_empty());
         let header = pool.dsl().find("lab/fs").unwrap().zil_header().await.unwrap();
         let logs = zil::replay::blocks_of(pool.zio(), &header).await.unwrap();
         pool.sync().await.unwrap();

@@ -56,10 +56,10 @@ fn stale_disks_are_recognised() {
     reborn(&mut r, images, 2);
     drive(&mut r, async |r: &mut Runner| {
         let pool = r.lab.import(false, r.layout.opts()).await.map_err(|e| e.to_string())?;
-        pool.wait_scan().await.map_err(|e| e.to_string())?;
+        pool.scan().wait().await.map_err(|e| e.to_string())?;
         assert!(pool.tree().leaves().iter().all(|l| l.condition.missing().is_empty()));
         // Now it has everything: the other one can go.
-        pool.offline_device("disk0.img", true).map_err(|e| e.to_string())?;
+        pool.devices().offline("disk0.img", true).map_err(|e| e.to_string())?;
         r.pool = Some(pool);
         r.compare().await?;
         r.export().await
@@ -95,8 +95,8 @@ fn disks_are_known_by_their_labels() {
         let import = spa::ImportOpts { force: true, ..spa::ImportOpts::default() };
         let pool = spa::Pool::import(r.lab.sim.rt(), ours, import, r.layout.opts()).await.map_err(|e| e.to_string())?;
         assert_eq!(pool.tree().health(), Health::Degraded);
-        pool.set_device_door(Rc::new(LabDoor(r.lab.clone())));
-        let error = pool.bring_online("disk1.img", false).await;
+        pool.devices().set_door(Rc::new(LabDoor(r.lab.clone())));
+        let error = pool.devices().bring_online("disk1.img", false).await;
         let text = error.expect_err("it is another pool's").to_string();
         assert!(text.contains("belongs to the pool") || text.contains("no such device"), "{text}");
         r.pool = Some(pool);
@@ -116,7 +116,7 @@ fn a_hot_spare_stands_in() {
     drive(&mut r, async |r: &mut Runner| {
         r.create().await?;
         let pool = r.pool();
-        pool.set_device_door(Rc::new(LabDoor(r.lab.clone())));
+        pool.devices().set_door(Rc::new(LabDoor(r.lab.clone())));
         for _ in 0..5 {
             r.step().await?;
         }
@@ -162,10 +162,10 @@ fn worn_disks_are_faulted() {
         r.compare().await?;
         r.lab.disks[0].clear_faults();
         let name = pool.tree().leaves()[0].guid().0.to_string();
-        pool.bring_online(&name, false).await.map_err(|e| e.to_string())?;
+        pool.devices().bring_online(&name, false).await.map_err(|e| e.to_string())?;
         let leaf = pool.tree().leaves()[0].clone();
         assert_eq!(leaf.condition.health(), Health::Online);
-        assert!(pool.offline_device("disk1.img", false).is_err() != leaf.condition.missing().is_empty());
+        assert!(pool.devices().offline("disk1.img", false).is_err() != leaf.condition.missing().is_empty());
         for _ in 0..5 {
             r.step().await?;
         }
@@ -192,7 +192,7 @@ impl spa::EventSink for Watch {
 
 /// The condition of `zpool wait -t resilver`.
 fn is_under_way(pool: &spa::Pool) -> bool {
-    pool.scan_status().phys.state == ScanState::Scanning || pool.is_resilver_pending()
+    pool.scan().status().phys.state == ScanState::Scanning || pool.scan().is_resilver_pending()
 }
 
 /// From the request to the moment when nothing is missed any more: without a gap in which a waiter
@@ -208,16 +208,16 @@ fn a_resilver_is_under_way_until_it_is_over() {
             let watch: Rc<Watch> = Rc::default();
             *watch.pool.borrow_mut() = Rc::downgrade(&pool);
             pool.set_event_sink(watch.clone(), "pool_create");
-            pool.offline_device("disk0.img", true).map_err(text)?;
+            pool.devices().offline("disk0.img", true).map_err(text)?;
             for _ in 0..10 {
                 r.step().await?;
             }
             pool.sync().await.map_err(text)?;
-            pool.online_device("disk0.img").map_err(text)?;
+            pool.devices().online("disk0.img").map_err(text)?;
             while is_under_way(&pool) {
                 r.lab.sim.rt().sleep(Nanos(777)).await;
             }
-            assert_eq!(pool.scan_status().phys.state, ScanState::Finished, "seed {seed}");
+            assert_eq!(pool.scan().status().phys.state, ScanState::Finished, "seed {seed}");
             assert!(
                 pool.tree().leaves().iter().all(|l| l.condition.missing().is_empty()),
                 "seed {seed}: something is missed"

@@ -91,27 +91,27 @@ fn shared_blocks_that_move_are_brought_back() {
         let lab = Rc::new(Lab::new(seed, &layout));
         lab.sim.block_on(async {
             let pool = lab.create(&layout, vec![("dedup".into(), PropValue::Num(1))]).await.unwrap();
-            pool.set_device_door(Rc::new(LabDoor(lab.clone())));
+            pool.devices().set_door(Rc::new(LabDoor(lab.clone())));
             for fs in ["lab/early", "lab/late"] {
                 pool.dsl().create_fs(fs, Vec::new(), ztest::lab::new_fs(&lab.sim)).await.unwrap();
             }
             pool.sync().await.unwrap();
-            pool.offline_device("disk1.img", false).unwrap();
+            pool.devices().offline("disk1.img", false).unwrap();
             pool.sync().await.unwrap();
             put(&pool, "lab/late", "much", 1, 200).await;
             put(&pool, "lab/late", "tail", 2, 20).await;
             pool.sync().await.unwrap();
             // A few blocks in each round.
-            pool.set_scan_memory(6 << 10);
-            pool.bring_online("disk1.img", false).await.unwrap();
+            pool.scan().set_memory(6 << 10);
+            pool.devices().bring_online("disk1.img", false).await.unwrap();
             let late = pool.dsl().find("lab/late").unwrap().object.0;
             let walks_late = |s: &ScanStatus| {
                 s.phys.func == ScanFunc::Resilver
                     && s.phys.state == ScanState::Scanning
                     && s.phys.bookmark.objset == late
             };
-            while !walks_late(&pool.scan_status()) {
-                assert!(pool.scan_status().phys.state != ScanState::Finished, "the resilver was too fast");
+            while !walks_late(&pool.scan().status()) {
+                assert!(pool.scan().status().phys.state != ScanState::Finished, "the resilver was too fast");
                 pool.sync().await.unwrap();
             }
             put(&pool, to, "moved", 2, 20).await;
@@ -120,9 +120,9 @@ fn shared_blocks_that_move_are_brought_back() {
             fs.unmount().await.unwrap();
             pool.sync().await.unwrap();
             assert!(pool.zio().stats().deduped >= 20, "{:?}", pool.zio().stats());
-            let place = pool.scan_status();
+            let place = pool.scan().status();
             assert!(walks_late(&place) && place.phys.bookmark.object != 0, "{to}: the walk is elsewhere: {place:?}");
-            pool.set_scan_memory(1 << 20);
+            pool.scan().set_memory(1 << 20);
             let s = ztest::scan::wait(&pool).await.unwrap();
             assert_eq!((s.phys.state, s.phys.errors), (ScanState::Finished, 0));
             pool.export().await.unwrap();
@@ -154,17 +154,17 @@ fn a_resilver_waits_for_what_is_being_freed() {
     let lab = Rc::new(Lab::new(3310, &layout));
     lab.sim.block_on(async {
         let pool = lab.create(&layout, Vec::new()).await.unwrap();
-        pool.set_device_door(Rc::new(LabDoor(lab.clone())));
+        pool.devices().set_door(Rc::new(LabDoor(lab.clone())));
         pool.dsl().create_fs("lab/gone", Vec::new(), ztest::lab::new_fs(&lab.sim)).await.unwrap();
         pool.sync().await.unwrap();
-        pool.offline_device("disk1.img", false).unwrap();
+        pool.devices().offline("disk1.img", false).unwrap();
         pool.sync().await.unwrap();
         put(&pool, "lab/gone", "much", 1, 200).await;
         pool.sync().await.unwrap();
         pool.dsl().set_freed_per_txg(10);
         pool.dsl().destroy_fs("lab/gone").await.unwrap();
         pool.sync().await.unwrap();
-        pool.bring_online("disk1.img", false).await.unwrap();
+        pool.devices().bring_online("disk1.img", false).await.unwrap();
         assert!(pool.dsl().freeing() > 0, "it was freed too fast");
         ztest::scan::wait(&pool).await.unwrap();
         assert_eq!(pool.dsl().freeing(), 0);

@@ -8,7 +8,7 @@ use ztest::lab::{Lab, Layout, SHAPES};
 
 fn percent(pool: &Pool, kind: WorkKind) -> (WorkState, u64) {
     let guid = pool.tree().leaves()[0].guid();
-    pool.leaf_work(guid, kind).map_or((WorkState::None, 0), |w| (w.state(), w.percent()))
+    pool.devices().works().get(guid, kind).map_or((WorkState::None, 0), |w| (w.state(), w.percent()))
 }
 
 #[test]
@@ -21,7 +21,7 @@ fn works_go_on_after_an_import() {
         let lab = Lab::new(seed, &layout);
         lab.sim.block_on(async {
             let pool = lab.create(&layout, Vec::new()).await.expect("created");
-            pool.change_leaf_work(kind, WorkCommand::Start, &[]).await.expect("begun");
+            pool.devices().works().change(kind, WorkCommand::Start, &[]).await.expect("begun");
             while percent(&pool, kind).1 < 20 {
                 pool.rt().sleep(Nanos::from_us(100)).await;
             }
@@ -30,15 +30,15 @@ fn works_go_on_after_an_import() {
             let (state, at) = percent(&pool, kind);
             assert!(state == WorkState::Active && (20..100).contains(&at), "{kind:?}: {state:?}, {at} %");
             // Suspended work stays so over an import, and goes on when resumed.
-            pool.change_leaf_work(kind, WorkCommand::Suspend, &[]).await.expect("suspended");
+            pool.devices().works().change(kind, WorkCommand::Suspend, &[]).await.expect("suspended");
             let (_, at) = percent(&pool, kind);
             pool.export().await.expect("exported");
             let pool = lab.import(false, layout.opts()).await.expect("imported");
             pool.rt().sleep(Nanos::from_secs(10)).await;
             assert_eq!(percent(&pool, kind), (WorkState::Suspended, at), "{kind:?}");
-            pool.change_leaf_work(kind, WorkCommand::Start, &[]).await.expect("begun again");
+            pool.devices().works().change(kind, WorkCommand::Start, &[]).await.expect("begun again");
             assert!(percent(&pool, kind).1 >= at);
-            pool.wait_leaf_work(kind).await.expect("ends");
+            pool.devices().works().wait(kind).await.expect("ends");
             assert_eq!(percent(&pool, kind), (WorkState::Complete, 100));
             pool.export().await.expect("exported");
         });

@@ -209,7 +209,7 @@ fn a_log_on_a_lost_device_is_given_up() {
             lab.away.borrow_mut().clear();
             let pool = lab.import(false, layout.opts()).await.expect("with the device");
             // By its DTL the device missed writes.
-            pool.wait_scan().await.expect("resilvered");
+            pool.scan().wait().await.expect("resilvered");
             ztest::scan::scrub_clean(&pool).await.expect("clean");
             pool.export().await.expect("exported");
         });
@@ -255,7 +255,7 @@ fn a_log_device_is_removed_under_load() {
         while pool.allocator().in_use(log) == 0 {
             pool.rt().sleep(base::Nanos::from_ms(10)).await;
         }
-        pool.remove_device("mirror-1").await.expect("removed");
+        pool.devices().remove("mirror-1").await.expect("removed");
         assert!(!pool.tree().tops.borrow().iter().any(|t| t.is_log));
         pool.rt().sleep(base::Nanos::from_secs(1)).await;
         ends.set(true);

@@ -1,0 +1,151 @@
+//! Devices with errors: faulted or degraded, probed, removed, replaced by a hot spare.
+//!
+//! A leaf counts its errors; ten of a kind within ten minutes are too many, as for zed: failed
+//! operations make it *faulted*, wrong contents *degraded*. A device without a replica is degraded
+//! only, never faulted. After a failed operation the device is probed; one that cannot read its
+//! labels is removed. A hot spare, if there is one, replaces a removed or faulted device.
+
+use base::{ErrorKind, Guid};
+use rt::trace::FaultKind;
+use vdev::{FaultCause, Health, MirrorRole, VdevKind};
+
+use super::Devices;
+use super::attach::NewDevice;
+use super::find::in_tree;
+use super::presence::REASON_BYTES;
+
+impl Devices {
+    /// Faults or degrades leaves with too many errors, at the beginning of the sync of a txg. True
+    /// if a device was faulted.
+    fn apply_error_limits(&self) -> bool {
+        let mut lost = false;
+        let tops = self.stack.tree.tops.borrow().clone();
+        for top in tops {
+            for leaf in top.open_leaves() {
+                let Some(cause) = leaf.condition.take_fault() else { continue };
+                let guid = leaf.guid();
+                let needed = !top.kind().outage(Some(guid)).is_empty();
+                let health = match cause {
+                    FaultCause::Io if !needed => Health::Faulted,
+                    _ => Health::Degraded,
+                };
+                if leaf.condition.health() == health {
+                    continue;
+                }
+                if health == Health::Faulted {
+                    self.change_health(&leaf.condition, health);
+                    lost = true;
+                } else {
+                    leaf.condition.set_health(health);
+                }
+                top.update_config(|c| {
+                    if let Some(c) = c.find_mut(guid) {
+                        (c.faulted, c.degraded) = (health == Health::Faulted, health == Health::Degraded);
+                        c.aux_state = Some("err_exceeded".into());
+                    }
+                });
+                self.config.mark_dirty();
+            }
+        }
+        lost
+    }
+
+    /// Whether operations failed on any device since the last call.
+    fn take_suspects(&self) -> bool {
+        // Visit every leaf, so that each flag is cleared.
+        self.stack
+            .tree
+            .leaves()
+            .iter()
+            .filter(|l| l.condition.take_probe_wanted() && l.condition.health().is_open())
+            .count()
+            > 0
+    }
+
+    /// Acts on device errors, at the beginning of the sync of a txg. A task probes the devices.
+    pub(super) fn check_errors(&self) {
+        let lost = self.apply_error_limits();
+        let suspects = self.take_suspects();
+        self.events.post_states();
+        if !lost && !suspects {
+            return;
+        }
+        let Some(me) = self.me.upgrade() else { return };
+        self.stack.rt.spawn("device_watch", async move {
+            if suspects {
+                me.probe_devices().await;
+            }
+            me.activate_spares().await;
+        });
+    }
+
+    /// Probes the devices with errors: those that do not answer are removed.
+    async fn probe_devices(&self) {
+        let tops = self.stack.tree.tops.borrow().clone();
+        for top in tops {
+            for leaf in top.open_leaves() {
+                if leaf.errors().read + leaf.errors().write == 0 {
+                    continue;
+                }
+                let gone = !leaf.probe().await;
+                if gone && top.kind().outage(Some(leaf.guid())).is_empty() {
+                    leaf.trace_fault(FaultKind::Probe, 0, false, 0, 0);
+                    if let Err(e) = bdev::read(&*leaf.dev, 0, REASON_BYTES).await {
+                        self.events.note_reason(leaf.guid(), &e);
+                    }
+                    self.change_health(&leaf.condition, Health::Removed);
+                    let guid = leaf.guid();
+                    top.update_config(|c| {
+                        if let Some(c) = c.find_mut(guid) {
+                            c.removed = true;
+                        }
+                    });
+                    self.config.mark_dirty();
+                }
+            }
+        }
+    }
+
+    /// Attaches a hot spare for every device that is gone or faulted and has none.
+    async fn activate_spares(&self) {
+        for (target, draid, path) in self.leaves_without_spare() {
+            let aux = self.aux.get();
+            // Prefer the distributed spare of its own draid, which resilvers fastest.
+            let mut spares: Vec<_> = aux.spares.iter().filter(|s| !in_tree(&self.stack.tree, s.guid)).collect();
+            spares.sort_by_key(|s| s.dspare_top_guid.is_none() || s.dspare_top_guid != draid);
+            for spare in spares {
+                let name = spare.guid.0.to_string();
+                match self.replace(&target.0.to_string(), NewDevice::Spare(name), None).await {
+                    Ok(()) => {
+                        self.events.post_vdev("vdev_spare", spare.guid);
+                        let spare = spare.path.clone().unwrap_or_default();
+                        self.notices.push(format!("the hot spare '{spare}' stands in for '{path}'"));
+                        break;
+                    }
+                    Err(e) if e.kind() == ErrorKind::Interrupted || e.kind() == ErrorKind::Suspended => return,
+                    // Too small, in use by another pool, or absent: try the next one.
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+
+    /// Leaves that are gone or faulted and have no spare: guid, guid of their draid, path.
+    fn leaves_without_spare(&self) -> Vec<(Guid, Option<Guid>, String)> {
+        let mut out = Vec::new();
+        for top in self.stack.tree.tops.borrow().iter().filter(|t| !t.is_log && t.is_usable()) {
+            let kind = top.kind();
+            let draid = matches!(kind, VdevKind::Draid(_)).then(|| top.guid());
+            for (guid, condition) in kind.conditions() {
+                let gone = matches!(condition.health(), Health::Faulted | Health::Removed | Health::Unavail);
+                let covered = kind.parent_of(guid).and_then(|p| p.role());
+                let covered = matches!(covered, Some(MirrorRole::Spare | MirrorRole::Replacing));
+                if gone && !covered && matches!(kind.find(guid), Some(VdevKind::Leaf(_) | VdevKind::Absent(_))) {
+                    let path = top.config_ref().find(guid).and_then(|c| c.path.clone()).unwrap_or_default();
+                    out.push((guid, draid, path));
+                }
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,75 @@
+//! The objects of vdevs in the MOS (format page 06 section 1): ZAPs with the list of them, metaslab
+//! arrays, dirty time logs.
+
+use std::rc::Rc;
+
+use base::{Guid, ObjectId, Result};
+use dmu::{Dnode, ObjSpec, Objset, Tx, zap};
+use ondisk::object_type::ObjectType;
+use ondisk::vdev_config::VdevConfig;
+use vdev::Top;
+
+use crate::commit::space_map::free_space_map;
+use crate::stack::{BIAS_KEY, Stack};
+
+/// Entry of the MOS directory: the list of all ZAPs of vdevs.
+pub(crate) const ZAP_MAP: &[u8] = b"com.delphix:vdev_zap_map";
+
+/// The list of the ZAPs of all vdevs, if the pool has them.
+pub(crate) async fn zap_map(stack: &Stack) -> Result<Option<Dnode>> {
+    match zap::lookup_u64(&stack.directory, ZAP_MAP).await? {
+        Some(object) => Ok(Some(stack.mos.hold(ObjectId(object)).await?)),
+        None => Ok(None),
+    }
+}
+
+/// Frees the objects of a leaf that left the tree: its ZAP, its dirty time log.
+pub(crate) async fn free_leaf_objects(stack: &Stack, config: &VdevConfig, tx: &Tx) -> Result<()> {
+    if let Some(object) = config.zap_leaf.filter(|o| o.0 != 0) {
+        free_vdev_zap(stack, object, tx).await?;
+    }
+    if let Some(object) = config.dtl.filter(|o| o.0 != 0) {
+        free_space_map(&stack.mos, &stack.features, object, tx).await?;
+    }
+    Ok(())
+}
+
+/// Frees a vdev's ZAP.
+pub(crate) async fn free_vdev_zap(stack: &Stack, object: ObjectId, tx: &Tx) -> Result<()> {
+    if let Some(map) = zap_map(stack).await? {
+        zap::remove_int(&map, object.0, tx).await?;
+    }
+    stack.mos.free(object, tx).await
+}
+
+/// Creates the metaslab array of a new top-level vdev, and a ZAP for every vdev in it if `map`, the
+/// list of them, exists (format page 06 section 1).
+pub(crate) async fn create_top_objects(mos: &Objset, map: Option<&Dnode>, top: &Rc<Top>, tx: &Tx) -> Result<()> {
+    let array = mos.alloc(ObjSpec::new(ObjectType::OBJECT_ARRAY, 512), tx).await?.object();
+    let mut config = top.config();
+    // On disk the bias is in the ZAP alone.
+    let bias = config.alloc_bias.take();
+    if let Some(map) = map {
+        let guids: Vec<Guid> = config.leaves().map(|l| l.guid).collect();
+        for guid in guids {
+            let object = create_vdev_zap(mos, map, tx).await?.object();
+            config.find_mut(guid).expect("its own leaves").zap_leaf = Some(object);
+        }
+        let own = create_vdev_zap(mos, map, tx).await?;
+        if let Some(bias) = bias {
+            zap::add_text(&own, BIAS_KEY, &bias, tx).await?;
+        }
+        config.zap_top = Some(own.object());
+    }
+    config.metaslab_array = Some(array);
+    top.ms_array.set(array);
+    top.update_config(|c| *c = config);
+    Ok(())
+}
+
+/// Creates a ZAP for a vdev and adds it to the list of them.
+pub(crate) async fn create_vdev_zap(mos: &Objset, map: &Dnode, tx: &Tx) -> Result<Dnode> {
+    let dn = zap::create(mos, ObjectType::OTN_ZAP_METADATA, 0, tx).await?;
+    zap::add_int(map, dn.object().0, dn.object().0, tx).await?;
+    Ok(dn)
+}
