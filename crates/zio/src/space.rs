@@ -40,10 +40,10 @@ pub trait Space {
 
 impl Space for Allocator {
     fn try_alloc(&self, class: ClassKind, psize: u64, txg: Txg, avoid: &[Dva]) -> Result<Option<Dva>> {
-        self.try_alloc(class, psize, txg, avoid, None)
+        Allocator::try_alloc(self, class, psize, txg, avoid)
     }
     fn alloc<'a>(&'a self, class: ClassKind, psize: u64, txg: Txg, avoid: &'a [Dva]) -> LBF<'a, Result<Dva>> {
-        Box::pin(self.alloc(class, psize, txg, avoid, None))
+        Box::pin(Allocator::alloc(self, class, psize, txg, avoid))
     }
     fn unalloc(&self, dva: Dva, txg: Txg) -> Result<()> {
         self.unalloc(dva, txg)

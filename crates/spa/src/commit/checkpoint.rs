@@ -134,6 +134,14 @@ impl Checkpoint {
         self.txg.get().map(|_| (self.time.get(), self.maps.borrow().values().map(|m| m.held).sum()))
     }
 
+    /// An error if the pool has one: its devices cannot be changed.
+    pub(crate) fn check_none(&self) -> Result<()> {
+        match self.info() {
+            Some(_) => Err(Error::new(ErrorKind::Busy, "pool has a checkpoint: 'zpool checkpoint -d' gives it up")),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn discarding(&self) -> Option<u64> {
         self.is_discarding().then(|| self.maps.borrow().values().map(|m| m.held).sum())
     }

@@ -13,6 +13,7 @@ use ondisk::bytes::le64;
 use ondisk::label::{MosConfig, PoolState};
 use ondisk::nvlist::NvList;
 use ondisk::object_type::ObjectType;
+use ondisk::vdev_config::VdevConfig;
 use vdev::Top;
 
 use crate::stack::Stack;
@@ -119,6 +120,17 @@ impl Config {
     /// The label of a leaf of the tree with txg 0, which no import takes.
     pub(crate) fn blank_label(&self, top: &Top, guid: Guid) -> Option<NvList> {
         self.at(Txg(0)).label_for(top.id.0 as usize, guid).map(|l| l.to_nvlist())
+    }
+
+    /// The label with txg 0 of a leaf, for a top-level vdev with the configuration `tree`.
+    pub(crate) fn label_in(&self, top: &Top, tree: &VdevConfig, guid: Guid) -> Result<NvList> {
+        let mut config = self.at(Txg(0));
+        let at = top.id.0 as usize;
+        if let Some(place) = config.vdev_tree.children.get_mut(at) {
+            *place = tree.clone();
+        }
+        let label = config.label_for(at, guid);
+        label.map(|l| l.to_nvlist()).ok_or_else(|| Error::corrupt("the new device is not in the configuration"))
     }
 }
 

@@ -8,10 +8,11 @@ use dmu::Tx;
 use metaslab::{MsSummary, RangeTree};
 use ondisk::feature::FeatureId;
 use ondisk::vdev_config::VdevConfig;
-use vdev::Top;
 use vdev::labels::init_labels;
+use vdev::{Top, VdevTree};
 
 use super::Devices;
+use crate::commit::config::Config;
 use crate::commit::store::Geometry;
 use crate::devices::aux::AuxDevices;
 use crate::devices::layout::{Layout, make_top};
@@ -25,7 +26,7 @@ impl Devices {
         let _admin = self.begin_change().await?;
         self.check_addition(&layout)?;
         let maker = self.leaf_maker()?;
-        let mut ids = self.free_ids();
+        let mut ids = free_ids(&self.stack.tree);
         let mut tops = Vec::new();
         for group in &layout.groups {
             let id = ids.next().expect("there is always one more");
@@ -40,7 +41,7 @@ impl Devices {
             tops.push(top);
         }
         let aux = AuxDevices::of_new(&self.stack.rt, &layout, &tops);
-        self.label_new_tops(&tops).await?;
+        label_new_tops(&self.config, &tops).await?;
         aux.write_labels(&layout).await?;
         let counts: Vec<(FeatureId, i64)> =
             layout.features().into_iter().map(|id| (id, layout.feature_count(id))).collect();
@@ -87,36 +88,6 @@ impl Devices {
         Ok(())
     }
 
-    /// Ids for new top-level vdevs: those of holes, then new ones.
-    fn free_ids(&self) -> impl Iterator<Item = u32> + use<> {
-        let tops = self.stack.tree.tops.borrow();
-        let holes: Vec<u32> = tops.iter().filter(|t| t.is_hole()).map(|t| t.id.0).collect();
-        holes.into_iter().chain(tops.len() as u32..)
-    }
-
-    /// Writes labels with txg 0 and empty uberblock rings to the devices of new vdevs.
-    async fn label_new_tops(&self, tops: &[Rc<Top>]) -> Result<()> {
-        let mut config = self.config.full();
-        config.txg = base::Txg(0);
-        for top in tops {
-            let at = top.id.0 as usize;
-            let children = &mut config.vdev_tree.children;
-            if at < children.len() {
-                children[at] = top.config();
-            } else {
-                children.push(top.config());
-            }
-        }
-        config.vdev_children = Some(config.vdev_tree.children.len() as u64);
-        for top in tops {
-            for leaf in top.leaves() {
-                let label = config.label_for(top.id.0 as usize, leaf.guid()).expect("the configuration has it");
-                init_labels(&*leaf.dev, &label.to_nvlist()).await?;
-            }
-        }
-        Ok(())
-    }
-
     /// Puts a new top-level vdev into the tree and its space into the allocator.
     async fn insert_top(&self, top: &Rc<Top>, tx: &Tx) -> Result<()> {
         fn born(c: &mut VdevConfig, txg: base::Txg) {
@@ -147,4 +118,33 @@ impl Devices {
         self.config.mark_dirty();
         Ok(())
     }
+}
+
+/// Ids for new top-level vdevs: those of holes, then new ones.
+fn free_ids(tree: &VdevTree) -> impl Iterator<Item = u32> + use<> {
+    let tops = tree.tops.borrow();
+    let holes: Vec<u32> = tops.iter().filter(|t| t.is_hole()).map(|t| t.id.0).collect();
+    holes.into_iter().chain(tops.len() as u32..)
+}
+
+/// Writes labels with txg 0 and empty uberblock rings to the devices of new vdevs.
+async fn label_new_tops(config: &Config, tops: &[Rc<Top>]) -> Result<()> {
+    let mut config = config.at(base::Txg(0));
+    for top in tops {
+        let at = top.id.0 as usize;
+        let children = &mut config.vdev_tree.children;
+        if at < children.len() {
+            children[at] = top.config();
+        } else {
+            children.push(top.config());
+        }
+    }
+    config.vdev_children = Some(config.vdev_tree.children.len() as u64);
+    for top in tops {
+        for leaf in top.leaves() {
+            let label = config.label_for(top.id.0 as usize, leaf.guid()).expect("the configuration has it");
+            init_labels(&*leaf.dev, &label.to_nvlist()).await?;
+        }
+    }
+    Ok(())
 }

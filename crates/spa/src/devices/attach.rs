@@ -9,7 +9,6 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, Guid, Result, TXG_CONCURRENT, Txg};
 use ondisk::label::DeviceLabel;
-use ondisk::nvlist::NvList;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use vdev::labels::{init_labels, read_labels};
 use vdev::reshape::{Shape, attach, min_asize};
@@ -17,7 +16,7 @@ use vdev::{Absent, Dspare, Health, MirrorRole, Top, VdevKind, leaf_asize};
 
 use super::find::in_tree;
 use super::objects::{create_vdev_zap, free_vdev_zap, zap_map};
-use super::{Devices, misses_all, spare_label};
+use super::{Devices, misses_all, restore_path, spare_label};
 use crate::devices::layout::{DEVICE_SIZE_MIN, DevSpec, ashift_for, leaf_config};
 
 /// A device to attach.
@@ -66,13 +65,13 @@ impl Devices {
     }
 
     async fn attach_as(&self, target: &str, new: NewDevice, replacing: bool, ashift: Option<u8>) -> Result<()> {
-        self.check_no_checkpoint()?;
+        self.checkpoint.check_none()?;
         let (top, guid) = self.find(target)?;
         let (role, new_leaf) = self.plan_attach(&top, guid, new, replacing, ashift).await?;
         let parent = self.stack.rt.new_guid();
         if let NewKind::Device(d) = &new_leaf.kind {
-            let shape = attach(&top.shape(), guid, role, parent, self.preview(&new_leaf))?;
-            let label = self.label_of(&top, &shape.config, new_leaf.config.guid)?;
+            let shape = attach(&top.shape(), guid, role, parent, preview(&new_leaf))?;
+            let label = self.config.label_in(&top, &shape.config, new_leaf.config.guid)?;
             init_labels(&*d.dev, &label).await?;
         }
         let (maker, id) = (self.leaf_maker()?, top.id);
@@ -147,14 +146,7 @@ impl Devices {
                 })
             })
             .await?;
-        self.resilver_from(end).await
-    }
-
-    /// Requests a resilver once `from` is synced: newly attached leaves miss only txgs before it.
-    pub(crate) async fn resilver_from(&self, from: Txg) -> Result<()> {
-        self.stack.txg.wait_synced(from).await?;
-        self.scan.request_resilver();
-        Ok(())
+        self.scan.resilver_from(end).await
     }
 
     /// Checks an attach or replace; returns the role of the new mirror node and the new leaf.
@@ -255,32 +247,6 @@ impl Devices {
         Ok(NewLeaf { config, kind: NewKind::Device(DevSpec { dev, is_disk }) })
     }
 
-    fn preview(&self, new_leaf: &NewLeaf) -> Shape {
-        let config = new_leaf.config.clone();
-        let path = config.path.clone().unwrap_or_default();
-        let kind = VdevKind::Absent(Rc::new(Absent { guid: config.guid, path, condition: Rc::default() }));
-        Shape { kind, config }
-    }
-
-    /// The label with txg 0 of a leaf, for a top-level vdev with the configuration `tree`.
-    fn label_of(&self, top: &Top, tree: &VdevConfig, guid: Guid) -> Result<NvList> {
-        let mut config = self.config.full();
-        config.txg = Txg(0);
-        let at = top.id.0 as usize;
-        if let Some(place) = config.vdev_tree.children.get_mut(at) {
-            *place = tree.clone();
-        }
-        let label = config.label_for(at, guid);
-        label.map(|l| l.to_nvlist()).ok_or_else(|| Error::corrupt("the new device is not in the configuration"))
-    }
-
-    pub(crate) fn check_no_checkpoint(&self) -> Result<()> {
-        match self.checkpoint.info() {
-            Some(_) => Err(busy("pool has a checkpoint: 'zpool checkpoint -d' gives it up")),
-            None => Ok(()),
-        }
-    }
-
     /// Detaches a device from a mirror, a replacement or a spare node.
     pub async fn detach(&self, name: &str) -> Result<()> {
         let place = format!("cannot detach {name}");
@@ -289,7 +255,7 @@ impl Devices {
     }
 
     async fn detach_named(&self, name: &str) -> Result<()> {
-        self.check_no_checkpoint()?;
+        self.checkpoint.check_none()?;
         let (top, guid) = self.find(name)?;
         check_detach(&top.kind(), guid)?;
         let id = top.id;
@@ -305,7 +271,7 @@ impl Devices {
                     let path = top.config_ref().find(guid).and_then(|c| c.path.clone()).unwrap_or_default();
                     devices.stack.core.log_internal("detach", format!("vdev={path}"), tx.txg());
                     devices.events.post_vdev("vdev_remove", guid);
-                    devices.restore_path(&top, guid);
+                    restore_path(&top, guid);
                     // The original device leaves: its spare replaces it permanently.
                     let last = above.children().last().and_then(VdevKind::guid);
                     let first = above.children().first().and_then(VdevKind::guid) == Some(guid);
@@ -339,6 +305,14 @@ impl Devices {
         });
         Ok(())
     }
+}
+
+/// The shape of the leaf to attach, before its device is in use.
+fn preview(new_leaf: &NewLeaf) -> Shape {
+    let config = new_leaf.config.clone();
+    let path = config.path.clone().unwrap_or_default();
+    let kind = VdevKind::Absent(Rc::new(Absent { guid: config.guid, path, condition: Rc::default() }));
+    Shape { kind, config }
 }
 
 /// The guid of the device attached beside `guid`.

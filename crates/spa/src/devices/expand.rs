@@ -51,7 +51,7 @@ impl Devices {
     }
 
     /// Expands a top-level vdev to the size of its devices.
-    pub(crate) async fn expand_top(&self, top: &Rc<Top>) -> Result<()> {
+    pub(super) async fn expand_top(&self, top: &Rc<Top>) -> Result<()> {
         for leaf in top.open_leaves() {
             leaf.dev.refresh_size()?;
         }

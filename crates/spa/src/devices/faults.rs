@@ -7,7 +7,7 @@
 
 use base::{ErrorKind, Guid};
 use rt::trace::FaultKind;
-use vdev::{FaultCause, Health, MirrorRole, VdevKind};
+use vdev::{FaultCause, Health, MirrorRole, VdevKind, VdevTree};
 
 use super::Devices;
 use super::attach::NewDevice;
@@ -50,22 +50,10 @@ impl Devices {
         lost
     }
 
-    /// Whether operations failed on any device since the last call.
-    fn take_suspects(&self) -> bool {
-        // Visit every leaf, so that each flag is cleared.
-        self.stack
-            .tree
-            .leaves()
-            .iter()
-            .filter(|l| l.condition.take_probe_wanted() && l.condition.health().is_open())
-            .count()
-            > 0
-    }
-
     /// Acts on device errors, at the beginning of the sync of a txg. A task probes the devices.
     pub(super) fn check_errors(&self) {
         let lost = self.apply_error_limits();
-        let suspects = self.take_suspects();
+        let suspects = take_suspects(&self.stack.tree);
         self.events.post_states();
         if !lost && !suspects {
             return;
@@ -108,7 +96,7 @@ impl Devices {
 
     /// Attaches a hot spare for every device that is gone or faulted and has none.
     async fn activate_spares(&self) {
-        for (target, draid, path) in self.leaves_without_spare() {
+        for (target, draid, path) in leaves_without_spare(&self.stack.tree) {
             let aux = self.aux.get();
             // Prefer the distributed spare of its own draid, which resilvers fastest.
             let mut spares: Vec<_> = aux.spares.iter().filter(|s| !in_tree(&self.stack.tree, s.guid)).collect();
@@ -129,23 +117,29 @@ impl Devices {
             }
         }
     }
+}
 
-    /// Leaves that are gone or faulted and have no spare: guid, guid of their draid, path.
-    fn leaves_without_spare(&self) -> Vec<(Guid, Option<Guid>, String)> {
-        let mut out = Vec::new();
-        for top in self.stack.tree.tops.borrow().iter().filter(|t| !t.is_log && t.is_usable()) {
-            let kind = top.kind();
-            let draid = matches!(kind, VdevKind::Draid(_)).then(|| top.guid());
-            for (guid, condition) in kind.conditions() {
-                let gone = matches!(condition.health(), Health::Faulted | Health::Removed | Health::Unavail);
-                let covered = kind.parent_of(guid).and_then(|p| p.role());
-                let covered = matches!(covered, Some(MirrorRole::Spare | MirrorRole::Replacing));
-                if gone && !covered && matches!(kind.find(guid), Some(VdevKind::Leaf(_) | VdevKind::Absent(_))) {
-                    let path = top.config_ref().find(guid).and_then(|c| c.path.clone()).unwrap_or_default();
-                    out.push((guid, draid, path));
-                }
+/// Whether operations failed on any device since the last call.
+fn take_suspects(tree: &VdevTree) -> bool {
+    // Visit every leaf, so that each flag is cleared.
+    tree.leaves().iter().filter(|l| l.condition.take_probe_wanted() && l.condition.health().is_open()).count() > 0
+}
+
+/// Leaves that are gone or faulted and have no spare: guid, guid of their draid, path.
+fn leaves_without_spare(tree: &VdevTree) -> Vec<(Guid, Option<Guid>, String)> {
+    let mut out = Vec::new();
+    for top in tree.tops.borrow().iter().filter(|t| !t.is_log && t.is_usable()) {
+        let kind = top.kind();
+        let draid = matches!(kind, VdevKind::Draid(_)).then(|| top.guid());
+        for (guid, condition) in kind.conditions() {
+            let gone = matches!(condition.health(), Health::Faulted | Health::Removed | Health::Unavail);
+            let covered = kind.parent_of(guid).and_then(|p| p.role());
+            let covered = matches!(covered, Some(MirrorRole::Spare | MirrorRole::Replacing));
+            if gone && !covered && matches!(kind.find(guid), Some(VdevKind::Leaf(_) | VdevKind::Absent(_))) {
+                let path = top.config_ref().find(guid).and_then(|c| c.path.clone()).unwrap_or_default();
+                out.push((guid, draid, path));
             }
         }
-        out
     }
+    out
 }

@@ -179,7 +179,7 @@ impl Devices {
     }
 
     /// The settings of new leaves.
-    pub(crate) fn leaf_maker(&self) -> Result<LeafMaker> {
+    fn leaf_maker(&self) -> Result<LeafMaker> {
         let leaves = self.stack.tree.leaves();
         let Some(like) = leaves.first() else {
             let kept = self.maker.borrow().clone();
@@ -189,7 +189,7 @@ impl Devices {
     }
 
     /// Keeps the settings of new leaves, before a leaf is closed.
-    pub(crate) fn keep_leaf_maker(&self) {
+    fn keep_leaf_maker(&self) {
         if let Ok(maker) = self.leaf_maker() {
             *self.maker.borrow_mut() = Some(maker);
         }
@@ -197,7 +197,7 @@ impl Devices {
 
     /// Removes a leaf from a mirror, replacing or spare node: from tree, configuration and objects.
     /// The device gets `label` after the commit.
-    pub(crate) async fn remove_leaf(&self, top: &Rc<Top>, guid: Guid, label: Option<NvList>, tx: &Tx) -> Result<()> {
+    async fn remove_leaf(&self, top: &Rc<Top>, guid: Guid, label: Option<NvList>, tx: &Tx) -> Result<()> {
         let (_, taken) = detach(&top.shape(), guid)?;
         free_leaf_objects(&self.stack, &taken, tx).await?;
         // Another device may have come back meanwhile: change the current tree.
@@ -213,14 +213,14 @@ impl Devices {
 
     /// Ends replacements whose new device is resilvered, and the use of spares whose device was
     /// replaced.
-    pub(crate) async fn finish_replacements(&self, tx: &Tx) -> Result<()> {
+    async fn finish_replacements(&self, tx: &Tx) -> Result<()> {
         let tops = self.stack.tree.tops.borrow().clone();
         for top in tops {
             while let Some((guid, spare)) = finished_replacement(&top.kind(), &top.kind()) {
                 let is_spare = self.aux.is_spare(guid);
                 let label = if is_spare { Some(spare_label(guid)) } else { self.config.blank_label(&top, guid) };
                 // The replaced device was known as `PATH/old` during the replacement.
-                self.restore_path(&top, guid);
+                restore_path(&top, guid);
                 self.remove_leaf(&top, guid, label, tx).await?;
                 if let Some(spare) = spare {
                     self.remove_leaf(&top, spare, Some(spare_label(spare)), tx).await?;
@@ -228,24 +228,6 @@ impl Devices {
             }
         }
         Ok(())
-    }
-
-    /// Before `leaving` leaves a replacement: gives the other leaf its path back if it is known as
-    /// `PATH/old`.
-    pub(crate) fn restore_path(&self, top: &Top, leaving: Guid) {
-        let kind = top.kind();
-        let Some(above) = kind.parent_of(leaving).filter(|p| p.role() == Some(MirrorRole::Replacing)) else { return };
-        top.update_config(|c| {
-            let Some(path) = c.find(leaving).and_then(|l| l.path.clone()) else { return };
-            let old = format!("{path}/old");
-            for child in above.children() {
-                if let Some(c) = child.guid().and_then(|g| c.find_mut(g))
-                    && c.path.as_deref() == Some(&old)
-                {
-                    c.path = Some(path.clone());
-                }
-            }
-        });
     }
 }
 
@@ -275,8 +257,26 @@ fn finished_replacement(kind: &VdevKind, root: &VdevKind) -> Option<(Guid, Optio
     Some((old, spare))
 }
 
+/// Before `leaving` leaves a replacement: gives the other leaf its path back if it is known as
+/// `PATH/old`.
+fn restore_path(top: &Top, leaving: Guid) {
+    let kind = top.kind();
+    let Some(above) = kind.parent_of(leaving).filter(|p| p.role() == Some(MirrorRole::Replacing)) else { return };
+    top.update_config(|c| {
+        let Some(path) = c.find(leaving).and_then(|l| l.path.clone()) else { return };
+        let old = format!("{path}/old");
+        for child in above.children() {
+            if let Some(c) = child.guid().and_then(|g| c.find_mut(g))
+                && c.path.as_deref() == Some(&old)
+            {
+                c.path = Some(path.clone());
+            }
+        }
+    });
+}
+
 /// A condition with all txgs up to `end` (not included) missing and dirty.
-pub(crate) fn misses_all(end: Txg) -> Rc<Condition> {
+fn misses_all(end: Txg) -> Rc<Condition> {
     let condition = Rc::new(Condition::default());
     condition.miss(base::TXG_INITIAL.0, end.0);
     condition

@@ -15,6 +15,10 @@ use crate::stack::{BIAS_KEY, Stack};
 /// Entry of the MOS directory: the list of all ZAPs of vdevs.
 pub(crate) const ZAP_MAP: &[u8] = b"com.delphix:vdev_zap_map";
 
+/// Entries of a top-level vdev's ZAP that name objects of the vdev.
+const OWN_MAPS: [&[u8]; 1] = [b"com.delphix:pool_checkpoint_sm"];
+const OWN_ARRAYS: [&[u8]; 1] = [b"com.delphix:ms_unflushed_phys_txgs"];
+
 /// The list of the ZAPs of all vdevs, if the pool has them.
 pub(crate) async fn zap_map(stack: &Stack) -> Result<Option<Dnode>> {
     match zap::lookup_u64(&stack.directory, ZAP_MAP).await? {
@@ -40,6 +44,35 @@ pub(crate) async fn free_vdev_zap(stack: &Stack, object: ObjectId, tx: &Tx) -> R
         zap::remove_int(&map, object.0, tx).await?;
     }
     stack.mos.free(object, tx).await
+}
+
+/// Frees the objects of an empty top-level vdev and of the leaves in it.
+pub(crate) async fn free_top_objects(stack: &Stack, top: &Top, tx: &Tx) -> Result<()> {
+    let config = top.config();
+    for object in stack.alloc.space_maps(top.id) {
+        free_space_map(&stack.mos, &stack.features, object, tx).await?;
+    }
+    if config.metaslab_array.is_some_and(|o| o.0 != 0) {
+        stack.mos.free(config.metaslab_array.unwrap_or_default(), tx).await?;
+    }
+    for leaf in config.leaves() {
+        free_leaf_objects(stack, leaf, tx).await?;
+    }
+    if let Some(object) = config.zap_top.filter(|o| o.0 != 0) {
+        let dn = stack.mos.hold(object).await?;
+        for key in OWN_MAPS {
+            if let Some(map) = zap::lookup_u64(&dn, key).await? {
+                free_space_map(&stack.mos, &stack.features, ObjectId(map), tx).await?;
+            }
+        }
+        for key in OWN_ARRAYS {
+            if let Some(array) = zap::lookup_u64(&dn, key).await? {
+                stack.mos.free(ObjectId(array), tx).await?;
+            }
+        }
+        free_vdev_zap(stack, object, tx).await?;
+    }
+    Ok(())
 }
 
 /// Creates the metaslab array of a new top-level vdev, and a ZAP for every vdev in it if `map`, the

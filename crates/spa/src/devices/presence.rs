@@ -10,6 +10,7 @@ use base::{Error, ErrorKind, Guid, Nanos, Result, Txg};
 use bdev::BlockDev;
 use ondisk::label::{DeviceLabel, LABELS};
 use ondisk::vdev_config::VdevKind as ConfigKind;
+use rt::Rt;
 use vdev::labels::{LeafLabels, read_labels};
 use vdev::reshape::min_asize;
 use vdev::{Absent, Condition, Health, Leaf, Top, VdevKind, leaf_asize};
@@ -58,10 +59,24 @@ impl Reopened {
     }
 }
 
+/// Opens a path that a leaf of the pool had open until now.
+async fn open_again(rt: &Rt, door: &dyn DeviceDoor, path: &str) -> Result<Rc<dyn BlockDev>> {
+    let mut tries = 0;
+    loop {
+        match door.open(path).await {
+            Err(e) if e.kind() == ErrorKind::Busy && tries < OPEN_TRIES => {
+                tries += 1;
+                rt.sleep(OPEN_PAUSE).await;
+            }
+            result => return result,
+        }
+    }
+}
+
 impl Devices {
     /// Sets the health of a leaf, and adds the txgs under way to its dirty time log: their writes
     /// may be missing on it.
-    pub(crate) fn change_health(&self, condition: &Condition, health: Health) {
+    pub(super) fn change_health(&self, condition: &Condition, health: Health) {
         condition.miss(self.stack.txg.last_synced().0 + 1, self.stack.txg.open_txg().0 + 1);
         condition.set_health(health);
     }
@@ -70,20 +85,6 @@ impl Devices {
     pub fn path_of(&self, name: &str) -> Result<Option<String>> {
         let (top, guid) = self.find(name)?;
         Ok(top.config_ref().find(guid).and_then(|c| c.path.clone()))
-    }
-
-    /// Opens a path that a leaf of the pool had open until now.
-    async fn open_again(&self, door: &dyn DeviceDoor, path: &str) -> Result<Rc<dyn BlockDev>> {
-        let mut tries = 0;
-        loop {
-            match door.open(path).await {
-                Err(e) if e.kind() == ErrorKind::Busy && tries < OPEN_TRIES => {
-                    tries += 1;
-                    self.stack.rt.sleep(OPEN_PAUSE).await;
-                }
-                result => return result,
-            }
-        }
     }
 
     /// Closes the device of a leaf and opens the current one at its path, to replace the leaf in
@@ -107,7 +108,7 @@ impl Devices {
             drop(leaf);
             drop(kind);
             let before = self.close_leaf(&top, guid);
-            let dev = self.open_again(door, &path).await;
+            let dev = open_again(&self.stack.rt, door, &path).await;
             return match dev {
                 Ok(dev) => Ok(DevSpec { dev, is_disk }),
                 Err(e) => {
@@ -166,7 +167,7 @@ impl Devices {
 
     /// Opens the device of leaf `guid` and verifies its label and size.
     async fn open_leaf(&self, top: &Top, guid: Guid, path: &str, door: &dyn DeviceDoor) -> Result<Reopened> {
-        let dev = self.open_again(door, path).await?;
+        let dev = open_again(&self.stack.rt, door, path).await?;
         let labels = read_labels(&*dev).await?;
         // A replacement may have ended meanwhile, and its old device is then no part of the pool.
         if top.kind().find(guid).is_none() {
@@ -272,7 +273,7 @@ impl Devices {
         self.events.post_vdev("vdev_online", guid);
         self.stack.sync().await?;
         if !is_open {
-            self.resilver_from(Txg(self.stack.txg.open_txg().0)).await?;
+            self.scan.resilver_from(Txg(self.stack.txg.open_txg().0)).await?;
         }
         Ok(())
     }
@@ -280,7 +281,7 @@ impl Devices {
     /// Reopens the device of a leaf that is to be in use and does not answer, if it is there again.
     /// Operations in flight to it fail, and are retried with the rest. `settle`: wait for the txg
     /// that is being written in between, as it may still use the device.
-    pub(crate) async fn reopen(&self, top: &Rc<Top>, guid: Guid, settle: bool) -> Result<()> {
+    pub(super) async fn reopen(&self, top: &Rc<Top>, guid: Guid, settle: bool) -> Result<()> {
         let kind = top.kind();
         let (leaf, condition) = match kind.find(guid) {
             Some(VdevKind::Leaf(l)) => (Some(l.clone()), l.condition.clone()),

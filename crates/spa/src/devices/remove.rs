@@ -6,18 +6,14 @@
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt, TXG_CONCURRENT, TXG_DEFER, TXG_SIZE, VdevId};
-use dmu::{Tx, zap};
+use dmu::Tx;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use vdev::{Top, TopSpec, VdevKind};
 
 use super::Devices;
 use super::find::{in_tree, matches_name};
-use super::objects::{free_leaf_objects, free_vdev_zap};
-use crate::commit::space_map::free_space_map;
-
-/// Entries of a top-level vdev's ZAP that name objects of the vdev.
-const OWN_MAPS: [&[u8]; 1] = [b"com.delphix:pool_checkpoint_sm"];
-const OWN_ARRAYS: [&[u8]; 1] = [b"com.delphix:ms_unflushed_phys_txgs"];
+use super::objects::free_top_objects;
+use crate::stack::Stack;
 
 impl Devices {
     /// Removes a spare that is not in use, a cache, or a log device.
@@ -74,7 +70,7 @@ impl Devices {
     async fn remove_log(&self, top: &Rc<Top>) -> Result<()> {
         let id = top.id;
         self.stack.alloc.set_passive(id, true);
-        let emptied = self.drain_log(id).await;
+        let emptied = drain_log(&self.stack, id).await;
         let removed = match emptied {
             Ok(()) => {
                 self.changes
@@ -102,55 +98,13 @@ impl Devices {
         removed
     }
 
-    /// Waits until all space of a log device without allocation is free for good.
-    async fn drain_log(&self, id: VdevId) -> Result<()> {
-        // Mounted file systems have log blocks there until their next commit: end their log chains,
-        // so that new ones start elsewhere.
-        for ds in self.stack.dsl().all() {
-            if let Some(os) = ds.opened() {
-                os.end_log_chain().await?;
-            }
-        }
-        for _ in 0..TXG_CONCURRENT + TXG_DEFER + TXG_SIZE as u64 {
-            if self.stack.alloc.in_use(id) == 0 {
-                return Ok(());
-            }
-            self.stack.txg.wait_synced(base::Txg(0)).await?;
-        }
-        if self.stack.alloc.in_use(id) == 0 { Ok(()) } else { Err(log_in_use()) }
-    }
-
     /// Removes an empty top-level vdev: its objects, its space, its place in the tree.
     async fn remove_top(&self, id: VdevId, tx: &Tx) -> Result<()> {
         let top = self.stack.tree.top(id)?;
-        let config = top.config();
-        let place = || format!("top-level vdev {id}");
         for leaf in top.leaves() {
             self.changes.queue_relabel(&VdevKind::Leaf(leaf.clone()), self.config.blank_label(&top, leaf.guid()));
         }
-        for object in self.stack.alloc.space_maps(id) {
-            free_space_map(&self.stack.mos, &self.stack.features, object, tx).await.at(place)?;
-        }
-        if config.metaslab_array.is_some_and(|o| o.0 != 0) {
-            self.stack.mos.free(config.metaslab_array.unwrap_or_default(), tx).await.at(place)?;
-        }
-        for leaf in config.leaves() {
-            free_leaf_objects(&self.stack, leaf, tx).await.at(place)?;
-        }
-        if let Some(object) = config.zap_top.filter(|o| o.0 != 0) {
-            let dn = self.stack.mos.hold(object).await.at(place)?;
-            for key in OWN_MAPS {
-                if let Some(map) = zap::lookup_u64(&dn, key).await? {
-                    free_space_map(&self.stack.mos, &self.stack.features, ObjectId(map), tx).await.at(place)?;
-                }
-            }
-            for key in OWN_ARRAYS {
-                if let Some(array) = zap::lookup_u64(&dn, key).await? {
-                    self.stack.mos.free(ObjectId(array), tx).await.at(place)?;
-                }
-            }
-            free_vdev_zap(&self.stack, object, tx).await.at(place)?;
-        }
+        free_top_objects(&self.stack, &top, tx).await.at(|| format!("top-level vdev {id}"))?;
         self.stack.alloc.remove_top(id);
         self.stack.store.forget(id);
         {
@@ -173,6 +127,24 @@ impl Devices {
         self.config.mark_dirty();
         Ok(())
     }
+}
+
+/// Waits until all space of a log device without allocation is free for good.
+async fn drain_log(stack: &Stack, id: VdevId) -> Result<()> {
+    // Mounted file systems have log blocks there until their next commit: end their log chains,
+    // so that new ones start elsewhere.
+    for ds in stack.dsl().all() {
+        if let Some(os) = ds.opened() {
+            os.end_log_chain().await?;
+        }
+    }
+    for _ in 0..TXG_CONCURRENT + TXG_DEFER + TXG_SIZE as u64 {
+        if stack.alloc.in_use(id) == 0 {
+            return Ok(());
+        }
+        stack.txg.wait_synced(base::Txg(0)).await?;
+    }
+    if stack.alloc.in_use(id) == 0 { Ok(()) } else { Err(log_in_use()) }
 }
 
 fn log_in_use() -> Error {

@@ -626,6 +626,13 @@ impl Scan {
         }
     }
 
+    /// Requests a resilver once `from` is synced: newly attached leaves miss only txgs before it.
+    pub(crate) async fn resilver_from(&self, from: Txg) -> Result<()> {
+        self.stack.txg.wait_synced(from).await?;
+        self.request_resilver();
+        Ok(())
+    }
+
     /// Waits until no scan is running or requested, or the scan is paused. The error is that of a
     /// pool that has ended.
     pub async fn wait(&self) -> Result<()> {
