@@ -18,8 +18,8 @@
 //! | [`Pool`] | the objects, and the task of the sync loop |
 //!
 //! An object calls only those above it in the table, so there are no circles: `Commit` calls all in
-//! the order of a txg, `Devices` asks `Scan` for resilvers, all but the first mark `Config` dirty or
-//! post to `Events`. [`Pool::assemble`] makes them, for a new pool as for an imported one. A program
+//! the order of a txg, `Devices` asks `Scan` for resilvers, and several mark `Config` dirty or post
+//! to `Events`. [`Pool::assemble`] makes them, for a new pool as for an imported one. A program
 //! uses the methods of `Pool`, and [`Pool::devices`] and [`Pool::scan`].
 //!
 //! Reading order: `stack`; [`pool`]; `commit` (the sync of a txg, and the objects of the MOS);

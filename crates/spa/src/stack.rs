@@ -1,8 +1,8 @@
 //! What the objects of a pool share: the layers of the engine, assembled on one vdev tree.
 //!
 //! [`Layers`] are those below the MOS; the import opens the MOS through them, several times if it
-//! has to choose a state. [`Stack`] adds the MOS and what is opened from it. Both have handles only,
-//! which stay the same while the pool is imported: state that changes belongs to an object.
+//! has to choose a state. [`Stack`] adds the MOS and what is opened from it. Both have handles
+//! only, which stay the same while the pool is imported: state that changes belongs to an object.
 
 use std::cell::OnceCell;
 use std::rc::Rc;

@@ -8,9 +8,9 @@
 //!
 //! The normal path. At an import [`Logs::read`] reads all logs, oldest first, and collects for
 //! every metaslab the ranges whose state differs from its own map ([`Unflushed`]).
-//! [`crate::commit::store::MapStore`] adds them to every map that it loads. The first txg that is written
-//! flushes all of them, empties the arrays and frees the logs: like any txg it is on disk as a
-//! whole or not at all. From then on weir writes to the metaslabs' own maps, which the format
+//! [`crate::commit::store::MapStore`] adds them to every map that it loads. The first txg that is
+//! written flushes all of them, empties the arrays and frees the logs: like any txg it is on disk
+//! as a whole or not at all. From then on weir writes to the metaslabs' own maps, which the format
 //! allows; the feature stays active, and OpenZFS begins new logs when it imports the pool again.
 //!
 //! Invariants: an [`Unflushed`] has only space of its metaslab; its two trees are disjoint; the

@@ -2,8 +2,8 @@
 //!
 //! The table has, for every metaslab, the object and length as of the last committed txg. A load
 //! reads exactly that many bytes, so it skips the entries that the txg under way has appended; the
-//! allocator has those itself. Changes from log space maps ([`crate::commit::logs`]) are kept in memory
-//! until the txg that flushes them is committed, and added to each load.
+//! allocator has those itself. Changes from log space maps ([`crate::commit::logs`]) are kept in
+//! memory until the txg that flushes them is committed, and added to each load.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -331,8 +331,8 @@ impl Commit {
         Ok(())
     }
 
-    /// After [`crate::Pool::give_up`]: marks the pool as destroyed in the labels of every device that
-    /// answers.
+    /// After [`crate::Pool::give_up`]: marks the pool as destroyed in the labels of every device
+    /// that answers.
     pub(crate) async fn mark_destroyed(&self) {
         self.config.update(|c| c.state = PoolState::Destroyed);
         let config = self.config.at(self.stack.tree.committed.get());
