@@ -6,8 +6,9 @@
 //! belongs to the layer that makes it.
 
 use base::{Result, Txg};
-use metaslab::{Allocator, ClassKind, LBF};
+use metaslab::{Allocator, ClassKind};
 use ondisk::blkptr::Dva;
+use rt::LocalBoxFuture;
 
 /// The space that blocks are allocated from. What was freed is not allocated again before no
 /// committed txg refers to it: the implementation waits as long as its txgs need.
@@ -18,7 +19,7 @@ pub trait Space {
     fn try_alloc(&self, class: ClassKind, psize: u64, txg: Txg, avoid: &[Dva]) -> Result<Option<Dva>>;
 
     /// As [`Space::try_alloc`], but waits.
-    fn alloc<'a>(&'a self, class: ClassKind, psize: u64, txg: Txg, avoid: &'a [Dva]) -> LBF<'a, Result<Dva>>;
+    fn alloc<'a>(&'a self, class: ClassKind, psize: u64, txg: Txg, avoid: &'a [Dva]) -> LocalBoxFuture<'a, Result<Dva>>;
 
     /// Undoes an allocation of `txg` that was never written.
     fn unalloc(&self, dva: Dva, txg: Txg) -> Result<()>;
@@ -29,7 +30,7 @@ pub trait Space {
 
     /// Marks free space as allocated in `txg`: blocks of an intent log to be replayed. `Corrupt` if
     /// it is not free.
-    fn claim(&self, dva: Dva, txg: Txg) -> LBF<'_, Result<()>>;
+    fn claim(&self, dva: Dva, txg: Txg) -> LocalBoxFuture<'_, Result<()>>;
 
     /// The class that `dva` was allocated from. `Corrupt` if it is no place.
     fn class_of(&self, dva: Dva) -> Result<ClassKind>;
@@ -42,7 +43,7 @@ impl Space for Allocator {
     fn try_alloc(&self, class: ClassKind, psize: u64, txg: Txg, avoid: &[Dva]) -> Result<Option<Dva>> {
         Allocator::try_alloc(self, class, psize, txg, avoid)
     }
-    fn alloc<'a>(&'a self, class: ClassKind, psize: u64, txg: Txg, avoid: &'a [Dva]) -> LBF<'a, Result<Dva>> {
+    fn alloc<'a>(&'a self, class: ClassKind, psize: u64, txg: Txg, avoid: &'a [Dva]) -> LocalBoxFuture<'a, Result<Dva>> {
         Box::pin(Allocator::alloc(self, class, psize, txg, avoid))
     }
     fn unalloc(&self, dva: Dva, txg: Txg) -> Result<()> {
@@ -51,7 +52,7 @@ impl Space for Allocator {
     fn free(&self, dva: Dva, birth: Txg, txg: Txg) -> Result<()> {
         self.free(dva, birth, txg)
     }
-    fn claim(&self, dva: Dva, txg: Txg) -> LBF<'_, Result<()>> {
+    fn claim(&self, dva: Dva, txg: Txg) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(self.claim(dva, txg))
     }
     fn class_of(&self, dva: Dva) -> Result<ClassKind> {

@@ -6,7 +6,8 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, Result};
 use bdev::BlockDev;
-use dmu::{LocalBoxFuture, Tx};
+use dmu::Tx;
+use rt::LocalBoxFuture;
 use ondisk::nvlist::NvList;
 use rt::sync::{Permit, Semaphore, oneshot};
 use vdev::VdevKind;
