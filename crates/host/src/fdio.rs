@@ -1,5 +1,5 @@
-//! Reads of descriptors that become ready, by an engine, and calls that read or write at once: FUSE,
-//! pipes, sockets.
+//! Reads of descriptors that become ready, by an engine, and calls that read or write at once:
+//! FUSE, pipes, sockets.
 //!
 //! Buffers are owned by the operation while it is in flight and come back with its result. Dropping
 //! a future asks the kernel to end the operation and abandons its result: bytes already read are

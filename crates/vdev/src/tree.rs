@@ -290,8 +290,9 @@ impl Top {
     }
 
     /// Writes `data` of a block born in `birth` at DVA offset `offset`, padded with zeros as the
-    /// layout needs. Never waits; the future returns errors. With redundancy it succeeds if the block is readable from the
-    /// devices that were written; the condition of each failed device notes the miss.
+    /// layout needs. Never waits; the future returns errors. With redundancy it succeeds if the
+    /// block is readable from the devices that were written; the condition of each failed device
+    /// notes the miss.
     pub fn write(&self, offset: u64, data: Bytes, birth: Txg, how: impl Into<WriteAs>) -> WriteDone {
         let how = how.into();
         let len = data.len() as u64;

@@ -19,7 +19,8 @@ pub trait Space {
     fn try_alloc(&self, class: ClassKind, psize: u64, txg: Txg, avoid: &[Dva]) -> Result<Option<Dva>>;
 
     /// As [`Space::try_alloc`], but waits.
-    fn alloc<'a>(&'a self, class: ClassKind, psize: u64, txg: Txg, avoid: &'a [Dva]) -> LocalBoxFuture<'a, Result<Dva>>;
+    fn alloc<'a>(&'a self, class: ClassKind, psize: u64, txg: Txg, avoid: &'a [Dva])
+    -> LocalBoxFuture<'a, Result<Dva>>;
 
     /// Undoes an allocation of `txg` that was never written.
     fn unalloc(&self, dva: Dva, txg: Txg) -> Result<()>;
@@ -43,7 +44,13 @@ impl Space for Allocator {
     fn try_alloc(&self, class: ClassKind, psize: u64, txg: Txg, avoid: &[Dva]) -> Result<Option<Dva>> {
         Allocator::try_alloc(self, class, psize, txg, avoid)
     }
-    fn alloc<'a>(&'a self, class: ClassKind, psize: u64, txg: Txg, avoid: &'a [Dva]) -> LocalBoxFuture<'a, Result<Dva>> {
+    fn alloc<'a>(
+        &'a self,
+        class: ClassKind,
+        psize: u64,
+        txg: Txg,
+        avoid: &'a [Dva],
+    ) -> LocalBoxFuture<'a, Result<Dva>> {
         Box::pin(Allocator::alloc(self, class, psize, txg, avoid))
     }
     fn unalloc(&self, dva: Dva, txg: Txg) -> Result<()> {

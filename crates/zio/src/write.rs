@@ -217,8 +217,9 @@ impl Inner {
     }
 }
 
-/// Whether a block of `psize` bytes for `req` may overwrite the one at `old` (`zio_write_compress`):
-/// no committed txg refers to it. For a gang block the places of its pieces must be known too.
+/// Whether a block of `psize` bytes for `req` may overwrite the one at `old`
+/// (`zio_write_compress`): no committed txg refers to it. For a gang block the places of its
+/// pieces must be known too.
 fn may_rewrite(req: &WriteReq, old: &Blkptr, psize: u64) -> bool {
     req.pass >= SYNC_PASS_REWRITE
         && old.birth() == req.txg

@@ -9,9 +9,10 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, Nanos, Result, Txg, VdevId};
 use common::{Lab, noise, text};
-use metaslab::{ClassKind, LBF};
+use metaslab::ClassKind;
 use ondisk::blkptr::{Blkptr, Dva};
 use ondisk::object_type::ObjectType;
+use rt::LocalBoxFuture;
 use rt::Rt;
 use vdev::Prio;
 use zio::{Space, WriteReq, Zio, ZioOpts};
@@ -70,7 +71,7 @@ impl Space for Ledger {
         self.asked.set(self.asked.get() + 1);
         if self.asked.get().is_multiple_of(3) { Ok(None) } else { self.take(psize).map(Some) }
     }
-    fn alloc<'a>(&'a self, _: ClassKind, psize: u64, _: Txg, _: &'a [Dva]) -> LBF<'a, Result<Dva>> {
+    fn alloc<'a>(&'a self, _: ClassKind, psize: u64, _: Txg, _: &'a [Dva]) -> LocalBoxFuture<'a, Result<Dva>> {
         Box::pin(async move {
             self.rt.sleep(Nanos(1000)).await;
             self.waits.set(self.waits.get() + 1);
@@ -83,7 +84,7 @@ impl Space for Ledger {
     fn free(&self, dva: Dva, _: Txg, _: Txg) -> Result<()> {
         self.give(dva)
     }
-    fn claim(&self, dva: Dva, _: Txg) -> LBF<'_, Result<()>> {
+    fn claim(&self, dva: Dva, _: Txg) -> LocalBoxFuture<'_, Result<()>> {
         let free = self.taken.borrow().range(..dva.offset() + dva.asize()).all(|(at, len)| at + len <= dva.offset());
         Box::pin(async move {
             if !free {
