@@ -5,7 +5,7 @@
 use admin::request::{
     AnyRequest, Call, Info, PoolCheckpoint, PoolCreate, PoolDestroy, PoolHistory, PoolIo, PoolSync, Pools, Stop,
 };
-use daemon::proto::{REPLY_MAX, Reply, receive};
+use daemon::socket::proto::{REPLY_MAX, Reply, receive};
 use libfuzzer_sys::fuzz_target;
 use weir_fuzz::{after, seeds};
 

@@ -38,7 +38,7 @@ pub(crate) fn run() -> Result<(), String> {
     let idle = workspace_dependencies(&text).into_iter().filter(|name| !used.contains(*name));
     found.extend(idle.map(|name| format!("Cargo.toml: no crate depends on {name}")));
     found.extend(dead_items());
-    if found.is_empty() { Ok(()) } else { Err(format!("nobody uses this:\n  {}", found.join("\n  "))) }
+    if found.is_empty() { Ok(()) } else { Err(format!("unused:\n  {}", found.join("\n  "))) }
 }
 
 /// A dependency as a manifest has it.

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn edges_that_nobody_uses_are_breaches() {
+    fn idle_edges_are_breaches() {
         let all = EDGES.iter().map(|(c, to)| (c.to_string(), to.iter().map(|t| t.to_string()).collect::<Vec<_>>()));
         let mut edges: BTreeMap<_, _> = all.map(|(c, to)| (c, to.into_iter().filter(|t| t != "*").collect())).collect();
         assert_eq!(edge_breaches(&edges), Vec::<String>::new());

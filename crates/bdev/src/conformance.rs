@@ -314,7 +314,7 @@ impl Suite {
         }
         for i in 0..64u64 {
             let got = read(self.dev(), self.area.start + (1 << 20) + i * len as u64, len).await.expect("read");
-            assert!(got[..] == data[..], "a write that nobody waits for happens all the same");
+            assert!(got[..] == data[..], "a write without a waiter happens all the same");
         }
     }
 

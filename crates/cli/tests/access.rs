@@ -20,7 +20,7 @@ use admin::request::{
     PoolClear, PoolCreate, PoolDestroy, PoolExport, PoolHistory, PoolIo, PoolSet, Pools, Rollback, Select, Snapshot,
     Stop, TraceStart, TuneSet, Unmount,
 };
-use daemon::proto::{self, Reply};
+use daemon::socket::proto::{self, Reply};
 
 use common::loops::Loop;
 use common::machine::{Machine, copy_program};

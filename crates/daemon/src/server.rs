@@ -16,11 +16,11 @@ use base::{Error, Result};
 use host::Signals;
 
 use crate::keeper::DaemonKeeper;
-use crate::listener::{Limits, Listener};
 use crate::log::Log;
 use crate::metrics::Endpoint;
 use crate::paths::Paths;
-use crate::serve::Lanes;
+use crate::socket::listener::{Limits, Listener};
+use crate::socket::serve::Lanes;
 use crate::state::State;
 
 /// Interval at which the broker reads the caches' demands.

@@ -22,8 +22,8 @@ use rt::LocalBoxFuture;
 
 use crate::crypto::NewCrypt;
 use crate::dataset::Dataset;
-use crate::deadlist::Deadlist;
 use crate::dir::Dir;
+use crate::free::deadlist::Deadlist;
 use crate::pool::{DslPool, DslSetup, NAME_MAX, NESTING_MAX};
 use crate::props::{self, PropKind, PropValue};
 use crate::space::SpaceCheck;

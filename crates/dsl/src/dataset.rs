@@ -22,10 +22,10 @@ use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
 use zio::DedupMode;
 
-use crate::bookmark::FreedMark;
 use crate::core::{Core, Space, change};
-use crate::deadlist::Deadlist;
 use crate::dir::{Dir, Used};
+use crate::free::deadlist::Deadlist;
+use crate::snap::bookmark::FreedMark;
 
 /// A head or snapshot.
 pub struct Dataset {

@@ -21,8 +21,8 @@ use zio::WriteDone;
 
 use crate::core::Space;
 use crate::dataset::Dataset;
-use crate::deadlist::EmptyRefs;
 use crate::dir::Used;
+use crate::free::deadlist::EmptyRefs;
 use crate::pool::DslPool;
 use crate::space::{self, Admission, SpaceCheck};
 

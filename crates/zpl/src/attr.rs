@@ -5,8 +5,8 @@ use dmu::sa::{SaAttr, SaHandle, Times, ZnodeAttrs};
 use ondisk::zpl::{ZnodePhys, aces_to_bytes, pflags, trivial_acl};
 
 use crate::fs::Zfs;
+use crate::log::replay::{lr_attr_of, lr_attr_project};
 use crate::node::{Node, check_flags, kind_of, times};
-use crate::replay::{lr_attr_of, lr_attr_project};
 use crate::types::{Attr, FileKind, SetAttr, SetTime, from_ioc, ioc_flags, to_ioc};
 
 /// Flags that describe an ACL, which a new mode invalidates (format page 16 section 4).

@@ -27,34 +27,27 @@
 //! the unlinked set, so that a crash does not leak it. Freeing a large file is divided over txgs
 //! (`reap`).
 //!
+//! Reading order: `types`, `fs` (a mounted file system), `node` (an object and its locks), `init`
+//! (a new one), `data` (reads, writes, truncation), `names` (changes of directories), `attr`,
+//! `xattr`, `acl`, `log` (intent-log records and their replay), `reap` (unlinked files), `quota`.
+//!
 //! Permissions are not checked here: the front end (with FUSE the kernel) does that. This crate
 //! enforces the rules of the file system itself: object types, immutable and append-only flags,
 //! quotas, projects, names.
 
 mod acl;
-mod acl_ops;
 mod attr;
-mod create;
 mod data;
 mod fs;
 mod init;
 mod log;
 mod names;
 mod node;
-mod path;
-mod privileges;
 mod quota;
 mod ranks;
-mod readdir;
 mod reap;
-mod remove;
-mod rename;
-mod replay;
-mod tmpfile;
-mod truncate;
 mod types;
 mod xattr;
-mod xattr_dir;
 
 pub use acl::{Acl, AclEntry, AclKind, AclTag};
 pub use fs::Zfs;

@@ -11,8 +11,8 @@ use ondisk::object_type::ObjectType;
 use ondisk::zpl::{ZnodePhys, pflags};
 use rt::sync::{Mutex, RangeLock};
 
+use crate::acl::privileges::CapsCache;
 use crate::fs::Zfs;
-use crate::privileges::CapsCache;
 use crate::ranks;
 use crate::types::{Attr, FileKind};
 

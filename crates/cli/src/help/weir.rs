@@ -93,7 +93,7 @@ engine, so what it shows is what a pool does. Equal seeds give equal reports.
   --block      bytes of a write (8k)
   --copies     copies of each block on the device, 1 to 3 (1)
   --seconds    virtual time; the first quarter does not count (60)
-  --offered    what the clients could write a second if nobody held them (1G)
+  --offered    what the clients could write a second without a throttle (1G)
   --mem        memory of the machine (8G): a tenth of it may be dirty
   --seed       what is left to chance (0)
   --json       one object with everything, the timeline included

@@ -8,10 +8,10 @@
 //! of the first socket keeps them out there.
 //!
 //! One thread per listener polls all its connections. A connection costs a descriptor and the bytes
-//! received, never a thread. A complete message is delivered to [`crate::serve`]. If there are more
-//! connections than places, the oldest incomplete one gets an error and is closed; a user with more
-//! than his share loses his own first. If the socket of a listener is removed from its folder, the
-//! listener makes it again.
+//! received, never a thread. A complete message is delivered to [`crate::socket::serve`]. If there
+//! are more connections than places, the oldest incomplete one gets an error and is closed; a user
+//! with more than his share loses his own first. If the socket of a listener is removed from its
+//! folder, the listener makes it again.
 
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use base::{Error, ErrorKind, Result};
 use host::{PeerCred, SecretBytes};
 
-use crate::proto::{self, Reply};
+use crate::socket::proto::{self, Reply};
 
 /// Interval at which a listener checks that its socket is still there.
 const SOCKET_CHECK_PERIOD: Duration = Duration::from_secs(2);

@@ -16,8 +16,8 @@ use base::{Error, ErrorKind, Result};
 
 use crate::log::text_of;
 use crate::paths::{Paths, check_folder};
-use crate::proto::{self, REPLY_MAX, Reply, kind_named};
 use crate::server::PATH;
+use crate::socket::proto::{self, REPLY_MAX, Reply, kind_named};
 use crate::state::State;
 
 /// Time for a new daemon to make its socket.

@@ -8,8 +8,8 @@ use base::{ObjectId, Result};
 use dmu::{Tx, zap};
 use ondisk::zpl::pflags;
 
-use crate::create::New;
 use crate::fs::Zfs;
+use crate::names::create::New;
 use crate::names::no_entry;
 use crate::node::{Node, check_flags};
 use crate::types::{Attr, Cred, FileKind};

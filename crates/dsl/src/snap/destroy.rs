@@ -18,8 +18,8 @@ use rt::cost::{DMU_OBJECT, FREE};
 
 use crate::core::Space;
 use crate::dataset::Dataset;
-use crate::deadlist::Deadlist;
 use crate::dir::{Dir, Used};
+use crate::free::deadlist::Deadlist;
 use crate::pool::DslPool;
 use crate::space::SpaceCheck;
 

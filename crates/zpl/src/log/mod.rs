@@ -5,6 +5,8 @@
 //! are part of that object's commits. A change without a record type is a barrier: a commit then
 //! waits for the txg.
 
+pub(crate) mod replay;
+
 use std::rc::Rc;
 
 use base::{ErrorKind, ObjectId, Result};

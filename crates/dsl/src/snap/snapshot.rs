@@ -14,8 +14,8 @@ use ondisk::object_type::ObjectType;
 use rt::LocalBoxFuture;
 
 use crate::dataset::Dataset;
-use crate::deadlist::Deadlist;
 use crate::dir::Dir;
+use crate::free::deadlist::Deadlist;
 use crate::pool::{DslPool, NAME_MAX};
 use crate::props::{self, PropValue};
 use crate::space::SpaceCheck;

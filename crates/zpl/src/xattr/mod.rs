@@ -5,6 +5,8 @@
 //! (`xattr_dir`). Reads look in both places, with any value of the property; set and remove leave a
 //! name in one place only.
 
+pub(crate) mod dir;
+
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt};
 use dmu::sa::{SaAttr, SaHandle, ZnodeAttrs};
 use ondisk::nvlist::{NvList, NvValue};

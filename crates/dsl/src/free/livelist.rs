@@ -11,8 +11,8 @@ use base::{ObjectId, Result};
 use dmu::{Tx, zap};
 use ondisk::feature::FeatureId;
 
-use crate::deadlist::Deadlist;
 use crate::dir::Dir;
+use crate::free::deadlist::Deadlist;
 use crate::pool::DslPool;
 
 /// Key of a directory's livelist.

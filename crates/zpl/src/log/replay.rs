@@ -18,11 +18,11 @@ use ondisk::zpl::pflags;
 use rt::LocalBoxFuture;
 use zio::Prio;
 
-use crate::create::New;
 use crate::fs::Zfs;
+use crate::names::create::New;
 use crate::node::{Node, exact_file_spec, kind_of};
 use crate::types::{Cred, Fallocate, FileKind, RenameFlags, SetAttr, SetTime};
-use crate::xattr_dir::DIR_MODE;
+use crate::xattr::dir::DIR_MODE;
 
 /// The bits of optional attributes in records, and the stored flags.
 const LR_TO_PFLAGS: [(u32, u64); 15] = [

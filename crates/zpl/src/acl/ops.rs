@@ -8,8 +8,8 @@
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt};
 
 use crate::acl::{Acl, AclKind};
-use crate::create::New;
 use crate::fs::Zfs;
+use crate::names::create::New;
 use crate::node::{Node, kind_of};
 use crate::types::{Cred, FileKind};
 

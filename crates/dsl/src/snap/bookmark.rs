@@ -18,7 +18,7 @@ use rt::LocalBoxFuture;
 use crate::core::Space;
 use crate::dataset::Dataset;
 use crate::pool::DslPool;
-use crate::snapshot::check_component;
+use crate::snap::snapshot::check_component;
 use crate::space::SpaceCheck;
 
 /// Key of a head's ZAP of bookmarks.

@@ -10,11 +10,11 @@ use dmu::sa::ZnodeAttrs;
 use dmu::{Tx, zap};
 use ondisk::zpl::{Dirent, pflags};
 
-use crate::create::{LINK_MAX, New, check_project, too_many_links};
 use crate::fs::Zfs;
+use crate::names::create::{LINK_MAX, New, check_project, too_many_links};
+use crate::names::remove::{Fate, KEEPS_ENTRIES, KEEPS_NAMES};
 use crate::names::{Found, entry_exists, no_entry, show};
 use crate::node::{Node, check_flags, kind_of};
-use crate::remove::{Fate, KEEPS_ENTRIES, KEEPS_NAMES};
 use crate::types::{Cred, FileKind, RenameFlags};
 
 /// The whiteout that a rename may leave at the old name (`WHITEOUT_MODE` and `WHITEOUT_DEV` of

@@ -32,6 +32,7 @@ use crate::pool::DslPool;
 mod create;
 mod key_object;
 mod root;
+pub(crate) mod salt;
 mod wrapping;
 
 pub(crate) use self::key_object::KeyObject;

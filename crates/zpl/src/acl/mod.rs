@@ -9,6 +9,9 @@
 //! ACL, and its group bits are the mask if there is one. An access ACL equivalent to a mode is not
 //! stored.
 
+pub(crate) mod ops;
+pub(crate) mod privileges;
+
 use base::{Error, Result};
 
 /// `POSIX_ACL_XATTR_VERSION` of Linux.

@@ -1,5 +1,12 @@
 //! File names: valid names, comparison, lookup.
 
+pub(crate) mod create;
+pub(crate) mod path;
+pub(crate) mod readdir;
+pub(crate) mod remove;
+pub(crate) mod rename;
+pub(crate) mod tmpfile;
+
 use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::zap::{self, Match};
 use ondisk::zap::NORM_TOUPPER;

@@ -13,10 +13,10 @@ use admin::request::{AnyRequest, Call, Caller, Lane, Request, Stop, perform};
 use admin::waits::{Ticket, enter};
 use base::{Error, ErrorKind};
 
-use crate::lanes::Queue;
-use crate::listener::{Message, refuse};
-use crate::proto::{self, Reply};
 use crate::server::Daemon;
+use crate::socket::lanes::Queue;
+use crate::socket::listener::{Message, refuse};
+use crate::socket::proto::{self, Reply};
 
 /// Interval of the progress messages of a long request.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(100);

@@ -14,7 +14,7 @@ use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
 
 use crate::dataset::Dataset;
-use crate::deadlist::Deadlist;
+use crate::free::deadlist::Deadlist;
 use crate::pool::DslPool;
 
 /// Key of a dataset: its remap deadlist.

@@ -13,9 +13,9 @@ use rt::LocalBoxFuture;
 
 use crate::core::{Space, signed};
 use crate::dataset::Dataset;
-use crate::deadlist::Deadlist;
-use crate::destroy::remove_listed;
 use crate::dir::{Dir, Used};
+use crate::free::deadlist::Deadlist;
+use crate::free::destroy::remove_listed;
 use crate::pool::DslPool;
 use crate::space::SpaceCheck;
 
