@@ -69,8 +69,8 @@ const GLOBALS: &[Exception] = &[
     ("zdb/src/raidz.rs", "EXP", "a table"),
     ("zdb/src/raidz.rs", "LOG", "a table"),
     ("zil/src/bugs.rs", "PLANTED", "mistakes on purpose, in builds for ztest only"),
-    ("ztest/src/main.rs", "ALLOCATOR", "the allocator of the program"),
     ("ztest/src/judge.rs", "COUNT", "numbers for names of folders"),
+    ("ztest/src/main.rs", "ALLOCATOR", "the allocator of the program"),
     ("ztest/src/zdb_run.rs", "LIBRARY", "found once for all threads"),
 ];
 /// Collections in the order of a hash.

@@ -5,7 +5,8 @@
 //! for its socket; it sends one request ([`socket::proto`]). A [`socket::listener`] reads it with
 //! the sender's credentials; [`socket::serve`] checks the rights, runs the request
 //! ([`admin::request`]) on a thread of one of the lanes ([`socket::lanes`]), and replies. The
-//! daemon is also the keeper of the pools ([`keeper`]): it logs ([`log`]), mounts ([`fuse_front`]) and keeps the list of pools ([`state`]).
+//! daemon is also the keeper of the pools ([`keeper`]): it logs ([`log`]), mounts ([`fuse_front`])
+//! and keeps the list of pools ([`state`]).
 //!
 //! Invariants: at most one daemon holds a runtime folder and at most one a state folder
 //! ([`paths`]); a daemon serves its owner and root, and root's daemon serves public requests of
