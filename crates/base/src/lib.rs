@@ -4,11 +4,13 @@
 
 mod error;
 mod ids;
+mod log2;
 mod page_lock;
 mod units;
 
 pub use error::{Error, ErrorKind, Result, ResultExt};
 pub use ids::{BlkId, Guid, Level, ObjectId, Txg, VdevId};
+pub use log2::Log2;
 pub use page_lock::PageLock;
 pub use units::{Nanos, NiceNum, WallTime, align_down, align_up};
 

@@ -8,7 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Nanos, Result, TXG_SIZE, Txg};
+use base::{Error, ErrorKind, Log2, Nanos, Result, TXG_SIZE, Txg};
 use rt::Rt;
 use rt::join::select2;
 use rt::sync::Notify;
@@ -44,7 +44,7 @@ pub struct TxgStats {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct AdminStats {
     /// How many took how long; the last bucket has all longer ones.
-    pub buckets: [u64; 32],
+    pub buckets: Log2<32>,
     /// How long all of them took.
     pub time: Nanos,
 }
@@ -52,7 +52,7 @@ pub struct AdminStats {
 impl AdminStats {
     /// How many there were.
     pub fn count(&self) -> u64 {
-        self.buckets.iter().sum()
+        self.buckets.total()
     }
 }
 
@@ -540,8 +540,7 @@ impl TxgPool {
         let now = p.rt.now();
         let waited = now.since(asked);
         let mut stats = p.admin.get();
-        let bucket = (waited.0 / 1000).max(1).ilog2() as usize;
-        stats.buckets[bucket.min(31)] += 1;
+        stats.buckets.add(waited.0 / 1000);
         stats.time = Nanos(stats.time.0.saturating_add(waited.0));
         p.admin.set(stats);
         p.rt.trace_at(now, Groups::TXG, || Event::Admin { txg: txg.0, waited });

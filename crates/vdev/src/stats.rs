@@ -1,11 +1,11 @@
 //! Counters of a leaf, as `zpool status` and `zpool iostat` show them.
 
-use base::Nanos;
+use base::{Log2, Nanos, SECTOR};
 
 use crate::policy::{CLASSES, Prio};
 
-/// Buckets of a latency histogram: bucket b counts 2^b .. 2^(b+1) ns, the last one everything above
-/// (137 s), as in `zpool iostat -w`.
+/// Buckets of a latency histogram in ns: the last one counts 69 s and more, as in
+/// `zpool iostat -w`.
 pub const LATENCY_BUCKETS: usize = 37;
 
 /// Errors of a leaf since it was opened or cleared.
@@ -39,20 +39,19 @@ pub struct LeafStats {
     pub device_ops: u64,
     /// Operations per class (by [`Prio::index`]) by the time from the queue's entry to completion
     /// (`total_wait`).
-    pub latency: [[u64; LATENCY_BUCKETS]; CLASSES],
+    pub latency: [Log2<LATENCY_BUCKETS>; CLASSES],
     /// The same by the time at the device (`disk_wait`).
-    pub disk_latency: [[u64; LATENCY_BUCKETS]; CLASSES],
+    pub disk_latency: [Log2<LATENCY_BUCKETS>; CLASSES],
     /// The same of the time in the queue.
-    pub queue_latency: [[u64; LATENCY_BUCKETS]; CLASSES],
+    pub queue_latency: [Log2<LATENCY_BUCKETS>; CLASSES],
     /// Flushes by duration.
-    pub flush_latency: [u64; LATENCY_BUCKETS],
+    pub flush_latency: Log2<LATENCY_BUCKETS>,
     /// Sums over the operations of each class.
     pub class: [ClassSums; CLASSES],
-    /// Operations of each class by size: bucket b counts 2^(b+9) up to twice that, the first
-    /// everything below, the last everything above.
-    pub size_ind: [[u64; SIZE_BUCKETS]; CLASSES],
+    /// Operations of each class by size in sectors of 512 bytes.
+    pub size_ind: [Log2<SIZE_BUCKETS>; CLASSES],
     /// Aggregated operations, by total size and the class of the leading operation.
-    pub size_agg: [[u64; SIZE_BUCKETS]; CLASSES],
+    pub size_agg: [Log2<SIZE_BUCKETS>; CLASSES],
 }
 
 /// Buckets of a histogram of sizes: 512 bytes to 16 MiB, as in `zpool iostat -r`.
@@ -81,23 +80,15 @@ impl Default for LeafStats {
             write_bytes: 0,
             flushes: 0,
             device_ops: 0,
-            latency: [[0; LATENCY_BUCKETS]; CLASSES],
-            disk_latency: [[0; LATENCY_BUCKETS]; CLASSES],
-            queue_latency: [[0; LATENCY_BUCKETS]; CLASSES],
-            flush_latency: [0; LATENCY_BUCKETS],
+            latency: [Log2::default(); CLASSES],
+            disk_latency: [Log2::default(); CLASSES],
+            queue_latency: [Log2::default(); CLASSES],
+            flush_latency: Log2::default(),
             class: [ClassSums::default(); CLASSES],
-            size_ind: [[0; SIZE_BUCKETS]; CLASSES],
-            size_agg: [[0; SIZE_BUCKETS]; CLASSES],
+            size_ind: [Log2::default(); CLASSES],
+            size_agg: [Log2::default(); CLASSES],
         }
     }
-}
-
-fn bucket(span: Nanos) -> usize {
-    (span.0.max(1).ilog2() as usize).min(LATENCY_BUCKETS - 1)
-}
-
-fn size_bucket(bytes: u64) -> usize {
-    (bytes.max(512).ilog2() as usize - 9).min(SIZE_BUCKETS - 1)
 }
 
 impl LeafStats {
@@ -105,11 +96,11 @@ impl LeafStats {
     pub(crate) fn issued(&mut self, prio: Prio, bytes: u64, items: usize) {
         self.device_ops += 1;
         let sizes = if items > 1 { &mut self.size_agg } else { &mut self.size_ind };
-        sizes[prio.index()][size_bucket(bytes)] += 1;
+        sizes[prio.index()].add(bytes / SECTOR);
     }
     /// Counts a completed flush.
     pub(crate) fn flushed(&mut self, total: Nanos) {
-        self.flush_latency[bucket(total)] += 1;
+        self.flush_latency.add(total.0);
     }
     pub(crate) fn count(&mut self, prio: Prio, write: bool, bytes: u64, total: Nanos, disk: Nanos) {
         if write {
@@ -124,9 +115,9 @@ impl LeafStats {
         class.bytes += bytes;
         class.total_ns = class.total_ns.saturating_add(total.0);
         class.disk_ns = class.disk_ns.saturating_add(disk.0);
-        self.latency[prio.index()][bucket(total)] += 1;
-        self.disk_latency[prio.index()][bucket(disk)] += 1;
-        self.queue_latency[prio.index()][bucket(Nanos(total.0.saturating_sub(disk.0)))] += 1;
+        self.latency[prio.index()].add(total.0);
+        self.disk_latency[prio.index()].add(disk.0);
+        self.queue_latency[prio.index()].add(total.0.saturating_sub(disk.0));
     }
 }
 

@@ -103,7 +103,7 @@ fn gathering_and_overlaps_keep_every_byte() {
             assert_eq!((s.write_ops, s.read_ops), (asked_writes, asked_reads));
             assert_eq!(s.errors, Default::default());
             assert_eq!(b.leaf.depth(), Default::default());
-            let histogram: u64 = s.latency.iter().flatten().sum();
+            let histogram: u64 = s.latency.iter().map(|h| h.total()).sum();
             assert_eq!(histogram, asked_writes + asked_reads);
             asked_writes + asked_reads - s.device_ops
         });
@@ -489,7 +489,7 @@ fn events_counters_and_device_agree_whatever_is_set() {
         assert_eq!([n[4], n[5], n[6], n[8]], [disk.reads, disk.writes, disk.write_bytes, disk.flushes], "seed {seed}");
         assert_eq!((n[7], n[0] + n[1]), (1500, 1500));
         let class: u64 = stats.class.iter().map(|c| c.ops).sum();
-        let sizes: u64 = stats.size_ind.iter().chain(&stats.size_agg).flatten().sum();
+        let sizes: u64 = stats.size_ind.iter().chain(&stats.size_agg).map(|h| h.total()).sum();
         assert_eq!((class, sizes, stats.flush_latency.iter().sum::<u64>()), (1500, disk.reads + disk.writes, 1));
         // Tracing has ended.
         drop(listening);

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use base::{Error, Nanos, Result};
+use base::{Error, Log2, Nanos, Result};
 use rt::Rt;
 use rt::trace::{Event, Groups, Listening, LogPhase, TxgPhase};
 use vdev::Prio;
@@ -81,25 +81,18 @@ impl Dist {
 }
 
 /// A distribution under construction: fixed arrays, no allocation, a few instructions per value.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Tally {
-    buckets: [u64; 64],
+    buckets: Log2<64>,
     sum: u64,
     squares: f64,
     bytes: u64,
 }
 
-impl Default for Tally {
-    fn default() -> Tally {
-        Tally { buckets: [0; 64], sum: 0, squares: 0.0, bytes: 0 }
-    }
-}
-
 impl Tally {
     #[inline]
     fn add(&mut self, value: u64, bytes: u64) {
-        let n = &mut self.buckets[(value | 1).ilog2() as usize];
-        *n = n.wrapping_add(1);
+        self.buckets.add(value);
         self.sum = self.sum.wrapping_add(value);
         self.squares += value as f64 * value as f64;
         self.bytes = self.bytes.wrapping_add(bytes);
@@ -107,15 +100,14 @@ impl Tally {
     /// The sum of both tallies.
     fn plus(&self, other: &Tally) -> Tally {
         let mut all = *self;
-        all.buckets.iter_mut().zip(&other.buckets).for_each(|(a, b)| *a += b);
+        all.buckets.merge(&other.buckets);
         (all.sum, all.squares, all.bytes) = (all.sum + other.sum, all.squares + other.squares, all.bytes + other.bytes);
         all
     }
     fn dist(&self) -> Dist {
-        let used = self.buckets.iter().rposition(|&n| n > 0).map_or(0, |last| last + 1);
         Dist {
-            buckets: self.buckets[..used].to_vec(),
-            count: self.buckets.iter().sum(),
+            buckets: self.buckets.used().to_vec(),
+            count: self.buckets.total(),
             sum: self.sum as f64,
             squares: self.squares,
             bytes: self.bytes,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use base::Log2;
 use vdev::{Leaf, Prio};
 
 use crate::engine::PoolEngine;
@@ -10,8 +11,8 @@ use crate::view::{IoStats, IoView, VdevView};
 fn stats_of(leaf: &Leaf) -> IoStats {
     let s = leaf.stats();
     let depth = leaf.depth();
-    let lists = |all: &[[u64; vdev::LATENCY_BUCKETS]]| all.iter().map(|h| h.to_vec()).collect();
-    let sizes = |all: &[[u64; vdev::SIZE_BUCKETS]]| all.iter().map(|h| h.to_vec()).collect();
+    let lists = |all: &[Log2<{ vdev::LATENCY_BUCKETS }>]| all.iter().map(|h| h.to_vec()).collect();
+    let sizes = |all: &[Log2<{ vdev::SIZE_BUCKETS }>]| all.iter().map(|h| h.to_vec()).collect();
     IoStats {
         ops: [s.read_ops, s.write_ops],
         bytes: [s.read_bytes, s.write_bytes],
