@@ -377,8 +377,8 @@ impl PoolEngine {
                 Some(n) => fixed(&n.to_string(), "local"),
                 None => fixed("0", "default"),
             },
-            "comment" => optional(pool.mos_config().comment),
-            "compatibility" => match pool.mos_config().compatibility {
+            "comment" => optional(pool.mos_config().head.comment),
+            "compatibility" => match pool.mos_config().head.compatibility {
                 Some(value) => fixed(&value, "local"),
                 None => fixed("off", "default"),
             },
@@ -411,7 +411,7 @@ impl PoolEngine {
         if wanted.comment.is_some() {
             self.pool.set_comment(wanted.comment.filter(|c| !c.is_empty()))?;
         }
-        let compatibility = self.pool.mos_config().compatibility.filter(|_| !wanted.features.is_empty());
+        let compatibility = self.pool.mos_config().head.compatibility.filter(|_| !wanted.features.is_empty());
         if let Some(allowed) = compatibility.map(|c| allowed_features(&c)).transpose()?
             && let Some((id, _)) = wanted.features.iter().find(|(id, on)| *on && !allowed.contains(id))
         {

@@ -5,6 +5,7 @@
 //! order of OpenZFS, so a config that OpenZFS wrote comes out byte for byte.
 
 use std::collections::BTreeSet;
+use std::ops::{Deref, DerefMut};
 
 use base::{Error, Guid, Result, ResultExt, Txg};
 
@@ -57,17 +58,17 @@ impl PoolState {
     }
 }
 
-/// The config of a leaf that is part of a pool's vdev tree.
+/// The keys that label configs and the configuration object begin with.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LabelConfig {
+pub struct ConfigHead {
     /// Pool version: 1 to 28 or 5000.
     pub version: u64,
     /// Pool name.
     pub name: String,
-    /// Active, exported or destroyed.
+    /// State of the pool when this was written.
     pub state: PoolState,
-    /// Txg that wrote the label; at most that of the uberblock it belongs to; 0 while the pool is
-    /// being created.
+    /// Txg that wrote it; a label's is at most that of the uberblock it belongs to; 0 while the
+    /// pool is being created.
     pub txg: Txg,
     /// Guid of the pool and of the root vdev.
     pub pool_guid: Guid,
@@ -81,6 +82,61 @@ pub struct LabelConfig {
     pub hostid: Option<u64>,
     /// Its name.
     pub hostname: Option<String>,
+}
+
+impl ConfigHead {
+    fn read(list: &NvList) -> Result<ConfigHead> {
+        Ok(ConfigHead {
+            version: read_version(list)?,
+            name: list.require_str("name")?.to_owned(),
+            state: PoolState::read(list)?,
+            txg: Txg(list.require_u64("txg")?),
+            pool_guid: Guid(list.require_u64("pool_guid")?),
+            errata: list.u64("errata"),
+            comment: optional_str(list, "comment"),
+            compatibility: optional_str(list, "compatibility"),
+            hostid: list.u64("hostid"),
+            hostname: optional_str(list, "hostname"),
+        })
+    }
+    fn put(&self, l: &mut NvList) {
+        l.put_u64("version", self.version);
+        l.put_str("name", self.name.as_str());
+        l.put_u64("state", self.state as u64);
+        l.put_u64("txg", self.txg.0);
+        l.put_u64("pool_guid", self.pool_guid.0);
+        self.errata.iter().for_each(|&e| l.put_u64("errata", e));
+        self.comment.iter().for_each(|s| l.put_str("comment", s.as_str()));
+        self.compatibility.iter().for_each(|s| l.put_str("compatibility", s.as_str()));
+        self.hostid.iter().for_each(|&h| l.put_u64("hostid", h));
+        self.hostname.iter().for_each(|s| l.put_str("hostname", s.as_str()));
+    }
+}
+
+/// On disk the keys of the head stand in one list with the others, so their fields read as one.
+macro_rules! begins_with_head {
+    ($config:ty) => {
+        impl Deref for $config {
+            type Target = ConfigHead;
+            fn deref(&self) -> &ConfigHead {
+                &self.head
+            }
+        }
+        impl DerefMut for $config {
+            fn deref_mut(&mut self) -> &mut ConfigHead {
+                &mut self.head
+            }
+        }
+    };
+}
+begins_with_head!(LabelConfig);
+begins_with_head!(MosConfig);
+
+/// The config of a leaf that is part of a pool's vdev tree.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LabelConfig {
+    /// What the configuration object begins with too; `state` is active, exported or destroyed.
+    pub head: ConfigHead,
     /// Guid of the top-level vdev that the leaf is under.
     pub top_guid: Guid,
     /// Guid of the leaf.
@@ -168,19 +224,11 @@ impl LabelConfig {
     /// Reads the config of a leaf in a pool; a spare's or cache device's lacks the keys, see
     /// [`DeviceLabel`].
     pub fn from_nvlist(list: &NvList) -> Result<LabelConfig> {
-        let version = read_version(list)?;
+        let head = ConfigHead::read(list)?;
+        let features_for_read = read_features(list, head.version)?;
         let guid = |name: &str| list.require_u64(name).map(Guid);
         Ok(LabelConfig {
-            version,
-            name: list.require_str("name")?.to_owned(),
-            state: PoolState::read(list)?,
-            txg: Txg(list.require_u64("txg")?),
-            pool_guid: guid("pool_guid")?,
-            errata: list.u64("errata"),
-            comment: optional_str(list, "comment"),
-            compatibility: optional_str(list, "compatibility"),
-            hostid: list.u64("hostid"),
-            hostname: optional_str(list, "hostname"),
+            head,
             top_guid: guid("top_guid")?,
             guid: guid("guid")?,
             is_spare: list.u64("is_spare").is_some_and(|v| v != 0),
@@ -189,7 +237,7 @@ impl LabelConfig {
             vdev_children: list.u64("vdev_children"),
             split_guid: list.u64("split_guid").map(Guid),
             vdev_tree: VdevConfig::from_nvlist(list.require_list("vdev_tree")?)?,
-            features_for_read: read_features(list, version)?,
+            features_for_read,
             create_txg: list.u64("create_txg").map(Txg),
             unknown: unknown_keys(list, |n| LABEL_KEYS.contains(&n) && n != HAS_VDEV_ZAPS),
         })
@@ -198,19 +246,7 @@ impl LabelConfig {
     /// The config as a list, in the order of real code.
     pub fn to_nvlist(&self) -> NvList {
         let mut l = NvList::new();
-        let head = Head {
-            version: self.version,
-            name: &self.name,
-            state: self.state,
-            txg: self.txg,
-            pool_guid: self.pool_guid,
-            errata: self.errata,
-            comment: &self.comment,
-            compatibility: &self.compatibility,
-            hostid: self.hostid,
-            hostname: &self.hostname,
-        };
-        head.put(&mut l);
+        self.head.put(&mut l);
         l.put_u64("top_guid", self.top_guid.0);
         l.put_u64("guid", self.guid.0);
         if self.is_spare {
@@ -240,58 +276,11 @@ impl LabelConfig {
     }
 }
 
-/// The keys that the label config and the configuration object begin with.
-struct Head<'a> {
-    version: u64,
-    name: &'a str,
-    state: PoolState,
-    txg: Txg,
-    pool_guid: Guid,
-    errata: Option<u64>,
-    comment: &'a Option<String>,
-    compatibility: &'a Option<String>,
-    hostid: Option<u64>,
-    hostname: &'a Option<String>,
-}
-
-impl Head<'_> {
-    fn put(&self, l: &mut NvList) {
-        l.put_u64("version", self.version);
-        l.put_str("name", self.name);
-        l.put_u64("state", self.state as u64);
-        l.put_u64("txg", self.txg.0);
-        l.put_u64("pool_guid", self.pool_guid.0);
-        self.errata.iter().for_each(|&e| l.put_u64("errata", e));
-        self.comment.iter().for_each(|s| l.put_str("comment", s.as_str()));
-        self.compatibility.iter().for_each(|s| l.put_str("compatibility", s.as_str()));
-        self.hostid.iter().for_each(|&h| l.put_u64("hostid", h));
-        self.hostname.iter().for_each(|s| l.put_str("hostname", s.as_str()));
-    }
-}
-
 /// The content of the MOS configuration object: the trusted config of the whole pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MosConfig {
-    /// Pool version.
-    pub version: u64,
-    /// Pool name.
-    pub name: String,
-    /// State when the object was written.
-    pub state: PoolState,
-    /// Txg that wrote the object.
-    pub txg: Txg,
-    /// Guid of the pool, the root vdev's too.
-    pub pool_guid: Guid,
-    /// Known defect of the pool, 0 for none.
-    pub errata: Option<u64>,
-    /// The property `comment`.
-    pub comment: Option<String>,
-    /// The property `compatibility`.
-    pub compatibility: Option<String>,
-    /// Host that wrote the object.
-    pub hostid: Option<u64>,
-    /// Its name.
-    pub hostname: Option<String>,
+    /// What labels begin with too.
+    pub head: ConfigHead,
     /// Every vdev has its ZAP; must agree with the MOS directory's `com.delphix:vdev_zap_map`.
     pub has_per_vdev_zaps: bool,
     /// Top-level vdevs with holes.
@@ -307,25 +296,17 @@ pub struct MosConfig {
 impl MosConfig {
     /// Reads the list in the configuration object.
     pub fn from_nvlist(list: &NvList) -> Result<MosConfig> {
-        let version = read_version(list)?;
+        let head = ConfigHead::read(list)?;
+        let features_for_read = read_features(list, head.version)?;
         let in_label_only = |n: &str| {
             matches!(n, "top_guid" | "guid" | "is_spare" | "is_log" | "hole_array" | "split_guid" | "create_txg")
         };
         Ok(MosConfig {
-            version,
-            name: list.require_str("name")?.to_owned(),
-            state: PoolState::read(list)?,
-            txg: Txg(list.require_u64("txg")?),
-            pool_guid: Guid(list.require_u64("pool_guid")?),
-            errata: list.u64("errata"),
-            comment: optional_str(list, "comment"),
-            compatibility: optional_str(list, "compatibility"),
-            hostid: list.u64("hostid"),
-            hostname: optional_str(list, "hostname"),
+            head,
             has_per_vdev_zaps: list.bool_flag(HAS_VDEV_ZAPS),
             vdev_children: list.u64("vdev_children"),
             vdev_tree: VdevConfig::from_nvlist(list.require_list("vdev_tree")?)?,
-            features_for_read: read_features(list, version)?,
+            features_for_read,
             unknown: unknown_keys(list, |n| LABEL_KEYS.contains(&n) && !in_label_only(n)),
         })
     }
@@ -333,19 +314,7 @@ impl MosConfig {
     /// The list for the configuration object, in the order of real code.
     pub fn to_nvlist(&self) -> NvList {
         let mut l = NvList::new();
-        let head = Head {
-            version: self.version,
-            name: &self.name,
-            state: self.state,
-            txg: self.txg,
-            pool_guid: self.pool_guid,
-            errata: self.errata,
-            comment: &self.comment,
-            compatibility: &self.compatibility,
-            hostid: self.hostid,
-            hostname: &self.hostname,
-        };
-        head.put(&mut l);
+        self.head.put(&mut l);
         if self.has_per_vdev_zaps {
             l.put_flag(HAS_VDEV_ZAPS);
         }
@@ -364,16 +333,7 @@ impl MosConfig {
         let tree = self.vdev_tree.children.get(top)?;
         let leaf = tree.find(guid)?;
         Some(LabelConfig {
-            version: self.version,
-            name: self.name.clone(),
-            state: self.state,
-            txg: self.txg,
-            pool_guid: self.pool_guid,
-            errata: self.errata,
-            comment: self.comment.clone(),
-            compatibility: self.compatibility.clone(),
-            hostid: self.hostid,
-            hostname: self.hostname.clone(),
+            head: self.head.clone(),
             top_guid: tree.guid,
             guid,
             is_spare: leaf.is_spare,

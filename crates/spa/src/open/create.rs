@@ -13,7 +13,7 @@ use dsl::props::PropValue;
 use dsl::{DslPool, Init};
 use ondisk::blkptr::Blkptr;
 use ondisk::feature::{FeatureId, enable_closure_ids};
-use ondisk::label::{MosConfig, PoolState};
+use ondisk::label::{ConfigHead, MosConfig, PoolState};
 use ondisk::object_type::ObjectType;
 use ondisk::objset::ObjsetType;
 use ondisk::uberblock::Uberblock;
@@ -93,16 +93,18 @@ impl Pool {
         let guid = rt.new_guid();
         let host = rt.host_identity();
         let config = MosConfig {
-            version: SPA_VERSION,
-            name: spec.name.clone(),
-            state: PoolState::Active,
-            txg: TXG_INITIAL,
-            pool_guid: guid,
-            errata: Some(0),
-            comment: spec.comment.clone(),
-            compatibility: None,
-            hostid: (host.hostid != 0).then_some(host.hostid),
-            hostname: Some(host.hostname.clone()),
+            head: ConfigHead {
+                version: SPA_VERSION,
+                name: spec.name.clone(),
+                state: PoolState::Active,
+                txg: TXG_INITIAL,
+                pool_guid: guid,
+                errata: Some(0),
+                comment: spec.comment.clone(),
+                compatibility: None,
+                hostid: (host.hostid != 0).then_some(host.hostid),
+                hostname: Some(host.hostname.clone()),
+            },
             has_per_vdev_zaps: true,
             vdev_children: Some(tops.len() as u64),
             vdev_tree: VdevConfig::new(ConfigKind::Root, 0, guid),

@@ -451,21 +451,25 @@ async fn read_trusted(
 
 #[cfg(test)]
 mod tests {
+    use ondisk::label::ConfigHead;
+
     use super::*;
 
     fn label(id: u64, vdev_children: Option<u64>) -> LabelConfig {
         let top = VdevConfig::new(ConfigKind::File, id, Guid(id + 1));
         LabelConfig {
-            version: 1,
-            name: "old".into(),
-            state: PoolState::Exported,
-            txg: Txg(46),
-            pool_guid: Guid(7),
-            errata: None,
-            comment: None,
-            compatibility: None,
-            hostid: None,
-            hostname: None,
+            head: ConfigHead {
+                version: 1,
+                name: "old".into(),
+                state: PoolState::Exported,
+                txg: Txg(46),
+                pool_guid: Guid(7),
+                errata: None,
+                comment: None,
+                compatibility: None,
+                hostid: None,
+                hostname: None,
+            },
             top_guid: top.guid,
             guid: top.guid,
             is_spare: false,
