@@ -68,12 +68,7 @@ impl Cell {
 
     /// Runs it for `total` bytes, whole MiB.
     pub fn run(&self, total: u64, seed: u64) -> Result<Outcome> {
-        let sim = Sim::new(SimConfig {
-            physmem: MEM,
-            poll_charge_max: None,
-            polls_per_instant_max: u64::MAX,
-            ..SimConfig::seeded(seed)
-        });
+        let sim = Sim::new(SimConfig { physmem: MEM, polls_per_instant_max: u64::MAX, ..SimConfig::seeded(seed) });
         let model = Model::Ssd(SsdModel::enterprise_sas());
         let mut config = DiskConfig::new(DiskImage::zeroed(DISK), model, seed);
         config.volatile = false;
