@@ -25,7 +25,7 @@ use crate::geometry::Stripe;
 use crate::leaf::Leaf;
 use crate::node::{Io, ReplicaState, VdevKind};
 use crate::policy::Prio;
-use crate::striped::{Assembly, Parity, Rebuild, job_class};
+use crate::striped::{Assembly, Parity, Rebuild};
 
 /// Bound on the candidates of one stripe, and on the candidates tried in all.
 const CANDIDATES_MAX: usize = 10_000;
@@ -51,7 +51,7 @@ impl Verify {
     /// Whether `bytes` are the block; runs in this turn or in the CPU pool, by cost.
     pub async fn check(&self, rt: &Rt, bytes: &Bytes, prio: Prio) -> bool {
         let (verify, bytes) = (self.clone(), bytes.clone());
-        rt.cpu_as(job_class(prio), self.cost, move || (verify.matches)(&bytes)).await
+        rt.cpu_as(prio.cpu_class(), self.cost, move || (verify.matches)(&bytes)).await
     }
 }
 
@@ -227,7 +227,7 @@ async fn distinct(rt: &Rt, all: Vec<Bytes>, prio: Prio) -> Vec<Bytes> {
         }
         (out, all)
     };
-    let (out, _all) = rt.cpu_as(job_class(prio), cost::COPY.cost(compared), job).await;
+    let (out, _all) = rt.cpu_as(prio.cpu_class(), cost::COPY.cost(compared), job).await;
     out
 }
 
@@ -291,7 +291,7 @@ async fn try_candidate(rt: &Rt, parts: Assembly, verify: Option<&Verify>, mut ou
         (verify.is_none_or(|v| (v.matches)(&out)), out, parts)
     };
     // Drop the columns on this thread, whose free lists own their memory.
-    let (matches, out, _columns) = rt.cpu_as(job_class(prio), cost, job).await;
+    let (matches, out, _columns) = rt.cpu_as(prio.cpu_class(), cost, job).await;
     (matches, out)
 }
 
@@ -408,7 +408,7 @@ async fn compare(rt: &Rt, states: &[StripeState<'_>], block: Bytes, prio: Prio) 
         }
         (all, block, contents)
     };
-    let (expected, _block, _contents) = rt.cpu_as(job_class(prio), cost, job).await;
+    let (expected, _block, _contents) = rt.cpu_as(prio.cpu_class(), cost, job).await;
     expected
 }
 

@@ -14,6 +14,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use rt::CpuClass;
+
 /// The I/O classes in the order of their priority.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Prio {
@@ -53,6 +55,12 @@ impl Prio {
         Prio::Trim,
         Prio::Rebuild,
     ];
+
+    /// The class of CPU jobs for operations of this class: those with a waiting caller go before
+    /// the compression of a txg.
+    pub fn cpu_class(self) -> CpuClass {
+        if matches!(self, Prio::SyncRead | Prio::SyncWrite) { CpuClass::Urgent } else { CpuClass::Bulk }
+    }
 
     /// The index in [`Prio::ALL`] and in every array by class.
     pub const fn index(self) -> usize {

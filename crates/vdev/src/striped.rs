@@ -12,18 +12,13 @@ use base::{Error, ErrorKind, Nanos, Result};
 use bdev::{Buf, Bytes};
 use codec::raidz;
 use rt::join::join_all;
-use rt::{CpuClass, Place, Rt, cost, place_of};
+use rt::{Place, Rt, cost, place_of};
 
 use crate::done::WriteDone;
 use crate::geometry::{Column, Stripe};
 use crate::leaf::WriteAs;
 use crate::node::{Io, ReplicaState, VdevKind};
 use crate::policy::Prio;
-
-/// The class of CPU jobs for operations of an I/O class.
-pub(crate) fn job_class(prio: Prio) -> CpuClass {
-    if matches!(prio, Prio::SyncRead | Prio::SyncWrite) { CpuClass::Urgent } else { CpuClass::Bulk }
-}
 
 /// The data columns of a stripe in `block`.
 fn split<'a>(stripe: &Stripe, block: &'a mut [u8]) -> Vec<&'a mut [u8]> {
@@ -98,7 +93,7 @@ impl Assembly {
             (out, self)
         };
         // Drop the columns on this thread, whose free lists own their memory.
-        let (out, _columns) = rt.cpu_as(job_class(prio), cost, job).await;
+        let (out, _columns) = rt.cpu_as(prio.cpu_class(), cost, job).await;
         out.freeze()
     }
 }
@@ -284,7 +279,7 @@ pub(crate) fn write(top: &VdevKind, stripes: Vec<Stripe>, data: &Bytes, how: Wri
     // Keep a handle so that this thread drops the data last.
     let data = data.clone();
     drop(rt.spawn("parity", async move {
-        let (columns, _block) = rt2.cpu_as(job_class(how.prio), cost, move || job.run()).await;
+        let (columns, _block) = rt2.cpu_as(how.prio.cpu_class(), cost, move || job.run()).await;
         queue(&top, columns, how).on_done(move |result| completer.complete(result.clone()));
         drop(data);
     }));

@@ -2,7 +2,8 @@
 //!
 //! A write has two steps, so that no device write is in flight when space runs out half-way: first
 //! all headers and pieces are allocated (a [`Gang`], a tree of at most [`GANG_MAX_DEPTH`] levels),
-//! then all are written. Gang blocks are rare; this code is simple rather than fast.
+//! then all are written. Gang blocks are rare; this code is simple rather than fast. A piece may
+//! have a third of 16 MiB: its checksum and the joining of pieces are CPU jobs.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -14,9 +15,11 @@ use ondisk::blkptr::{Blkptr, Dva};
 use ondisk::gang::{self, GANG_CHILDREN, GANG_HEADER_SIZE, GANG_MAX_DEPTH};
 use ondisk::object_type::ObjectType;
 use rt::LocalBoxFuture;
+use rt::cost::COPY;
 use rt::join::join_all;
 use vdev::{BlockPlace, Prio, Verify, WriteDone};
 
+use crate::cost;
 use crate::request::WriteReq;
 use crate::write::{MAX_COPIES, Places};
 use crate::zio::{Inner, Zio};
@@ -103,6 +106,17 @@ fn set_header_dvas(bp: &mut Blkptr, places: &Places, children: &[Gang]) {
     }
 }
 
+/// `out` filled with `parts`, one after the other.
+fn join_parts(mut out: Buf, parts: &[Bytes]) -> Buf {
+    let mut at = 0;
+    for part in parts {
+        out[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    assert_eq!(at, out.len(), "the header's sizes were checked");
+    out
+}
+
 impl Inner {
     /// Writes `data` in pieces; `bp` describes the whole block and gets the DVAs of the header.
     pub(crate) async fn write_gang(self: &Rc<Self>, req: &WriteReq, bp: &mut Blkptr, data: Bytes) -> Result<WriteDone> {
@@ -114,31 +128,40 @@ impl Inner {
     }
 
     /// Overwrites the gang block at `places` in its own txg.
-    pub(crate) fn rewrite_gang(
+    pub(crate) async fn rewrite_gang(
         self: &Rc<Self>,
         req: &WriteReq,
         bp: &mut Blkptr,
         data: Bytes,
         places: &GangPlaces,
     ) -> Result<WriteDone> {
-        let gang = self.plan_rewrite(req, *bp, data, places)?;
+        let gang = self.plan_rewrite(req, *bp, data, places).await?;
         self.write_planned(req, bp, gang)
     }
 
     /// Plans `data` at the places of an older gang block of the same size.
-    fn plan_rewrite(&self, req: &WriteReq, mut bp: Blkptr, data: Bytes, at: &GangPlaces) -> Result<Gang> {
-        if at.pieces.is_empty() {
-            at.places.as_slice().iter().enumerate().for_each(|(i, dva)| bp.set_dva(i, *dva));
-            return Ok(Gang { bp, places: at.places, body: GangBody::Data(data) });
-        }
-        let (mut children, mut from) = (Vec::with_capacity(GANG_CHILDREN), 0);
-        for piece in &at.pieces {
-            let part = data.slice(from..from + piece.psize as usize);
-            from += piece.psize as usize;
-            children.push(self.plan_rewrite(req, self.piece_pointer(req, &part)?, part, piece)?);
-        }
-        set_header_dvas(&mut bp, &at.places, &children);
-        Ok(Gang { bp, places: at.places, body: GangBody::Header(children) })
+    fn plan_rewrite<'a>(
+        &'a self,
+        req: &'a WriteReq,
+        mut bp: Blkptr,
+        data: Bytes,
+        at: &'a GangPlaces,
+    ) -> LocalBoxFuture<'a, Result<Gang>> {
+        Box::pin(async move {
+            if at.pieces.is_empty() {
+                at.places.as_slice().iter().enumerate().for_each(|(i, dva)| bp.set_dva(i, *dva));
+                return Ok(Gang { bp, places: at.places, body: GangBody::Data(data) });
+            }
+            let (mut children, mut from) = (Vec::with_capacity(GANG_CHILDREN), 0);
+            for piece in &at.pieces {
+                let part = data.slice(from..from + piece.psize as usize);
+                from += piece.psize as usize;
+                let pointer = self.piece_pointer(req, &part).await?;
+                children.push(self.plan_rewrite(req, pointer, part, piece).await?);
+            }
+            set_header_dvas(&mut bp, &at.places, &children);
+            Ok(Gang { bp, places: at.places, body: GangBody::Header(children) })
+        })
     }
 
     fn write_planned(self: &Rc<Self>, req: &WriteReq, bp: &mut Blkptr, gang: Gang) -> Result<WriteDone> {
@@ -186,7 +209,7 @@ impl Inner {
     }
 
     /// The pointer of a piece, without DVAs.
-    fn piece_pointer(&self, req: &WriteReq, data: &Bytes) -> Result<Blkptr> {
+    async fn piece_pointer(&self, req: &WriteReq, data: &Bytes) -> Result<Blkptr> {
         let psize = data.len() as u64;
         let mut bp = Blkptr::hole();
         bp.set_lsize(psize);
@@ -196,14 +219,17 @@ impl Inner {
         bp.set_otype(ObjectType::NONE);
         bp.set_little_endian(true);
         bp.set_birth(req.txg, req.txg);
-        bp.set_checksum_words(codec::compute(req.checksum, data, false, self.opts.get().salt.as_ref())?.0);
+        let (algo, salt, part) = (req.checksum, self.opts.get().salt, data.clone());
+        let job = move || codec::compute(algo, &part, false, salt.as_ref());
+        let sum = self.rt.cpu_as(req.prio.cpu_class(), cost::checksum(algo, psize), job).await?;
+        bp.set_checksum_words(sum.0);
         Ok(bp)
     }
 
     /// Allocates one piece, or splits it further.
     async fn plan_piece(&self, req: &WriteReq, data: Bytes, depth: u32) -> Result<Gang> {
         let psize = data.len() as u64;
-        let mut bp = self.piece_pointer(req, &data)?;
+        let mut bp = self.piece_pointer(req, &data).await?;
         if !self.is_forced_gang(psize) {
             match self.alloc_copies(req, psize, usize::from(req.copies)).await {
                 Ok(places) => {
@@ -268,15 +294,12 @@ impl Inner {
     pub(crate) fn read_gang<'a>(&'a self, bp: &'a Blkptr, prio: Prio, depth: u32) -> LocalBoxFuture<'a, Result<Bytes>> {
         Box::pin(async move {
             let children = self.gang_children(bp, prio, depth).await?;
-            let mut out = Buf::for_overwrite(bp.psize() as usize);
+            // Allocated and dropped on this thread, whose free lists own the memory.
+            let out = Buf::for_overwrite(bp.psize() as usize);
             let parts = join_all(children.iter().map(|c| self.read_piece(c, prio, depth)).collect()).await;
-            let mut at = 0;
-            for part in parts {
-                let part = part?;
-                out[at..at + part.len()].copy_from_slice(&part);
-                at += part.len();
-            }
-            assert_eq!(at, out.len(), "the header's sizes were checked");
+            let parts = parts.into_iter().collect::<Result<Vec<Bytes>>>()?;
+            let job = move || (join_parts(out, &parts), parts);
+            let (out, _parts) = self.rt.cpu_as(prio.cpu_class(), COPY.cost(bp.psize()), job).await;
             Ok(out.freeze())
         })
     }

@@ -6,12 +6,13 @@ use bdev::{Buf, Bytes};
 use codec::{ChecksumAlgo, CompressAlgo, Compression};
 use ondisk::blkptr::{Blkptr, EMBEDDED_MAX};
 use ondisk::object_type::ObjectType;
+use rt::cost::COPY;
 use rt::{Place, place_of};
 
 use crate::cost;
 use crate::crypt::Seal;
 use crate::request::{Body, Prepared, WriteReq};
-use crate::zio::Zio;
+use crate::zio::{Inner, Zio};
 
 /// How to pack a block: the input of a CPU job.
 struct Packing {
@@ -106,6 +107,21 @@ fn limit(lsize: u64) -> usize {
     (lsize - (lsize >> 3)) as usize
 }
 
+impl Inner {
+    /// Whether `data` is all zeros. Most blocks that are not show it in their first bytes.
+    async fn is_zero(&self, data: &Bytes) -> bool {
+        let head = data.len().min(SECTOR as usize);
+        if !codec::is_zero(&data[..head]) {
+            return false;
+        }
+        let rest = data.slice(head..);
+        let cost = COPY.cost(rest.len() as u64);
+        // Returned: this thread's free lists own the memory.
+        let (zero, _rest) = self.rt.cpu(cost, move || (codec::is_zero(&rest), rest)).await;
+        zero
+    }
+}
+
 impl Zio {
     /// The first half of a write: hole detection, compression, checksum. Costly work runs in the
     /// CPU pool, so several may run concurrently. `Unsupported` for checksums that weir cannot
@@ -124,7 +140,7 @@ impl Zio {
         let seal = req.crypt.as_ref().and_then(|key| key.seal(req.level, req.otype, &self.0.rt));
         // Encrypted dnodes are never compressed, but they may be holes.
         let may_be_hole = algo != CompressAlgo::Off || seal.is_some() && req.otype == ObjectType::DNODE;
-        if may_be_hole && codec::is_zero(&req.data) {
+        if may_be_hole && self.0.is_zero(&req.data).await {
             self.0.count(|s| s.holes += 1);
             return Ok(Prepared { req, body: Body::Hole });
         }

@@ -9,7 +9,6 @@ use codec::{ChecksumAlgo, CompressAlgo};
 use ondisk::blkptr::{Blkptr, BpLimits, Dva};
 use ondisk::byteswap::swap_block;
 use ondisk::object_type::ObjectType;
-use rt::CpuClass;
 use vdev::{BlockPlace, FailMode, FirstRead, Place, Prio, Verify};
 
 use crate::cost;
@@ -206,13 +205,11 @@ impl Inner {
                 Ok(()) => Copy::Good(what.unpack(raw, self.decompress_buf(what))),
             };
         }
-        // Reads with a waiting caller go before the compression of a txg.
-        let class = if prio == Prio::SyncRead { CpuClass::Urgent } else { CpuClass::Bulk };
         let job = what.clone();
         let (room, mine) = (self.decompress_buf(what), raw.clone());
         let copy = self
             .rt
-            .cpu_as(class, cost, move || match job.verify(&raw) {
+            .cpu_as(prio.cpu_class(), cost, move || match job.verify(&raw) {
                 Err(e) => Copy::Bad(e),
                 Ok(()) => Copy::Good(job.unpack(raw, room)),
             })
@@ -350,16 +347,9 @@ impl Inner {
     }
 }
 
-fn read_embedded(bp: &Blkptr) -> Result<Bytes> {
-    if bp.is_redacted() {
-        return Err(Error::unsupported(format!("block {bp} was removed by redaction")));
-    }
-    if bp.embedded_type() != 0 {
-        return Err(Error::corrupt(format!("block {bp}: nothing is known to be embedded like this")));
-    }
+/// Fills `out`, of lsize bytes, with the block in an embedded pointer.
+fn unpack_embedded(bp: &Blkptr, compress: CompressAlgo, out: &mut Buf) -> Result<()> {
     let (payload, len) = bp.payload();
-    let (compress, _) = algorithms(bp)?;
-    let mut out = Buf::for_overwrite(bp.lsize() as usize);
     match compress {
         // The payload is the block, as written by a raw receive.
         CompressAlgo::Off | CompressAlgo::Empty => {
@@ -368,12 +358,30 @@ fn read_embedded(bp: &Blkptr) -> Result<Bytes> {
             }
             out.copy_from_slice(&payload[..len]);
         }
-        algo => codec::decompress(algo, &payload[..len], &mut out).map_err(|e| e.at(format_args!("block {bp}")))?,
+        algo => codec::decompress(algo, &payload[..len], out).map_err(|e| e.at(format_args!("block {bp}")))?,
     }
     if bp.needs_swap() {
-        swap_block(bp.otype(), bp.level(), &mut out);
+        swap_block(bp.otype(), bp.level(), out);
     }
-    Ok(out.freeze())
+    Ok(())
+}
+
+impl Inner {
+    /// The block in an embedded pointer: up to 16 MiB, which may compress to this.
+    async fn read_embedded(&self, bp: &Blkptr, prio: Prio) -> Result<Bytes> {
+        if bp.is_redacted() {
+            return Err(Error::unsupported(format!("block {bp} was removed by redaction")));
+        }
+        if bp.embedded_type() != 0 {
+            return Err(Error::corrupt(format!("block {bp}: nothing is known to be embedded like this")));
+        }
+        let (compress, _) = algorithms(bp)?;
+        let cost = cost::unpack(compress, ChecksumAlgo::Off, 0, bp.lsize());
+        let (own, mut out) = (*bp, Buf::for_overwrite(bp.lsize() as usize));
+        let job = move || (unpack_embedded(&own, compress, &mut out), out);
+        let (result, out) = self.rt.cpu_as(prio.cpu_class(), cost, job).await;
+        result.map(|()| out.freeze())
+    }
 }
 
 impl Zio {
@@ -411,7 +419,7 @@ impl Zio {
             return Ok(Bytes::zeroed(bp.lsize() as usize));
         }
         if bp.is_embedded() {
-            return read_embedded(bp);
+            return Box::pin(self.0.read_embedded(bp, prio)).await;
         }
         loop {
             let result = self.0.read_stored(bp, key, prio, 0).await;

@@ -192,6 +192,14 @@ impl Inner {
         self.write_gang(req, bp, data).await
     }
 
+    /// Whether both are the same bytes.
+    async fn is_equal(&self, a: Bytes, b: Bytes) -> bool {
+        let cost = rt::cost::COPY.cost(a.len() as u64);
+        // Returned: this thread's free lists own the memory.
+        let (equal, _both) = self.rt.cpu(cost, move || (a[..] == b[..], (a, b))).await;
+        equal
+    }
+
     /// A pointer for `req` without DVAs.
     fn pointer(req: &WriteReq, psize: u64, compress: CompressAlgo, checksum: [u64; 4], seal: Option<&Seal>) -> Blkptr {
         let mut bp = Blkptr::hole();
@@ -239,7 +247,8 @@ impl Zio {
     }
 
     /// The second half of a write: allocates the copies, makes the pointer, queues the device
-    /// writes, and returns without waiting for them. Waits only when a metaslab has to be loaded.
+    /// writes, and returns without waiting for them. Waits only when a metaslab has to be loaded,
+    /// and for the checksums of the pieces of a gang block.
     /// Errors: `NoSpace` when nothing fits, not even in pieces.
     pub async fn issue(&self, prepared: Prepared) -> Result<WriteOut> {
         let Prepared { mut req, body } = prepared;
@@ -265,7 +274,7 @@ impl Zio {
             let known = z.rewritable.borrow().find(req.txg, &old, psize);
             if let Some(places) = known {
                 z.count(|s| s.rewrites += 1);
-                let done = z.rewrite_gang(&req, &mut bp, data, &places)?;
+                let done = z.rewrite_gang(&req, &mut bp, data, &places).await?;
                 return Ok(WriteOut { bp, done, rewritten_in_place: true });
             }
         }
@@ -293,7 +302,10 @@ impl Zio {
                                 done.await?;
                             }
                             // A stored block that cannot be read is not the same.
-                            self.read(&stored, Prio::SyncRead).await.is_ok_and(|b| b[..] == req.data[..])
+                            match self.read(&stored, Prio::SyncRead).await {
+                                Ok(found) => z.is_equal(found, req.data.clone()).await,
+                                Err(_) => false,
+                            }
                         }
                     };
                     if same {

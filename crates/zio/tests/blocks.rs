@@ -233,6 +233,39 @@ fn gang_blocks_of_metadata_are_overwritten_in_place_too() {
     });
 }
 
+/// The bound on a turn holds (`sim` asserts it), and the time that the work takes passes.
+#[test]
+fn work_on_large_blocks_is_done_in_the_cpu_pool() {
+    const SIZE: u64 = 16 << 20;
+    let lab = Lab::new(1, 256 << 20, 12);
+    let since = |before: base::Nanos| lab.sim.cpu_busy().since(before);
+    lab.sim.block_on(async {
+        lab.zio.set_opts(ZioOpts { gang_above: 6 << 20, ..ZioOpts::default() });
+        let (sum, copy) = (rt::cost::SHA512.cost(SIZE), rt::cost::COPY.cost(SIZE));
+        let data = noise(1, SIZE as usize);
+        let mut req = WriteReq { checksum: ChecksumAlgo::Sha512, otype: ObjectType::SPACE_MAP, ..file(data.clone()) };
+        // Written, and overwritten in its places: its own checksum, and those of its three pieces.
+        let mut bp = Blkptr::hole();
+        for pass in 1..3 {
+            req = WriteReq { pass, rewrite: (pass > 1).then_some(bp), ..req };
+            let before = lab.sim.cpu_busy();
+            let out = lab.zio.write(req.clone()).await.unwrap();
+            out.done.await.unwrap();
+            bp = out.bp;
+            assert!(bp.is_gang() && out.rewritten_in_place == (pass > 1));
+            assert!(since(before).0 + 10 >= 2 * sum.0, "{:?} in pass {pass}", since(before));
+        }
+        let before = lab.sim.cpu_busy();
+        assert_eq!(get(&lab.zio, &bp).await.unwrap(), data);
+        assert!(since(before).0 + 10 >= 2 * sum.0 + copy.0, "{:?}", since(before));
+
+        let zeros = WriteReq { compression: Compression::LZ4, ..file(Bytes::zeroed(SIZE as usize)) };
+        let before = lab.sim.cpu_busy();
+        assert!(put(&lab.zio, zeros).await.is_hole());
+        assert!(since(before) >= rt::cost::COPY.cost(SIZE - 512), "{:?}", since(before));
+    });
+}
+
 #[test]
 fn a_claim_takes_every_piece() {
     let lab = Lab::new(1, 64 << 20, 12);
