@@ -46,6 +46,7 @@ use std::ops::RangeBounds;
 
 use bdev::{Buf, Bytes};
 use ondisk::blkptr::Blkptr;
+use rt::cost::COPY;
 use zio::WriteDone;
 
 /// A block that was stored before the sync of its txg.
@@ -119,6 +120,11 @@ impl DirtyBlk {
     }
 }
 
+/// Whether a copy of that many bytes is work for the CPU pool.
+pub(crate) fn is_large(len: usize) -> bool {
+    rt::place_of(COPY.cost(len as u64)) == rt::Place::Pool
+}
+
 /// A copy of `data`, cut or padded with zeros to `len`.
 pub(crate) fn resized(data: &[u8], len: usize) -> Buf {
     let mut b = Buf::for_overwrite(len);
@@ -134,7 +140,7 @@ pub(crate) fn fit(data: Bytes, len: usize) -> Bytes {
 }
 
 /// Whether both are the same memory.
-fn is_same(a: &Bytes, b: &Bytes) -> bool {
+pub(crate) fn is_same(a: &Bytes, b: &Bytes) -> bool {
     std::ptr::eq(&a[..], &b[..]) && a.memory_id() == b.memory_id()
 }
 
@@ -177,19 +183,35 @@ impl DirtyBlocks {
     pub fn share(&mut self, blkid: u64) -> Option<Bytes> {
         self.blocks.get_mut(&blkid).map(DirtyBlk::share)
     }
+    /// The content of a block if others share it: a change must copy it.
+    pub fn shared(&self, blkid: u64) -> Option<Bytes> {
+        match self.blocks.get(&blkid)? {
+            DirtyBlk::Mut(_) => None,
+            DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) => (!b.is_unique()).then(|| b.clone()),
+        }
+    }
     /// The content of a block to be changed.
     pub fn make_mut(&mut self, blkid: u64) -> Option<&mut Buf> {
         let (buf, gone) = self.blocks.get_mut(&blkid)?.make_mut();
         self.given_up.extend(gone);
         Some(buf)
     }
-    /// Truncates a block or pads it with zeros, if it is dirty. Returns its old length.
-    pub fn resize(&mut self, blkid: u64, len: usize) -> Option<u64> {
-        let old = self.blocks.get(&blkid)?.as_slice();
+    /// Truncates a block or pads it with zeros, if it is dirty. `copies` are such copies of
+    /// content, each made before. Returns its old length.
+    pub fn resize(&mut self, blkid: u64, len: usize, copies: &mut Vec<(Bytes, Buf)>) -> Option<u64> {
+        let blk = self.blocks.get(&blkid)?;
+        let old = blk.as_slice();
         let old_len = old.len() as u64;
         if old.len() != len {
-            let new = DirtyBlk::Mut(resized(old, len));
-            self.put(blkid, new);
+            let made = match blk {
+                DirtyBlk::Mut(_) => None,
+                DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) => copies.iter().position(|(of, _)| is_same(of, b)),
+            };
+            let new = match made.map(|i| copies.swap_remove(i).1) {
+                Some(copy) if copy.len() == len => copy,
+                _ => resized(old, len),
+            };
+            self.put(blkid, DirtyBlk::Mut(new));
         }
         Some(old_len)
     }
@@ -263,7 +285,7 @@ mod tests {
         let change: [(&str, Change); 5] = [
             ("written", |b| assert!(!b.put(3, frozen(2)))),
             ("changed", |b| b.make_mut(3).expect("dirty")[0] = 9),
-            ("resized", |b| assert_eq!(b.resize(3, 1024), Some(512))),
+            ("resized", |b| assert_eq!(b.resize(3, 1024, &mut Vec::new()), Some(512))),
             ("freed", |b| assert_eq!(b.free(3, 4), 512)),
             ("cut", |b| assert_eq!(b.free(0, u64::MAX), 512)),
         ];
@@ -276,7 +298,7 @@ mod tests {
             assert!(b.override_with(3, &data, s), "{what}");
             assert!(!b.override_with(3, &data, stored(8)), "{what}: stored twice");
             assert_eq!(b.stored(3, &data).map(|s| s.bp), Some(bp), "{what}");
-            assert_eq!(b.resize(3, 512), Some(512));
+            assert_eq!(b.resize(3, 512, &mut Vec::new()), Some(512));
             assert_eq!(b.overridden(3, |_, len| len == 512), Some(bp), "{what}");
             assert!(b.take_given_up().is_empty(), "{what}");
             f(&mut b);

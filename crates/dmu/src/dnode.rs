@@ -179,7 +179,7 @@ impl State {
         slot.mods += 1;
         if newer_blksz && slot.blksz != Some(blksz) {
             slot.blksz = Some(blksz);
-            slot.blocks.resize(0, blksz as usize);
+            slot.blocks.resize(0, blksz as usize, &mut Vec::new());
         }
         (fresh, slot)
     }

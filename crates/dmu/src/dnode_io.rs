@@ -4,15 +4,18 @@
 //! Changing one: a whole block is put into the transaction's dirty state; a partial write of a
 //! block that the txg has not written yet starts from its content in an older txg or on disk. While
 //! it waits for the disk, other tasks may change the same block: the read is then marked
-//! (`State::invalidate_rmw`) and repeated, so no lock is held.
+//! (`State::invalidate_rmw`) and repeated, so no lock is held. A large block that must be copied is
+//! copied in the CPU pool while nothing is borrowed; the copy is used if the block still has the
+//! same content then ([`Need`]).
 
 use std::ops::Range;
 
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Nanos, Result};
 use bdev::{Buf, Bytes};
+use rt::cost::COPY;
 use rt::join::Pipeline;
 
-use crate::dirty::{DirtyBlk, fit, resized};
+use crate::dirty::{DirtyBlk, fit, is_large, is_same, resized};
 use crate::dnode::{Dnode, ReadAhead, State};
 use crate::tx::Tx;
 
@@ -26,6 +29,8 @@ const READ_AHEAD_MIN_RUN: u32 = 2;
 const BLKPTR_SHIFT: u8 = 7;
 /// Highest offset that an object's data may end at.
 const MAX_OFFSET: u64 = i64::MAX as u64;
+/// Bytes copied in one piece of a turn.
+const COPY_PIECE: usize = 256 << 10;
 
 /// A block in the dirty state of txgs.
 pub(crate) enum Overlay {
@@ -35,6 +40,30 @@ pub(crate) enum Overlay {
     Freed(u64),
     /// Not dirty: the committed tree decides.
     None,
+}
+
+/// What a change of a block waits for.
+enum Need {
+    /// A copy of its committed content.
+    Committed,
+    /// A copy of this content, which is large.
+    Copy(Bytes),
+}
+
+/// Copies made for a change of a block.
+#[derive(Default)]
+struct Ready {
+    /// The committed content (`Some(None)`: a hole), valid until the next wait.
+    committed: Option<Option<Buf>>,
+    /// A copy of dirty content.
+    copy: Option<(Bytes, Buf)>,
+}
+
+impl Ready {
+    /// Takes the copy of `content`.
+    fn take(&mut self, content: &Bytes) -> Option<Buf> {
+        self.copy.take_if(|(of, _)| is_same(of, content)).map(|(_, copy)| copy)
+    }
 }
 
 impl State {
@@ -237,16 +266,16 @@ impl Dnode {
 
     /// Writes `data` at offset `off`.
     pub async fn write(&self, off: u64, data: &[u8], tx: &Tx) -> Result<()> {
-        self.write_blocks(off, data, tx, |part| DirtyBlk::Mut(Buf::copy_from(&data[part]))).await
+        self.write_blocks(off, data, tx, async |part| DirtyBlk::Mut(self.copied(&data[part]).await)).await
     }
 
     /// Writes `data` at offset `off`; aligned whole blocks are taken without a copy.
     pub async fn write_bytes(&self, off: u64, data: Bytes, tx: &Tx) -> Result<()> {
-        let whole = |part: Range<usize>| {
+        let whole = async |part: Range<usize>| {
             // A small slice would keep all of a large buffer in memory as long as it is cached.
             let (len, part) = (part.len(), data.slice(part));
             let lean = part.footprint() <= len.saturating_mul(8);
-            if lean { DirtyBlk::Frozen(part) } else { DirtyBlk::Mut(Buf::copy_from(&part)) }
+            if lean { DirtyBlk::Frozen(part) } else { DirtyBlk::Mut(self.copied(&part).await) }
         };
         self.write_blocks(off, &data, tx, whole).await
     }
@@ -257,7 +286,7 @@ impl Dnode {
         off: u64,
         data: &[u8],
         tx: &Tx,
-        whole: impl Fn(Range<usize>) -> DirtyBlk,
+        whole: impl AsyncFn(Range<usize>) -> DirtyBlk,
     ) -> Result<()> {
         let size = self.check_write(off, data.len() as u64)?;
         let mut at = 0usize;
@@ -266,7 +295,7 @@ impl Dnode {
             let from = (pos % size) as usize;
             let n = (size as usize - from).min(data.len() - at);
             if n == size as usize {
-                self.put_block(pos / size, whole(at..at + n), tx)?;
+                self.put_block(pos / size, whole(at..at + n).await, tx)?;
             } else {
                 let part = &data[at..at + n];
                 self.modify(pos / size, (from, from + n), tx, |b| b[from..from + n].copy_from_slice(part)).await?;
@@ -274,6 +303,30 @@ impl Dnode {
             at += n;
         }
         Ok(())
+    }
+
+    /// A copy of `data`, made in pieces.
+    async fn copied(&self, data: &[u8]) -> Buf {
+        let mut copy = Buf::for_overwrite(data.len());
+        for (to, from) in copy.chunks_mut(COPY_PIECE).zip(data.chunks(COPY_PIECE)) {
+            self.os.ctx.rt().spend(COPY.cost(from.len() as u64)).await;
+            to.copy_from_slice(from);
+        }
+        copy
+    }
+
+    /// A copy of `data`, cut or padded with zeros to `len`, with `data` itself.
+    pub(crate) async fn copy_of(&self, data: Bytes, len: usize) -> (Bytes, Buf) {
+        // Both are dropped on this thread, whose free lists own the memory.
+        let job = move || (resized(&data, len), data);
+        let (copy, data) = self.os.ctx.rt().cpu(COPY.cost(len as u64), job).await;
+        (data, copy)
+    }
+
+    /// A copy of the committed block, `None` for a hole.
+    async fn committed_copy(&self, blkid: u64) -> Result<Option<Buf>> {
+        let Some(data) = self.read_committed(blkid).await? else { return Ok(None) };
+        Ok(Some(self.copy_of(data, self.block_size() as usize).await.1))
     }
 
     /// Changes a block in place: `f` gets its current content (zeros for a hole).
@@ -363,44 +416,63 @@ impl Dnode {
         tx: &Tx,
         f: impl FnOnce(&mut [u8]) -> R,
     ) -> Result<R> {
-        let mut base = None;
-        let mut f = f;
+        // What the changes before it copied may have filled the turn.
+        self.os.ctx.rt().spend(Nanos(0)).await;
+        let (mut ready, mut f) = (Ready::default(), f);
         loop {
-            match self.try_modify(blkid, range, tx, base.take(), f) {
+            let need;
+            match self.try_modify(blkid, range, tx, &mut ready, f) {
                 Ok(r) => return Ok(r),
-                Err(again) => f = again,
+                Err(again) => (f, need) = again,
             }
-            let id = self.n.st.borrow_mut().rmw_begin(blkid);
-            let guard = RmwGuard { dn: self, id };
-            let data = Box::pin(self.read_committed(blkid)).await;
-            finish_rmw(guard, &mut base, data)?;
+            ready.committed = None;
+            match need {
+                Need::Committed => {
+                    let id = self.n.st.borrow_mut().rmw_begin(blkid);
+                    let guard = RmwGuard { dn: self, id };
+                    let data = Box::pin(self.committed_copy(blkid)).await;
+                    finish_rmw(guard, &mut ready.committed, data)?;
+                }
+                Need::Copy(shared) => {
+                    let len = shared.len();
+                    ready.copy = Some(Box::pin(self.copy_of(shared, len)).await);
+                }
+            }
             self.check_tx()?;
         }
     }
 
-    /// As [`Dnode::modify`], unless committed content is needed: `f` comes back. `base` is that
-    /// content (`Some(None)`: a hole).
+    /// As [`Dnode::modify`], unless a copy is needed that is not `ready`: `f` comes back.
     fn try_modify<R, F: FnOnce(&mut [u8]) -> R>(
         &self,
         blkid: u64,
         range: (usize, usize),
         tx: &Tx,
-        base: Option<Option<Bytes>>,
+        ready: &mut Ready,
         f: F,
-    ) -> Result<R, F> {
+    ) -> Result<R, (F, Need)> {
+        let rt = self.os.ctx.rt();
         let mut st = self.n.st.borrow_mut();
         let st = &mut *st;
         let size = st.blksz as usize;
         let there = st.dirty[tx.txg().slot()].as_ref().is_some_and(|d| d.txg == tx.txg() && d.blocks.contains(blkid));
         if !there {
             let buf = match st.overlay_mut(blkid, Some(tx.txg())) {
-                Overlay::Data(b) => resized(&b, size),
+                Overlay::Data(b) => match ready.take(&b) {
+                    Some(copy) if copy.len() == size => copy,
+                    None if is_large(b.len()) => return Err((f, Need::Copy(b))),
+                    _ => {
+                        rt.charge(COPY.cost(size as u64));
+                        resized(&b, size)
+                    }
+                },
                 Overlay::Freed(_) => Buf::zeroed(size),
                 Overlay::None if st.beyond_committed(blkid) => Buf::zeroed(size),
-                Overlay::None => match base {
-                    None => return Err(f),
+                Overlay::None => match ready.committed.take() {
+                    None => return Err((f, Need::Committed)),
                     Some(None) => Buf::zeroed(size),
-                    Some(Some(b)) => resized(&b, size),
+                    Some(Some(copy)) if copy.len() == size => copy,
+                    Some(Some(copy)) => resized(&copy, size),
                 },
             };
             self.insert(st, blkid, DirtyBlk::Mut(buf), tx.txg());
@@ -415,6 +487,18 @@ impl Dnode {
             .collect();
         let at = tx.txg().slot();
         let newest = newer.first().copied().unwrap_or(at);
+        for i in newer.iter().copied().chain([at]) {
+            let blocks = &mut st.dirty[i].as_mut().expect("just found").blocks;
+            let Some(shared) = blocks.shared(blkid) else { continue };
+            match ready.take(&shared) {
+                Some(copy) => {
+                    blocks.put(blkid, DirtyBlk::Mut(copy));
+                }
+                // What was done so far changes no content.
+                None if is_large(shared.len()) => return Err((f, Need::Copy(shared))),
+                None => rt.charge(COPY.cost(shared.len() as u64)),
+            }
+        }
         let r = f(st.dirty[newest].as_mut().and_then(|d| d.blocks.make_mut(blkid)).expect("just found"));
         if newest != at {
             let changed = st.dirty[newest].as_mut().and_then(|d| d.blocks.share(blkid)).expect("just found");
@@ -428,9 +512,32 @@ impl Dnode {
         Ok(r)
     }
 
+    /// As [`Dnode::set_block_size`] for a block that may be large.
+    pub async fn resize_block(&self, blksz: u32, tx: &Tx) -> Result<()> {
+        let mut copies = Vec::new();
+        while let Some(old) = self.large_versions(tx).into_iter().find(|b| !copies.iter().any(|(of, _)| is_same(of, b)))
+        {
+            copies.push(self.copy_of(old, blksz as usize).await);
+        }
+        self.set_block_size_with(blksz, tx, copies)
+    }
+
+    /// The content of block 0 in the txg and in newer ones, where it is large.
+    fn large_versions(&self, tx: &Tx) -> Vec<Bytes> {
+        let mut st = self.n.st.borrow_mut();
+        let slots: Vec<usize> = st.newer_than(tx.txg()).chain([tx.txg().slot()]).collect();
+        let of = |i: usize| st.dirty[i].as_mut().and_then(|d| d.blocks.share(0));
+        slots.into_iter().filter_map(of).filter(|b| is_large(b.len())).collect()
+    }
+
     /// Changes the block size. Only while at most block 0 exists; its content is kept, truncated or
     /// padded with zeros.
     pub fn set_block_size(&self, blksz: u32, tx: &Tx) -> Result<()> {
+        self.set_block_size_with(blksz, tx, Vec::new())
+    }
+
+    /// As [`Dnode::set_block_size`], with copies of large content that have the new size.
+    fn set_block_size_with(&self, blksz: u32, tx: &Tx, mut copies: Vec<(Bytes, Buf)>) -> Result<()> {
         self.check_tx()?;
         if blksz == 0 || !blksz.is_multiple_of(512) || u64::from(blksz) > base::MAX_BLOCK {
             return Err(Error::invalid(format!("object {}: block size {blksz}", self.n.obj)));
@@ -457,7 +564,7 @@ impl Dnode {
             if d.blksz.is_some() {
                 d.blksz = Some(blksz);
             }
-            if let Some(old) = d.blocks.resize(0, blksz as usize)
+            if let Some(old) = d.blocks.resize(0, blksz as usize, &mut copies)
                 && !special
             {
                 ctx.dirty_add(d.txg, u64::from(blksz));
@@ -620,7 +727,7 @@ impl Drop for RmwGuard<'_> {
 }
 
 /// Ends the read; keeps its result if that is still valid.
-fn finish_rmw(guard: RmwGuard<'_>, base: &mut Option<Option<Bytes>>, data: Result<Option<Bytes>>) -> Result<()> {
+fn finish_rmw(guard: RmwGuard<'_>, base: &mut Option<Option<Buf>>, data: Result<Option<Buf>>) -> Result<()> {
     let fresh = guard.dn.n.st.borrow_mut().rmw_end(guard.id);
     drop(guard);
     let data = data?;

@@ -12,7 +12,7 @@ use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
 use ondisk::dnode::DnodePhys;
 use rt::cost::DMU_BLOCK;
 
-use crate::dirty::{DirtyBlk, resized};
+use crate::dirty::DirtyBlk;
 use crate::dnode::{Dnode, Spill};
 use crate::policy::BlockKind;
 use crate::sync_block::SyncCx;
@@ -92,7 +92,7 @@ impl SyncCx<'_> {
             let bp = dn.lookup(0).await?;
             if !bp.is_hole() {
                 let old = ctx.read(&bp).await?;
-                let new = resized(&old, size as usize);
+                let (_, new) = dn.copy_of(old, size as usize).await;
                 t.slot(|d| d.blocks.put(0, DirtyBlk::Mut(new)));
                 if !dn.is_special() {
                     ctx.dirty_add(self.txg, u64::from(size));

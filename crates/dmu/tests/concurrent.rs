@@ -14,6 +14,47 @@ use ondisk::objset::ObjsetType;
 use rt::join::join_all;
 use sim::Rng;
 
+/// A change of a large block whose content is shared, or on disk, copies it in the CPU pool: no
+/// turn is too long (`sim` asserts it). Changes of other tasks meanwhile are not lost.
+#[test]
+fn large_shared_blocks_are_copied_in_the_pool() {
+    const SIZE: u64 = 16 << 20;
+    let sim = world(7);
+    sim.block_on(async {
+        let env = Env::new(&sim, 64 << 20, features(), ObjsetProps::default());
+        let os = env.create(ObjsetType::Other);
+        let task = env.run(&os, None);
+        let tx = TxPlan::new(&os).create(1).write_new(SIZE).assign().await.unwrap();
+        let spec = ObjSpec::new(ObjectType::PLAIN_FILE, SIZE as u32 - 512);
+        let obj = os.alloc_at(ObjectId(5), spec, &tx).await.unwrap();
+        obj.write(0, &vec![7; SIZE as usize - 512], &tx).await.unwrap();
+        let old = obj.read_block(0).await.unwrap();
+        obj.resize_block(SIZE as u32, &tx).await.unwrap();
+        drop(tx);
+        assert!(old.len() as u64 == SIZE - 512 && old.iter().all(|&b| b == 7));
+        for on_disk in [false, true] {
+            if on_disk {
+                env.ctx.txg().wait_synced(Txg(0)).await.unwrap();
+            }
+            let before = sim.cpu_busy();
+            let shared = obj.read_block(0).await.unwrap();
+            let change = async |n: u64| {
+                let tx = TxPlan::new(&os).write(&obj, n * 512, 512).assign().await.unwrap();
+                obj.write(n * 512, &[n as u8 + u8::from(on_disk) * 100; 512], &tx).await.unwrap();
+            };
+            join_all((0..4).map(change).collect()).await;
+            assert!(sim.cpu_busy().since(before) >= rt::cost::COPY.cost(SIZE));
+            assert!(shared[4 * 512..][..512] == [7; 512] && shared[0] == if on_disk { 0 } else { 7 });
+            let now = obj.read_block(0).await.unwrap();
+            for n in 0..5u8 {
+                let want = if n == 4 { 7 } else { n + u8::from(on_disk) * 100 };
+                assert_eq!(now[usize::from(n) * 512..][..512], [want; 512]);
+            }
+        }
+        env.stop(task).await;
+    });
+}
+
 /// Tasks own every eighth piece of 512 bytes of a file of 16 KiB blocks: all changes are
 /// read-modify-writes of shared blocks, most of them of blocks on disk.
 #[test]

@@ -293,7 +293,7 @@ impl Zfs {
         let plan = self.plan().write_blocks(&n.dn, off, some, blksz).bonus(&n.dn);
         let tx = plan.assign().await?;
         if let Some(blksz) = grown {
-            n.dn.set_block_size(blksz as u32, &tx)?;
+            n.dn.resize_block(blksz as u32, &tx).await?;
         }
         let logged = pieces.peek(some as usize);
         write_range(&self.rt, n, off, some, pieces, &tx).await?;

@@ -43,7 +43,7 @@ impl Zfs {
             let plan = if size == a.size { plan.net_free() } else { plan };
             let tx = plan.assign().await?;
             if let Some(blksz) = grown {
-                n.dn.set_block_size(blksz as u32, &tx)?;
+                n.dn.resize_block(blksz as u32, &tx).await?;
             }
             self.change_attrs(n, &tx, set).await?;
             self.log_truncate((n.obj(), a.links), size, 0, &tx);
