@@ -48,7 +48,7 @@ mod timer;
 use crate::block::BLOCK_MAX;
 use crate::itx::{Data, Itx, ItxKind, Lists, Waiter, WaiterState, cut};
 pub(crate) use crate::lwb::Lwb;
-use crate::policy::{self, BURSTS, CommitPolicy, WriteFacts, WriteState, ZilTunables};
+use crate::policy::{self, WriteFacts, WriteState, ZilTunables};
 use crate::stats::ZilStats;
 
 /// The issuer's lock: before those of a file's data, behind those of names.
@@ -316,8 +316,7 @@ impl Inner {
         let burst = self.burst.replace(0);
         if burst > 0 {
             let mut bursts = self.bursts.borrow_mut();
-            let keep = if self.tun.get().policy == CommitPolicy::Modern { BURSTS } else { 16 };
-            while bursts.len() >= keep {
+            while bursts.len() >= policy::bursts_kept(self.tun.get().policy) {
                 bursts.pop_front();
             }
             bursts.push_back(burst);

@@ -198,6 +198,70 @@ pub fn parallel_after(parallel: u32, open: bool, busy: bool) -> u32 {
     }
 }
 
+/// Bursts remembered with a policy ([`block_size`]).
+pub fn bursts_kept(policy: CommitPolicy) -> usize {
+    match policy {
+        CommitPolicy::Modern => BURSTS,
+        CommitPolicy::Batched | CommitPolicy::Batchless2017 => 16,
+    }
+}
+
+/// The time that blocks take (`zl_last_lwb_latency`) after one that took `took`: the last with the
+/// policy of 2017, else an average.
+pub fn latency_after(policy: CommitPolicy, latency: Nanos, took: Nanos) -> Nanos {
+    match policy {
+        CommitPolicy::Batchless2017 => took,
+        _ if latency.0 == 0 => took,
+        _ => Nanos((latency.0 * 7 + took.0) / 8),
+    }
+}
+
+/// Whether a block goes to its device with low priority, in a burst of `burst` bytes so far.
+pub fn is_bulk(on_log_device: bool, burst: u64, t: &ZilTunables) -> bool {
+    on_log_device && burst > t.slog_bulk
+}
+
+/// Whether a commit of an object all of whose records are in blocks packs nothing. (OpenZFS before
+/// 2017 always packs.)
+pub fn may_skip_packing(policy: CommitPolicy) -> bool {
+    policy == CommitPolicy::Modern
+}
+
+/// Input of [`flush_of`], about a block that is issued now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockFacts {
+    /// The block before it is being written, and no commit waits for that one.
+    pub before_unawaited: bool,
+    /// Commits wait for it, and nothing needs a flush for them but its own write.
+    pub own_write_only: bool,
+    /// Its device can make a single write durable.
+    pub writes_durably: bool,
+}
+
+/// How a block becomes durable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Flush {
+    /// It flushes after its write.
+    Own,
+    /// Its batch flushes for it.
+    Batch,
+    /// It flushes after its write, for the block before it, too (`lwb_flush_defer`).
+    TakesOver,
+    /// Its write is durable; nothing is flushed.
+    Durable,
+}
+
+/// How a block becomes durable that is issued now.
+pub fn flush_of(policy: CommitPolicy, b: &BlockFacts) -> Flush {
+    match policy {
+        CommitPolicy::Batched => Flush::Batch,
+        CommitPolicy::Batchless2017 => Flush::Own,
+        CommitPolicy::Modern if b.before_unawaited => Flush::TakesOver,
+        CommitPolicy::Modern if b.own_write_only && b.writes_durably => Flush::Durable,
+        CommitPolicy::Modern => Flush::Own,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,5 +344,54 @@ mod tests {
             (parallel_after(0, false, false), parallel_after(0, false, true), parallel_after(1, true, true)),
             (0, 4, 8)
         );
+    }
+
+    #[test]
+    fn blocks_share_flushes_by_policy() {
+        let facts = |b: [bool; 3]| BlockFacts { before_unawaited: b[0], own_write_only: b[1], writes_durably: b[2] };
+        for (bits, modern) in [
+            ([false, false, false], Flush::Own),
+            ([false, false, true], Flush::Own),
+            ([false, true, false], Flush::Own),
+            ([false, true, true], Flush::Durable),
+            ([true, false, false], Flush::TakesOver),
+            ([true, false, true], Flush::TakesOver),
+            ([true, true, false], Flush::TakesOver),
+            // The block before needs a flush anyway.
+            ([true, true, true], Flush::TakesOver),
+        ] {
+            let of = CommitPolicy::ALL.map(|p| flush_of(p, &facts(bits)));
+            assert_eq!(of, [Flush::Batch, Flush::Own, modern], "{bits:?}");
+        }
+    }
+
+    #[test]
+    fn latencies_are_averaged_but_with_the_policy_of_2017() {
+        for (latency, took, want) in [
+            (0, 800, [800, 800, 800]),
+            (800, 800, [800, 800, 800]),
+            (800, 0, [700, 0, 700]),
+            (800, 1600, [900, 1600, 900]),
+            (1, 0, [0, 0, 0]),
+        ] {
+            let after = CommitPolicy::ALL.map(|p| latency_after(p, Nanos(latency), Nanos(took)).0);
+            assert_eq!(after, want, "{latency} {took}");
+        }
+    }
+
+    #[test]
+    fn policies_remember_bursts_and_skip_packing() {
+        assert_eq!(CommitPolicy::ALL.map(bursts_kept), [16, 16, BURSTS]);
+        assert_eq!(CommitPolicy::ALL.map(may_skip_packing), [false, false, true]);
+    }
+
+    #[test]
+    fn large_bursts_are_bulk_on_log_devices() {
+        let t = ZilTunables { slog_bulk: 1000, ..ZilTunables::default() };
+        for (on_log, burst, bulk) in
+            [(false, 0, false), (false, 1001, false), (true, 0, false), (true, 1000, false), (true, 1001, true)]
+        {
+            assert_eq!(is_bulk(on_log, burst, &t), bulk, "{on_log} {burst}");
+        }
     }
 }

@@ -19,7 +19,7 @@ use super::Inner;
 use super::sealing::Sealing;
 use crate::block::BLOCK_UNIT;
 use crate::lwb::{Lwb, LwbState};
-use crate::policy::{self, CommitPolicy};
+use crate::policy::{self, BlockFacts, Flush};
 
 /// Raw number of "no compression".
 const COMPRESS_OFF: u8 = 2;
@@ -117,25 +117,26 @@ impl Inner {
         let queue = lwb.issued.get().since(lwb.opened.get());
         lwb.trace(ctx.rt(), self.os.id(), LogPhase::Issued, LogTimes { queue, ..LogTimes::default() });
         let top = ctx.zio().tree().top(dva.vdev())?;
-        let bulk = top.is_log && self.burst.get() > self.tun.get().slog_bulk;
+        let bulk = policy::is_bulk(top.is_log, self.burst.get(), &self.tun.get());
         let prio = if bulk { Prio::AsyncWrite } else { Prio::SyncWrite };
-        match self.tun.get().policy {
-            CommitPolicy::Batched => {
+        let before = before.filter(|b| b.state.get() == LwbState::Issued && b.waiters.borrow().is_empty());
+        let facts = BlockFacts {
+            before_unawaited: before.is_some(),
+            own_write_only: lwb.needs_own_flush_only(),
+            writes_durably: top.writes_durably() && !planted!(NoFlush),
+        };
+        match (policy::flush_of(self.tun.get().policy, &facts), before) {
+            (Flush::Batch, _) => {
                 lwb.flush_deferred.set(true);
                 lwb.in_batch.set(true);
             }
-            CommitPolicy::Batchless2017 => {}
-            CommitPolicy::Modern => {
-                let unawaited = |b: &Rc<Lwb>| b.state.get() == LwbState::Issued && b.waiters.borrow().is_empty();
-                if let Some(b) = before.filter(unawaited) {
-                    b.flush_deferred.set(true);
-                    lwb.vdevs.borrow_mut().extend(b.vdevs.borrow().iter().copied());
-                    self.count(|s| s.deferred += 1);
-                } else if lwb.needs_own_flush_only() && top.writes_durably() && !planted!(NoFlush) {
-                    // Nothing else needs a flush: its own durable write is enough.
-                    lwb.vdevs.borrow_mut().clear();
-                }
+            (Flush::TakesOver, Some(b)) => {
+                b.flush_deferred.set(true);
+                lwb.vdevs.borrow_mut().extend(b.vdevs.borrow().iter().copied());
+                self.count(|s| s.deferred += 1);
             }
+            (Flush::Durable, _) => lwb.vdevs.borrow_mut().clear(),
+            (Flush::Own | Flush::TakesOver, _) => {}
         }
         let durable = lwb.vdevs.borrow().is_empty();
         let how = WriteAs { prio, durable };
@@ -190,11 +191,7 @@ impl Inner {
             self.note_failure(&lwb);
         }
         let took = rt.now().since(lwb.issued.get());
-        let latency = self.latency.get();
-        self.latency.set(if latency.0 == 0 { took } else { Nanos((latency.0 * 7 + took.0) / 8) });
-        if self.tun.get().policy == CommitPolicy::Batchless2017 {
-            self.latency.set(took);
-        }
+        self.latency.set(policy::latency_after(self.tun.get().policy, self.latency.get(), took));
         for b in mine.iter().rev().chain([&lwb]) {
             self.lwb_flush_done(b, flush, good);
         }

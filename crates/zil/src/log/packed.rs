@@ -6,13 +6,12 @@ use std::rc::Rc;
 use super::Inner;
 use crate::itx::Lists;
 use crate::lwb::Lwb;
-use crate::policy::CommitPolicy;
+use crate::policy;
 
 impl Inner {
     /// Whether all records that a commit of `object` has to carry are in blocks.
     pub(super) fn all_packed(&self, object: u64, lists: &Lists) -> bool {
-        // OpenZFS before 2017 always packs.
-        self.tun.get().policy == CommitPolicy::Modern
+        policy::may_skip_packing(self.tun.get().policy)
             && !self.broken.get()
             && !lists.sync.iter().any(|itx| itx.concerns(object))
             && !self.chain.borrow().packing.iter().any(|owner| owner.is_none_or(|o| o == object))
