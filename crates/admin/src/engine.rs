@@ -17,7 +17,6 @@ use rt::Rt;
 use rt::sync::{Semaphore, oneshot};
 use rt::trace::{Groups, Listening};
 use spa::Pool;
-use zil::ZilTunables;
 
 use crate::fs::front_end::FrontEnd;
 use crate::fs::mounts::Mounts;
@@ -44,8 +43,6 @@ pub struct PoolEngine {
     pub probes: RefCell<Option<(Groups, Listening)>>,
     /// When the counters of its devices started, on the engine's clock.
     pub since: base::Nanos,
-    /// Settings of the intent logs of file systems that are mounted later.
-    pub zil: Cell<ZilTunables>,
     /// Held while mounts or names change.
     pub admin: Semaphore,
     /// The log has the warning that keys may be swapped.
@@ -62,8 +59,6 @@ impl PoolEngine {
     /// Applies settings; the broker sets the cache's limit.
     pub fn tune(&self, settings: &Settings) {
         self.pool.tune(&settings.engine);
-        self.zil.set(settings.zil);
-        self.mounts.set_zil_tunables(settings.zil);
         if let Some(host) = host::Handle::of(self.pool.rt()) {
             let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
             host.set_keep_awake(settings.keep_awake);
@@ -87,7 +82,7 @@ impl PoolEngine {
         let load_guid = pool.rt().new_guid().0;
         let (mounts, props) = (Mounts::default(), RefCell::new(props));
         let (traces, since) = (crate::pool::trace::Traces::default(), pool.rt().now());
-        let (zil, admin, probes) = (Cell::default(), Semaphore::new(1), RefCell::default());
+        let (admin, probes) = (Semaphore::new(1), RefCell::default());
         let door = HostDoor::new(pool.rt().clone());
         pool.devices().set_door(door.clone());
         let warned_of_swap = Cell::default();
@@ -100,7 +95,6 @@ impl PoolEngine {
             traces,
             probes,
             since,
-            zil,
             admin,
             warned_of_swap,
             door,

@@ -13,6 +13,7 @@ use dmu::bpobj::BpobjSpace;
 use dmu::{BlockAccounting, Tx};
 use ondisk::blkptr::Blkptr;
 use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
+use zil::ZilTunables;
 use zio::Zio;
 
 use crate::registry::Registry;
@@ -110,6 +111,8 @@ const EVENTS_MAX: usize = 4096;
 pub struct Core {
     /// The block layer.
     pub zio: Zio,
+    /// Tunables of the intent logs.
+    pub zil: Rc<Cell<ZilTunables>>,
     /// Pass of the txg that is syncing, from 1.
     pub pass: Cell<u32>,
     /// Freed blocks that could not be freed at once (deferred, or gang blocks, which need reads).
@@ -122,10 +125,11 @@ pub struct Core {
 }
 
 impl Core {
-    /// For this block layer.
-    pub fn new(zio: Zio) -> Rc<Core> {
+    /// For this block layer, with these tunables of intent logs.
+    pub fn new(zio: Zio, zil: ZilTunables) -> Rc<Core> {
         Rc::new(Core {
             zio,
+            zil: Rc::new(Cell::new(zil)),
             pass: Cell::new(1),
             frees: RefCell::default(),
             mos: Cell::default(),

@@ -507,6 +507,11 @@ impl Dataset {
         }
     }
 
+    /// The tunables that its pool's intent logs share.
+    pub fn zil_tunables(&self) -> &Rc<Cell<zil::ZilTunables>> {
+        &self.account.core.zil
+    }
+
     /// The header of its intent log, which is never encrypted.
     pub async fn zil_header(&self) -> Result<ondisk::zil::ZilHeader> {
         if let Some(os) = self.opened() {

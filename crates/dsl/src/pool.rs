@@ -15,6 +15,7 @@ use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
 use ondisk::object_type::ObjectType;
 use rt::LocalBoxFuture;
 use txg::TxgPool;
+use zil::ZilTunables;
 
 use crate::core::Core;
 use crate::crypto::Keys;
@@ -102,6 +103,11 @@ impl DslPool {
     /// Its version: 1 to 28, or 5000 with feature flags.
     pub(crate) fn version(&self) -> u64 {
         self.version
+    }
+
+    /// Tunables of the intent logs: open logs share them, from their next decision on.
+    pub fn zil_tunables(&self) -> &Rc<Cell<ZilTunables>> {
+        &self.core.zil
     }
 
     /// Opens the DSL of an existing pool: reads every directory and head.

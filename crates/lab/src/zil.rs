@@ -264,6 +264,7 @@ impl Cell {
         // (`zfs_vdev_aggregation_limit`).
         opts.queue.aggregation_limit = 128 << 10;
         opts.queue.aggregation_limit_non_rotating = 128 << 10;
+        opts.zil = self.log();
         opts
     }
 
@@ -352,9 +353,6 @@ impl Cell {
         let props =
             [("compression", "off"), ("atime", "off"), ("recordsize", &*recordsize), ("redundant_metadata", "most")];
         let (pool, fs) = stage::new_fs(&sim.handle(), disks, self.opts(), 12, &props).await?;
-        if let Some(log) = fs.log() {
-            log.set_tunables(self.log());
-        }
         let mut files = Vec::new();
         for n in 0..self.threads {
             let name = format!("job{n}");

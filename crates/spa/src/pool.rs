@@ -16,6 +16,7 @@ use rt::join::{Either, select2};
 use rt::{JoinHandle, Rt};
 use txg::{TxgPool, TxgTunables};
 use vdev::{FailMode, QueueTunables, VdevTree};
+use zil::ZilTunables;
 use zio::{Zio, ZioOpts};
 
 use crate::commit::checkpoint::{self, Checkpoint, CheckpointRequest};
@@ -46,6 +47,8 @@ pub struct EngineOpts {
     pub alloc: AllocTunables,
     /// Scrub and resilver.
     pub scan: ScanTunables,
+    /// Intent logs.
+    pub zil: ZilTunables,
 }
 
 impl EngineOpts {
@@ -59,6 +62,7 @@ impl EngineOpts {
             zio: ZioOpts::default(),
             alloc: AllocTunables::default(),
             scan: ScanTunables::default(),
+            zil: ZilTunables::default(),
         }
     }
 }
@@ -411,8 +415,8 @@ impl Pool {
         self.commit.mark_destroyed().await;
     }
 
-    /// Applies changed tunables of the throttle, the queues, the allocator, the block layer and
-    /// scans. The broker sets the cache's limit, see [`arc::Arc::set_limit`].
+    /// Applies changed tunables of the throttle, the queues, the allocator, the block layer, scans
+    /// and intent logs. The broker sets the cache's limit, see [`arc::Arc::set_limit`].
     pub fn tune(&self, opts: &EngineOpts) {
         let stack = &self.stack;
         if stack.txg.tunables() != opts.txg {
@@ -420,6 +424,7 @@ impl Pool {
         }
         stack.alloc.set_tunables(&opts.alloc);
         self.scan.set_tunables(opts.scan, opts.arc_max);
+        stack.core.zil.set(opts.zil);
         // Keep the pool's salt.
         let zio = stack.ctx.zio();
         zio.set_opts(ZioOpts { gang_above: opts.zio.gang_above, ..zio.opts() });

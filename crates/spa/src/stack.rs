@@ -57,7 +57,7 @@ impl Layers {
         let txg = TxgPool::new(rt.clone(), first_open, opts.txg, gauge);
         let ctx = DmuCtx::new(rt.clone(), zio.clone(), arc.clone(), txg.clone(), DmuFeatures::default());
         let rt = rt.clone();
-        Layers { rt, tree, alloc, store, arc, txg, ctx, core: Core::new(zio), scan: opts.scan }
+        Layers { rt, tree, alloc, store, arc, txg, ctx, core: Core::new(zio, opts.zil), scan: opts.scan }
     }
 
     /// Adds every top-level vdev with metaslabs to the allocator, absent log devices included:

@@ -97,7 +97,7 @@ impl Chain {
 struct Inner {
     os: Objset,
     data: Weak<dyn GetData>,
-    tun: Cell<ZilTunables>,
+    tun: Rc<Cell<ZilTunables>>,
     throughput: Cell<bool>,
     lists: RefCell<Lists>,
     issuer: Mutex<()>,
@@ -121,13 +121,14 @@ struct Inner {
 pub struct Zilog(Rc<Inner>);
 
 impl Zilog {
-    /// The log of `os`, whose header must be empty: a log left by a crash has been replayed.
-    pub fn new(os: &Objset, data: Weak<dyn GetData>, tun: ZilTunables) -> Zilog {
+    /// The log of `os`, whose header must be empty: a log left by a crash has been replayed. `tun`
+    /// are the tunables of its pool; a change applies from the next decision on.
+    pub fn new(os: &Objset, data: Weak<dyn GetData>, tun: Rc<Cell<ZilTunables>>) -> Zilog {
         assert!(os.zil_header().log.is_hole(), "the log of object set {} is in use", os.id());
         let inner = Rc::new(Inner {
             os: os.clone(),
             data,
-            tun: Cell::new(tun),
+            tun,
             throughput: Cell::new(false),
             lists: RefCell::default(),
             issuer: Mutex::new(ISSUER, ()),
@@ -150,10 +151,6 @@ impl Zilog {
     /// The tunables.
     pub fn tunables(&self) -> ZilTunables {
         self.0.tun.get()
-    }
-    /// Changes the tunables, from the next decision on.
-    pub fn set_tunables(&self, tun: ZilTunables) {
-        self.0.tun.set(tun);
     }
     /// `logbias=throughput`.
     pub fn set_throughput(&self, on: bool) {

@@ -16,7 +16,7 @@ use rt::Rt;
 use rt::join::{Either, select2};
 use rt::sync::{Gate, Mutex, Pass};
 use zil::replay::Replayed;
-use zil::{GetData, ZilTunables, Zilog};
+use zil::{GetData, Zilog};
 
 use crate::node::{Node, check_flags, times};
 use crate::quota::Quotas;
@@ -173,7 +173,7 @@ impl Zfs {
             *fs.replayed.borrow_mut() = done;
             if clean {
                 let data: Rc<dyn GetData> = fs.clone();
-                let log = Zilog::new(&fs.os, Rc::downgrade(&data), ZilTunables::default());
+                let log = Zilog::new(&fs.os, Rc::downgrade(&data), ds.zil_tunables().clone());
                 log.set_throughput(opts.throughput);
                 *fs.log.borrow_mut() = Some(log);
             }
@@ -351,12 +351,6 @@ impl Zfs {
         match self.log() {
             Some(log) => log.commit(Some(obj)).await,
             None => self.wait_txg(Txg(0)).await,
-        }
-    }
-    /// Changes the settings of its intent log, if it has one.
-    pub fn set_zil_tunables(&self, tun: ZilTunables) {
-        if let Some(log) = &*self.log.borrow() {
-            log.set_tunables(tun);
         }
     }
     /// The intent log.

@@ -5,7 +5,7 @@ mod common;
 
 use base::{ErrorKind, ObjectId, WallTime};
 use bdev::Bytes;
-use common::{ROOT_CRED, Setup, World, with_pool};
+use common::{ROOT_CRED, Setup, World, opts, with_pool};
 use dmu::sa::{SaAttr, SaHandle};
 use zpl::{
     Atime, Case, Cred, Fallocate, FileKind, FsCreateProps, MountOpts, RenameFlags, SetAttr, SetTime, SetXattr,
@@ -765,5 +765,29 @@ fn always_synchronous() {
         assert!(w.pool.txg().last_synced().0 < before.0 + 10);
         assert_eq!(w.fs.lookup(root, b"g").await.unwrap().obj, f);
         assert_eq!(w.fs.readdir(root, 2, 100).await.unwrap().len(), 21);
+    });
+}
+
+/// The tunables of intent logs are those of the pool, from the first commit on and at every change.
+#[test]
+fn a_log_has_the_tunables_of_its_pool() {
+    let mut opts = opts();
+    opts.zil.immediate_write_sz = 4096;
+    with_pool(Setup { opts: opts.clone(), ..Setup::default() }, |w| async move {
+        assert_eq!(w.fs.log().unwrap().tunables(), opts.zil);
+        let file = w.file("a").await;
+        // The chain begins: what is committed here is durable with its txg.
+        w.fs.write_sync(file, 0, vec![Bytes::copy_from(&[0; 8192])], false).await.unwrap();
+        for (n, immediate) in [(1, 4096), (2, 32 << 10), (3, 4096)] {
+            opts.zil.immediate_write_sz = immediate;
+            if n > 1 {
+                w.pool.tune(&opts);
+            }
+            let before = w.fs.log().unwrap().stats();
+            w.fs.write_sync(file, 0, vec![Bytes::copy_from(&[n; 8192])], false).await.unwrap();
+            let stats = w.fs.log().unwrap().stats();
+            let (indirect, copied) = (stats.indirect - before.indirect, stats.copied - before.copied);
+            assert_eq!((indirect, copied > 0), if immediate == 4096 { (1, false) } else { (0, true) }, "write {n}");
+        }
     });
 }

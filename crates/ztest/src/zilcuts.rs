@@ -106,11 +106,12 @@ async fn open(pool: &Rc<Pool>, sealed: bool, how: MountOpts) -> base::Result<Rc<
 
 /// Opens it for a load.
 async fn mount(pool: &Rc<Pool>, sealed: bool, how: MountOpts, recordsize: u32, tun: ZilTunables) -> Check<Rc<Zfs>> {
+    pool.dsl().zil_tunables().set(tun);
     let fs = open(pool, sealed, how).await.map_err(text)?;
     let mut props = fs.objset().props();
     props.recordsize = recordsize;
     fs.objset().set_props(props);
-    fs.log().ok_or("no log")?.set_tunables(tun);
+    fs.log().ok_or("no log")?;
     Ok(fs)
 }
 

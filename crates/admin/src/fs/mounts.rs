@@ -17,7 +17,6 @@ use base::{Error, ErrorKind, Nanos, Result};
 use dsl::props::PropSource;
 use dsl::{Dataset, Dir};
 use host::{MountTable, MountWatch};
-use zil::ZilTunables;
 
 use crate::engine::{PoolEngine, Progress, front_end, say};
 use crate::fs::files::{self, Zfs};
@@ -61,13 +60,6 @@ pub struct Mounts {
     watch: RefCell<Option<MountWatch>>,
     /// Warnings of the last mounts, not yet taken by the command that asked for them.
     notices: RefCell<Vec<String>>,
-}
-
-impl Mounts {
-    /// Applies settings of intent logs.
-    pub fn set_zil_tunables(&self, tun: ZilTunables) {
-        self.active.borrow().values().for_each(|m| m.zfs.set_zil_tunables(tun));
-    }
 }
 
 /// Where a dataset would be mounted.
@@ -388,7 +380,6 @@ impl PoolEngine {
                 return Err(e);
             }
         };
-        zfs.set_zil_tunables(self.zil.get());
         self.watch_acls(&zfs, ds).await;
         let snaps = SnapshotsOf::new(self.pool.dsl().clone(), ds.clone());
         let others = self.mounts.attached();

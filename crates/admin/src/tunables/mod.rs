@@ -18,7 +18,6 @@ use spa::EngineOpts;
 use strsim::levenshtein;
 use txg::TxgTunables;
 use vdev::Prio;
-use zil::ZilTunables;
 
 use crate::view::TunableView;
 
@@ -68,8 +67,6 @@ pub struct Settings {
     pub keep_awake: KeepAwake,
     /// Threads for heavy CPU work, in percent of the machine's cores.
     pub batch_pct: u32,
-    /// Settings of intent logs.
-    pub zil: ZilTunables,
     /// Events that the daemon keeps for `zpool events`.
     pub zevent_len_max: u64,
 }
@@ -81,13 +78,7 @@ impl Settings {
         // `sync` of Linux does not reach most FUSE mounts: an idle pool must sync its dirty data
         // soon.
         engine.txg.txg_idle_timeout = Nanos::from_secs(1);
-        Settings {
-            engine,
-            keep_awake: KeepAwake::Auto,
-            batch_pct: 80,
-            zil: ZilTunables::default(),
-            zevent_len_max: crate::pool::zevents::LEN_MAX,
-        }
+        Settings { engine, keep_awake: KeepAwake::Auto, batch_pct: 80, zevent_len_max: crate::pool::zevents::LEN_MAX }
     }
 
     /// Threads for heavy CPU work on a machine with `cores`: at least one.

@@ -485,8 +485,8 @@ pub const TABLE: &[Tunable] = &[
         COMMITS.len() as u64 - 1,
         WEIR,
         "how synchronous commits share log blocks and flushes",
-        |o| place_of(&CommitPolicy::ALL, &o.zil.policy),
-        |o, v| o.zil.policy = CommitPolicy::ALL[v as usize]
+        |o| place_of(&CommitPolicy::ALL, &o.engine.zil.policy),
+        |o, v| o.engine.zil.policy = CommitPolicy::ALL[v as usize]
     ),
     field!(
         "zfs_commit_timeout_pct",
@@ -495,8 +495,8 @@ pub const TABLE: &[Tunable] = &[
         10_000,
         OZ2,
         "how long a log block stays open for more, of what the last one took",
-        |o| o.zil.commit_timeout_pct,
-        |o, v| o.zil.commit_timeout_pct = v
+        |o| o.engine.zil.commit_timeout_pct,
+        |o, v| o.engine.zil.commit_timeout_pct = v
     ),
     field!(
         "zil_slog_bulk",
@@ -505,8 +505,8 @@ pub const TABLE: &[Tunable] = &[
         HALF,
         OZ2,
         "a burst of more than this goes to a log device with low priority",
-        |o| o.zil.slog_bulk,
-        |o, v| o.zil.slog_bulk = v
+        |o| o.engine.zil.slog_bulk,
+        |o, v| o.engine.zil.slog_bulk = v
     ),
     field!(
         "zil_maxblocksize",
@@ -515,8 +515,8 @@ pub const TABLE: &[Tunable] = &[
         128 << 10,
         OZ,
         "largest log block",
-        |o| o.zil.maxblocksize,
-        |o, v| o.zil.maxblocksize = v
+        |o| o.engine.zil.maxblocksize,
+        |o, v| o.engine.zil.maxblocksize = v
     ),
     field!(
         "zil_maxcopied",
@@ -525,8 +525,8 @@ pub const TABLE: &[Tunable] = &[
         128 << 10,
         OZ2,
         "data up to this size are kept with the record when they are to be committed at once",
-        |o| o.zil.maxcopied,
-        |o, v| o.zil.maxcopied = v
+        |o| o.engine.zil.maxcopied,
+        |o, v| o.engine.zil.maxcopied = v
     ),
     field!(
         "zfs_immediate_write_sz",
@@ -535,8 +535,8 @@ pub const TABLE: &[Tunable] = &[
         HALF,
         OZ,
         "synchronous writes of at least this size are stored in blocks of their own where there is no log device",
-        |o| o.zil.immediate_write_sz,
-        |o, v| o.zil.immediate_write_sz = v
+        |o| o.engine.zil.immediate_write_sz,
+        |o, v| o.engine.zil.immediate_write_sz = v
     ),
     field!(
         "metaslab_aliquot",

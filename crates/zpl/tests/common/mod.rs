@@ -23,11 +23,17 @@ pub struct Setup {
     pub size: u64,
     pub props: Vec<(&'static str, u64)>,
     pub fs: FsCreateProps,
+    pub opts: EngineOpts,
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { size: 512 << 20, props: vec![("xattr", 2), ("compression", 15)], fs: FsCreateProps::default() }
+        Setup {
+            size: 512 << 20,
+            props: vec![("xattr", 2), ("compression", 15)],
+            fs: FsCreateProps::default(),
+            opts: opts(),
+        }
     }
 }
 
@@ -61,7 +67,7 @@ impl World {
             fs_props: setup.props.iter().map(|(k, v)| (k.to_string(), PropValue::Num(*v))).collect(),
             init: init_fs(owner(), setup.fs),
         };
-        let pool = Pool::create(rt.clone(), spec, opts()).await.unwrap();
+        let pool = Pool::create(rt.clone(), spec, setup.opts).await.unwrap();
         let fs = mount(&pool).await;
         World { rt, dev, pool, fs }
     }

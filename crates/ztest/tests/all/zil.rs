@@ -11,7 +11,7 @@ use sim::DiskImage;
 use spa::{EngineOpts, ImportOpts, Pool};
 use zdb::CheckOpts;
 use zil::chain::Walk;
-use zil::{GetData, StoredBlock, ZilTunables, Zilog};
+use zil::{GetData, StoredBlock, Zilog};
 use zpl::{MountOpts, Zfs};
 use ztest::lab::Lab;
 use ztest::zilcuts::{Cutting, ZilTally, cut_seed};
@@ -377,7 +377,7 @@ fn a_commit_waits_for_records_that_are_being_packed() {
         let os = pool.dsl().find(ztest::lab::POOL).expect("it exists").objset().await.expect("it opens");
         let slow = Rc::new(Slow::default());
         let data: Rc<dyn GetData> = slow.clone();
-        let log = Zilog::new(&os, Rc::downgrade(&data), ZilTunables::default());
+        let log = Zilog::new(&os, Rc::downgrade(&data), pool.dsl().zil_tunables().clone());
         // The first commit makes the chain.
         log.record(vec![0; 64], None, pool.txg().open_txg());
         log.commit(None).await.expect("durable");
