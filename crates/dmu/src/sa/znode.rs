@@ -51,6 +51,16 @@ enum Field<'a> {
 }
 
 impl ZnodeAttrs {
+    /// A directory loses `gone` entries and gets `added`. A damaged one may have any size: it stays
+    /// in its range.
+    pub fn change_entries(&mut self, gone: u64, added: u64) {
+        self.size = self.size.saturating_sub(gone).saturating_add(added);
+    }
+    /// A directory loses `gone` subdirectories, which link to it, and gets `added`; as
+    /// [`ZnodeAttrs::change_entries`] in any state.
+    pub fn change_subfolders(&mut self, gone: u64, added: u64) {
+        self.links = self.links.saturating_sub(gone).saturating_add(added);
+    }
     fn field(&mut self, attr: Attr) -> Option<Field<'_>> {
         use Field::{Time, Word};
         Some(match attr {
@@ -153,6 +163,25 @@ const ZNODE_FIELDS: [(Attr, usize); 14] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_of_damaged_directories_stay_in_range() {
+        for (size, gone, added, want) in [
+            (2, 0, 1, 3),
+            (3, 1, 0, 2),
+            (3, 1, 1, 3),
+            (0, 1, 0, 0),
+            (0, 1, 1, 1),
+            (u64::MAX, 0, 1, u64::MAX),
+            (u64::MAX, 1, 1, u64::MAX),
+            (u64::MAX, 1, 0, u64::MAX - 1),
+        ] {
+            let mut a = ZnodeAttrs { size, links: size, ..ZnodeAttrs::default() };
+            a.change_entries(gone, added);
+            a.change_subfolders(gone, added);
+            assert_eq!((a.size, a.links), (want, want), "{size} {gone} {added}");
+        }
+    }
 
     #[test]
     fn znode_round_trip() {

@@ -129,9 +129,8 @@ impl Zfs {
             return Err(e);
         }
         self.change_attrs(&d, &tx, |da| {
-            // A damaged folder may have any size and count.
-            da.size = da.size.saturating_add(1);
-            da.links = da.links.saturating_add(u64::from(new.kind == FileKind::Dir));
+            da.change_entries(0, 1);
+            da.change_subfolders(0, u64::from(new.kind == FileKind::Dir));
             (da.mtime, da.ctime) = (a.mtime, a.mtime);
         })
         .await?;
@@ -307,7 +306,7 @@ impl Zfs {
         })
         .await?;
         self.change_attrs(&d, &tx, |a| {
-            a.size += 1;
+            a.change_entries(0, 1);
             (a.mtime, a.ctime) = (now, now);
         })
         .await?;

@@ -74,8 +74,8 @@ impl Zfs {
         let fate = self.drop_link(&n, &tx).await?;
         let now = self.now();
         self.change_attrs(&d, &tx, |a| {
-            a.size = a.size.saturating_sub(1);
-            a.links = a.links.saturating_sub(u64::from(is_dir));
+            a.change_entries(1, 0);
+            a.change_subfolders(u64::from(is_dir), 0);
             (a.mtime, a.ctime) = (now, now);
         })
         .await?;

@@ -332,15 +332,15 @@ impl Zfs {
         let moved_dir = u64::from(source.is_dir);
         if cross {
             self.change_attrs(from, &tx, |a| {
-                a.size = a.size.saturating_sub(1) + whiteouts;
-                a.links = a.links.saturating_sub(moved_dir);
+                a.change_entries(1, whiteouts);
+                a.change_subfolders(moved_dir, 0);
                 (a.mtime, a.ctime) = (now, now);
             })
             .await?;
         }
         self.change_attrs(to, &tx, |a| {
-            a.size = if cross { a.size + 1 - replaced } else { a.size.saturating_sub(replaced) + whiteouts };
-            a.links = (a.links + if cross { moved_dir } else { 0 }).saturating_sub(replaced_dir);
+            a.change_entries(replaced, if cross { 1 } else { whiteouts });
+            a.change_subfolders(replaced_dir, if cross { moved_dir } else { 0 });
             (a.mtime, a.ctime) = (now, now);
         })
         .await?;

@@ -161,7 +161,7 @@ impl Zfs {
         }
         let added = u64::from(old.is_none());
         self.change_attrs(&x, tx, |xa| {
-            xa.size += added;
+            xa.change_entries(0, added);
             (xa.mtime, xa.ctime) = (now, now);
         })
         .await?;
@@ -211,7 +211,7 @@ impl Zfs {
         }
         let now = self.now();
         self.change_attrs(&x, &tx, |xa| {
-            xa.size = xa.size.saturating_sub(1);
+            xa.change_entries(1, 0);
             (xa.mtime, xa.ctime) = (now, now);
         })
         .await?;
