@@ -195,8 +195,17 @@ impl EngineThread {
         F: FnOnce(Rc<PoolEngine>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T>> + 'static,
     {
-        let call = self.call(move |_| async move { f(current()?).await });
-        waiting(Wait::Engine(self.id), || call.wait())?
+        self.begin_with_pool(f).wait()
+    }
+
+    /// Runs `f` with the thread's pool.
+    pub(crate) fn begin_with_pool<T, F, Fut>(&self, f: F) -> PoolCall<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<PoolEngine>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T>> + 'static,
+    {
+        PoolCall { call: self.call(move |_| async move { f(current()?).await }), thread: self.id }
     }
 
     /// The thread.
@@ -220,6 +229,20 @@ impl EngineThread {
 impl Drop for EngineThread {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// Work on a pool that is under way.
+#[must_use = "its result"]
+pub(crate) struct PoolCall<T> {
+    call: RemoteCall<Result<T>>,
+    thread: ThreadId,
+}
+
+impl<T> PoolCall<T> {
+    /// Waits for its result.
+    pub(crate) fn wait(self) -> Result<T> {
+        waiting(Wait::Engine(self.thread), || self.call.wait())?
     }
 }
 

@@ -28,6 +28,8 @@ pub enum Wait {
     Start,
     /// The engine on this thread.
     Engine(ThreadId),
+    /// The client, which reads its stream.
+    Client,
     /// Nothing: it runs.
     Nothing,
 }

@@ -1,10 +1,10 @@
 //! `zpool events`: the events of pools and devices, in OpenZFS's layout.
 
 use admin::request::{Events, EventsClear};
-use admin::view::{EventView, EventsView};
+use admin::view::EventView;
 
 use crate::opts::Parsed;
-use crate::{Done, Fail, ask, print};
+use crate::{Done, Fail, ask, ask_each, print, print_to_reader};
 
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
@@ -21,21 +21,10 @@ pub fn run(p: &Parsed) -> Done {
         print(&format!("cleared {n} events\n"));
         return Ok(());
     }
-    let mut head = if p.has('H') { String::new() } else { format!("{:<30} {}\n", "TIME", "CLASS") };
-    let (mut after, mut wait) = (0, false);
-    loop {
-        let view: EventsView = ask(&Events { after, pool: pool.clone(), wait })?;
-        let mut text = std::mem::take(&mut head);
-        view.events.iter().for_each(|e| text += &event(e, p.has('H'), p.has('v')));
-        if !text.is_empty() {
-            print(&text);
-        }
-        after = view.last;
-        if !view.more && !p.has('f') {
-            return Ok(());
-        }
-        wait = !view.more;
-    }
+    ask_each(&Events { pool, follow: p.has('f') }, &mut |e| match e {
+        Some(e) => print_to_reader(&event(&e, p.has('H'), p.has('v'))),
+        None => p.has('H') || print_to_reader(&format!("{:<30} {}\n", "TIME", "CLASS")),
+    })
 }
 
 /// An event: its line, with `verbose` followed by its payload.

@@ -36,7 +36,7 @@ pub mod zpool_out;
 
 use std::io::Write;
 
-use admin::request::{Changes, Request};
+use admin::request::{Changes, Report, Request};
 use base::Error;
 use daemon::Client;
 
@@ -138,8 +138,13 @@ fn report(command: &str, done: Done) -> u8 {
 
 /// Prints to standard output; a closed pipe is no error.
 pub(crate) fn print(text: &str) {
+    let _ = print_to_reader(text);
+}
+
+/// Prints to standard output; false if nobody reads it any more.
+pub(crate) fn print_to_reader(text: &str) -> bool {
     let mut out = std::io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
 }
 
 /// Sends a request to the daemon, with a progress bar if it takes long.
@@ -149,13 +154,27 @@ pub(crate) fn ask<R: Request>(request: &R) -> Result<R::Reply, Fail> {
     let command = (request.changes() != Changes::Nothing).then(command_line);
     let answer = client.ask(request, command.as_deref(), &mut |what, done, total| bar.show(what, done, total));
     bar.clear();
+    print_failures(&client);
+    Ok(answer?)
+}
+
+/// Sends a request for a report; `each` gets its items ([`Client::ask_each`]).
+pub(crate) fn ask_each<R: Report>(request: &R, each: &mut dyn FnMut(Option<R::Item>) -> bool) -> Done {
+    let client = Client::of_process()?;
+    let mut bar = progress::Bar::new();
+    let answer = client.ask_each(request, &mut |what, done, total| bar.show(what, done, total), each);
+    bar.clear();
+    print_failures(&client);
+    Ok(answer?)
+}
+
+/// Prints the pools that a new daemon could not import: only the command that started it does.
+fn print_failures(client: &Client) {
     if client.has_started()
         && let Ok(Some(info)) = client.info()
     {
-        // Pools that the new daemon could not import: only the command that started it prints them.
         info.failures.iter().for_each(|f| eprintln!("{f}"));
     }
-    Ok(answer?)
 }
 
 /// This program's command line, as histories record it.

@@ -6,12 +6,12 @@ use admin::request::{
     PoolHistory, PoolImport, PoolOffline, PoolOnline, PoolRemove, PoolResilver, PoolScan, PoolScrub, PoolSet, PoolSync,
     PoolWork, Pools, ScrubAction, Search,
 };
-use admin::view::{Candidate, Created, HistoryLine, Imported, PoolView};
+use admin::view::{Candidate, Created, Imported, PoolView};
 use base::{Error, ErrorKind};
 
 use crate::opts::{Parsed, Spec};
 use crate::zpool_out::{self, LIST_COLUMNS, Style};
-use crate::{Done, Fail, absolute, ask, assignment, help, json, print};
+use crate::{Done, Fail, absolute, ask, ask_each, assignment, help, json, print, print_to_reader};
 
 /// Commands of OpenZFS that weir does not have yet.
 const NOT_YET: &[&str] = &["reguid", "reopen", "split", "upgrade"];
@@ -264,8 +264,13 @@ fn history(p: &Parsed) -> Done {
         false => p.operands.clone(),
     };
     for_each_name(&pools, |pool| {
-        let lines: Vec<HistoryLine> = ask(&PoolHistory { pool: pool.clone() })?;
-        print(&zpool_out::history(&pool, &lines, p.has('i'), p.has('l')));
+        let mut head = Some(format!("History for '{pool}':\n"));
+        ask_each(&PoolHistory { pool }, &mut |line| {
+            let line = line.and_then(|l| zpool_out::history_line(&l, p.has('i'), p.has('l')));
+            let text = head.take().into_iter().chain(line).collect::<String>();
+            text.is_empty() || print_to_reader(&text)
+        })?;
+        print(&(head.unwrap_or_default() + "\n"));
         Ok(())
     })?
 }

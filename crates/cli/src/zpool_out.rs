@@ -520,27 +520,25 @@ pub fn pool_rows(pool: &PoolView, wanted: &[String]) -> Result<Vec<(String, Prop
     Ok(out)
 }
 
-/// `zpool history`: commands; `internal` adds internal events, `long` user and host. Times are in
-/// the caller's time zone.
-pub fn history(pool: &str, lines: &[HistoryLine], internal: bool, long: bool) -> String {
-    let mut out = format!("History for '{pool}':\n");
-    for line in lines.iter().filter(|l| internal || !l.internal) {
-        let time = fmt::stamp(line.time);
-        out += &format!("{time} {}", line.text);
-        if long {
-            let who = match line.who {
-                Some(0) => "user 0 (root) ".to_string(),
-                Some(who) => format!("user {who} "),
-                None => String::new(),
-            };
-            let host = line.host.as_deref().unwrap_or("unknown");
-            let zone = line.zone.as_ref().map_or_else(String::new, |z| format!(":{z}"));
-            out += &format!(" [{who}on {host}{zone}]");
-        }
-        out.push('\n');
+/// A line of `zpool history`: a command; `internal` shows internal events too, `long` user and
+/// host. Times are in the caller's time zone.
+pub fn history_line(line: &HistoryLine, internal: bool, long: bool) -> Option<String> {
+    if line.internal && !internal {
+        return None;
+    }
+    let mut out = format!("{} {}", fmt::stamp(line.time), line.text);
+    if long {
+        let who = match line.who {
+            Some(0) => "user 0 (root) ".to_string(),
+            Some(who) => format!("user {who} "),
+            None => String::new(),
+        };
+        let host = line.host.as_deref().unwrap_or("unknown");
+        let zone = line.zone.as_ref().map_or_else(String::new, |z| format!(":{z}"));
+        out += &format!(" [{who}on {host}{zone}]");
     }
     out.push('\n');
-    out
+    Some(out)
 }
 
 #[cfg(test)]

@@ -161,6 +161,7 @@ fn request_view(e: &Entry, engines: &[(ThreadId, String)]) -> Option<RequestView
             Some((_, wait)) => wait.clone(),
             None => "waits for devices: no pool is running on them yet".to_string(),
         },
+        Wait::Client => "waits for its reader".to_string(),
         Wait::Nothing if e.what == Info::TITLE => return None,
         Wait::Nothing => "is worked on".to_string(),
     };

@@ -13,9 +13,8 @@
 
 use std::ffi::CString;
 use std::future::poll_fn;
-use std::io::{self, IoSliceMut, Read};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -26,16 +25,15 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
-use rustix::cmsg_space;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, open_tree, unmount};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::fdio::Fd;
 use crate::fusedev;
 use crate::mounttable::{DevNumber, MountEntry, MountTable};
 use crate::open::os_error;
+use crate::passing::receive_with;
 use crate::process::{effective_gid, effective_uid};
 
 /// The device that FUSE requests come from.
@@ -170,7 +168,7 @@ pub async fn fuse_mount(mountpoint: &Path, opts: FuseMount) -> Result<(Fd, FuseP
         Ok::<_, Error>((fd, FusePlace { path, by, dev }))
     })
     .await??;
-    crate::set_nonblocking(std::os::fd::AsFd::as_fd(&fd), true).map_err(|e| os_error(DEVICE, "fcntl", &e))?;
+    crate::set_nonblocking(fd.as_fd(), true).map_err(|e| os_error(DEVICE, "fcntl", &e))?;
     Ok((Rc::new(fd), place))
 }
 
@@ -471,23 +469,13 @@ fn unmount_by_helper(path: &Path, lazy: bool) -> Result<()> {
 
 /// Takes a descriptor that the other end sent beside one byte.
 fn receive_fd(socket: &UnixStream) -> io::Result<OwnedFd> {
-    let mut byte = [0u8; 1];
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got = recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let sent = match control.drain().next() {
-        Some(RecvAncillaryMessage::ScmRights(mut fds)) if got.bytes > 0 => fds.next(),
-        _ => None,
-    };
+    let got = receive_with(socket.as_fd(), &mut [0])?;
+    let sent = got.fds.into_iter().next().filter(|_| got.bytes > 0);
     sent.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no descriptor in the message"))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
-    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-
     use super::*;
 
     #[test]
@@ -510,29 +498,19 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_travel_over_sockets() {
+    fn the_helper_sends_a_descriptor_or_none() {
         let (a, b) = UnixStream::pair().expect("pair");
-        assert!(
-            receive_fd(&{
-                let (x, y) = UnixStream::pair().expect("pair");
-                drop(y);
-                x
-            })
-            .is_err()
-        );
-        std::io::Write::write_all(&mut &a, b"x").expect("write");
+        io::Write::write_all(&mut &a, b"x").expect("write");
         assert!(receive_fd(&b).is_err(), "a byte without a descriptor");
         let (c, d) = UnixStream::pair().expect("pair");
-        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let both = [c.as_fd(), d.as_fd()];
-        assert!(control.push(SendAncillaryMessage::ScmRights(&both)));
-        sendmsg(&a, &[io::IoSlice::new(b"x")], &mut control, SendFlags::empty()).expect("send");
-        let mut c = UnixStream::from(receive_fd(&b).expect("the first of two"));
+        crate::send_with(a.as_fd(), b"x", c.as_fd()).expect("send");
+        let mut c = UnixStream::from(receive_fd(&b).expect("it came"));
         io::Write::write_all(&mut c, b"y").expect("write");
         let mut byte = [0];
         io::Read::read_exact(&mut &d, &mut byte).expect("read");
         assert_eq!(&byte, b"y");
+        drop(a);
+        assert!(receive_fd(&b).is_err(), "the other end is closed");
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod ident;
 mod memory;
 mod mounttable;
 mod open;
+mod passing;
 mod poller;
 mod process;
 mod remote;
@@ -54,6 +55,7 @@ pub use holder::holder;
 pub use ident::{entropy, host_identity, physmem_bytes};
 pub use mounttable::{DevNumber, MountEntry, MountTable, MountWatch};
 pub use open::{Direct, Lock, OpenOpts, create_sparse, open_untrusted};
+pub use passing::{PassedStream, Received, receive_with, send_with};
 pub use process::{
     LocalTime, PeerCred, Signals, effective_gid, effective_uid, forbid_dumps, forbid_new_privileges, local_time,
     new_session, peer_cred, raise_open_files, redirect_output, shed_inheritance, terminal_width, terminate_self,

@@ -404,9 +404,11 @@ impl Pool {
         self.history.note_opening(how);
     }
 
-    /// All records of the history, oldest first, and the first error of unreadable ones, if any.
-    pub async fn history(&self) -> Result<(Vec<NvList>, Option<Error>)> {
-        self.history.records().await
+    /// Gives all records of the history to `each`, oldest first, a piece of the log at a time;
+    /// returns the first error of unreadable ones, if any. Records that are overwritten meanwhile
+    /// are left out.
+    pub async fn read_history(&self, each: impl AsyncFnMut(NvList) -> Result<()>) -> Result<Option<Error>> {
+        self.history.read(each).await
     }
 
     /// After [`Pool::give_up`]: marks the pool as destroyed in the labels of every device that

@@ -4,6 +4,7 @@ use base::{Error, ErrorKind, Result};
 use ondisk::nvlist::NvList;
 
 use crate::engine::PoolEngine;
+use crate::request::stream::Outlet;
 use crate::view::HistoryLine;
 
 impl PoolEngine {
@@ -26,13 +27,14 @@ impl PoolEngine {
     }
 
     /// `zpool history`: everything, oldest first.
-    pub(crate) async fn history(&self) -> Result<Vec<HistoryLine>> {
-        let (records, fault) = self.pool.history().await?;
-        let mut lines: Vec<HistoryLine> = records.iter().map(line).collect();
-        if let Some(e) = fault {
-            lines.push(HistoryLine { text: format!("the rest cannot be read: {e}"), ..HistoryLine::default() });
+    pub(crate) async fn history(&self, to: Outlet) -> Result<()> {
+        match self.pool.read_history(async |record| to.item(&line(&record)).await).await? {
+            Some(e) => {
+                let text = format!("the rest cannot be read: {e}");
+                to.item(&HistoryLine { text, ..HistoryLine::default() }).await
+            }
+            None => Ok(()),
         }
-        Ok(lines)
     }
 }
 

@@ -24,8 +24,8 @@ pub const LEN_MAX: u64 = 512;
 const ANSWER_MAX: usize = 256;
 /// Bytes of a string in a payload; the rest is left out.
 const STRING_MAX: usize = 4096;
-/// Time that a follower waits for one reply; a closed connection occupies a thread no longer.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time that a follower waits before it looks whether its client is still there.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 struct Ring {
     next: u64,
@@ -87,7 +87,7 @@ impl Zevents {
     }
 
     /// Events with higher numbers than `eid`, of one pool or of all; with `wait`, as soon as there
-    /// is one, or none after some seconds.
+    /// is one, or none after a second.
     pub fn after(&self, eid: u64, pool: Option<&str>, wait: bool) -> EventsView {
         let mut ring = self.lock();
         let wanted = |e: &EventView| e.eid > eid && pool.is_none_or(|p| e.pool == p);

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use base::{Error, ErrorKind, Result};
 use serde_json::Value;
 
+use super::stream::{Outlet, Stream, outlet};
 use super::{AnyRequest, Changes};
-use crate::engine::{PoolEngine, Progress};
+use crate::engine::{PoolCall, PoolEngine, Progress};
 use crate::pool_set::{PoolSet, Running, join_errors};
 
 /// The sender of a request.
@@ -30,6 +31,8 @@ pub struct Cx<'a> {
     pub(crate) progress: &'a Arc<Progress>,
     /// The sender of a request.
     pub(crate) caller: Caller,
+    /// Its stream, if it has one.
+    stream: Option<Stream>,
     /// The record for histories; none without a command line.
     record: Option<Record>,
 }
@@ -63,20 +66,21 @@ impl Record {
 }
 
 /// Performs a request. `command` is its command line: the pools that it changes are checked before,
-/// and record the line in their history.
+/// and record the line in their history. Its stream is closed afterwards.
 pub fn perform(
     pools: &Arc<PoolSet>,
     request: Box<dyn AnyRequest>,
     command: Option<String>,
     caller: Caller,
     progress: &Arc<Progress>,
+    stream: Option<Stream>,
 ) -> Result<Value> {
     if request.waits_for_pools() {
         pools.wait_ready()?;
     }
     let changes = request.changes();
     let record = command.map(|command| Record::new(command, u64::from(caller.uid), changes.clone()));
-    let cx = Cx { pools, progress, caller, record };
+    let cx = Cx { pools, progress, caller, stream, record };
     if cx.record.is_none() {
         return request.run(&cx);
     }
@@ -132,9 +136,19 @@ impl Cx<'_> {
         F: FnOnce(Rc<PoolEngine>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T>> + 'static,
     {
+        self.begin(running, work).wait()
+    }
+
+    /// As [`Cx::on`], without the wait for the result.
+    fn begin<T, F, Fut>(&self, running: &Running, work: F) -> PoolCall<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<PoolEngine>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T>> + 'static,
+    {
         let checks = self.record.as_ref().is_some_and(|r| r.checks(&running.name));
         let line = self.record.as_ref().and_then(|r| r.line(&running.name));
-        running.thread.with_pool(move |e| async move {
+        running.thread.begin_with_pool(move |e| async move {
             if checks {
                 check_not_suspended(&e)?;
             }
@@ -154,6 +168,25 @@ impl Cx<'_> {
         Fut: Future<Output = Result<T>> + 'static,
     {
         self.on(&*self.pools.need_running(pool)?, work)
+    }
+
+    /// As [`Cx::on_pool`], with work that writes to the request's stream.
+    pub(crate) fn report_on_pool<F, Fut>(&self, pool: &str, work: F) -> Result<()>
+    where
+        F: FnOnce(Rc<PoolEngine>, Outlet) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<()>> + 'static,
+    {
+        let stream = self.stream()?;
+        let running = self.pools.need_running(pool)?;
+        let (outlet, source) = outlet();
+        let call = self.begin(&running, move |e| work(e, outlet));
+        stream.carry(source);
+        call.wait()
+    }
+
+    /// The stream of the request.
+    pub(crate) fn stream(&self) -> Result<&Stream> {
+        self.stream.as_ref().ok_or_else(|| Error::invalid("the request cannot be served: it came without its stream"))
     }
 
     /// As [`Cx::on`], with the pool of a dataset, or of a path in one of its mounts.

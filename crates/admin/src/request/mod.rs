@@ -22,9 +22,9 @@
 //! parsed. Arguments that do not parse are errors, never panics. A read-only request
 //! ([`Changes::Nothing`]) carries no command line.
 //!
-//! **Streams.** No request carries more than its arguments yet. One that does (a descriptor passed
-//! over the socket) would declare it by a constant of the trait, and take it from [`Cx`]; message
-//! and reply need no change.
+//! **Streams.** A request whose answer does not fit into a message, or comes as time passes,
+//! declares a stream ([`Request::STREAM`]) and writes to that of its [`Cx`]; [`stream`] has the
+//! rules.
 //!
 //! **A new request** is a type with its `impl`, and a line in the list of its file.
 
@@ -39,6 +39,7 @@ mod process;
 mod scan;
 mod secret;
 mod snaps;
+pub mod stream;
 mod watch;
 
 use std::collections::BTreeSet;
@@ -52,6 +53,7 @@ use serde_json::Value;
 pub use call::Call;
 pub use cx::{Caller, Cx, perform};
 pub use secret::Secret;
+pub use stream::{Direction, Report, Stream};
 
 // Globs, so that only its own file names a new request.
 pub use {devices::*, fs::*, keys::*, mounts::*, pools::*, process::*, scan::*, snaps::*, watch::*};
@@ -64,6 +66,8 @@ pub trait Request: Serialize + DeserializeOwned + fmt::Debug + Send + 'static {
     const TITLE: &'static str;
     /// The rights that it needs.
     const RIGHTS: Rights = Rights::Owner;
+    /// Where the bytes of its stream go, if it has one.
+    const STREAM: Option<Direction> = None;
     /// The answer.
     type Reply: Serialize + DeserializeOwned + Send + 'static;
 
@@ -72,7 +76,7 @@ pub trait Request: Serialize + DeserializeOwned + fmt::Debug + Send + 'static {
 
     /// The lane that it is served in.
     fn lane(&self) -> Lane {
-        Lane::Work
+        if Self::STREAM.is_some() { Lane::Stream } else { Lane::Work }
     }
 
     /// Its name in messages, if that depends on the arguments.
@@ -111,6 +115,8 @@ pub enum Lane {
     Status,
     /// Requests that end waits: for devices, for the daemon.
     Control,
+    /// Requests with a stream, whose clients may take their time.
+    Stream,
     /// Everything else.
     Work,
 }
@@ -168,6 +174,8 @@ pub trait AnyRequest: fmt::Debug + Send {
     fn name(&self) -> &'static str;
     /// [`Request::title`]
     fn title(&self) -> &'static str;
+    /// [`Request::STREAM`]
+    fn stream(&self) -> Option<Direction>;
     /// [`Request::lane`]
     fn lane(&self) -> Lane;
     /// [`Request::changes`]
@@ -186,6 +194,9 @@ impl<R: Request> AnyRequest for R {
     }
     fn title(&self) -> &'static str {
         Request::title(self)
+    }
+    fn stream(&self) -> Option<Direction> {
+        R::STREAM
     }
     fn lane(&self) -> Lane {
         Request::lane(self)
@@ -211,13 +222,15 @@ pub struct Kind {
     pub name: &'static str,
     /// [`Request::RIGHTS`]
     pub rights: Rights,
+    /// [`Request::STREAM`]
+    pub stream: Option<Direction>,
     parse: fn(&[u8]) -> serde_json::Result<Box<dyn AnyRequest>>,
 }
 
 impl Kind {
     /// The kind of `R`.
     const fn of<R: Request>() -> Kind {
-        Kind { name: R::NAME, rights: R::RIGHTS, parse: parse::<R> }
+        Kind { name: R::NAME, rights: R::RIGHTS, stream: R::STREAM, parse: parse::<R> }
     }
 
     /// The kind with that name.
@@ -260,6 +273,13 @@ mod tests {
         let public = KINDS.iter().flat_map(|list| list.iter()).filter(|k| k.rights == Rights::Anyone);
         let names: Vec<&str> = public.map(|k| k.name).collect();
         assert_eq!(names, ["Pools", "PoolActivity", "DeviceLatency", "PoolIo", "Datasets", "Holds", "Mounted"]);
+    }
+
+    #[test]
+    fn streams_are_the_owners() {
+        let streams = KINDS.iter().flat_map(|list| list.iter()).filter(|k| k.stream.is_some());
+        assert!(streams.clone().count() > 0);
+        assert!(streams.clone().all(|k| k.rights == Rights::Owner));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use base::Result;
 use serde::{Deserialize, Serialize};
 
-use super::{Changes, Cx, Kind, Lane, Request, Rights};
+use super::{Changes, Cx, Direction, Kind, Lane, Report, Request, Rights};
 use crate::pool::props::{Wanted, When};
 use crate::view::{Candidate, Created, HistoryLine, Imported, PoolView};
 
@@ -213,13 +213,18 @@ pub struct PoolHistory {
 impl Request for PoolHistory {
     const NAME: &'static str = "PoolHistory";
     const TITLE: &'static str = "zpool history";
-    type Reply = Vec<HistoryLine>;
+    const STREAM: Option<Direction> = Some(Direction::ToClient);
+    type Reply = ();
     fn changes(&self) -> Changes {
         Changes::Nothing
     }
-    fn run(self, cx: &Cx<'_>) -> Result<Vec<HistoryLine>> {
-        cx.on_pool(&self.pool, |e| async move { e.history().await })
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        cx.report_on_pool(&self.pool, |e, to| async move { e.history(to).await })
     }
+}
+
+impl Report for PoolHistory {
+    type Item = HistoryLine;
 }
 
 /// Everything about these pools (all if empty).

@@ -3,8 +3,8 @@
 use base::Result;
 use serde::{Deserialize, Serialize};
 
-use super::{Changes, Cx, Kind, Request, Rights};
-use crate::view::{EventsView, FlowView, IoView, PoolLatency, TraceView};
+use super::{Changes, Cx, Direction, Kind, Report, Request, Rights};
+use crate::view::{EventView, FlowView, IoView, PoolLatency, TraceView};
 
 /// The requests of this file.
 pub(super) const KINDS: &[Kind] = &[
@@ -132,28 +132,42 @@ impl Request for TraceTake {
 /// `zpool events`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Events {
-    /// Only those with higher numbers.
-    pub after: u64,
     /// Of this pool; none: of all.
     pub pool: Option<String>,
-    /// If there are none, wait a few seconds for one.
-    pub wait: bool,
+    /// Go on with those that come.
+    pub follow: bool,
 }
 
 impl Request for Events {
     const NAME: &'static str = "Events";
     const TITLE: &'static str = "zpool events";
-    type Reply = EventsView;
+    const STREAM: Option<Direction> = Some(Direction::ToClient);
+    type Reply = ();
     fn changes(&self) -> Changes {
         Changes::Nothing
     }
-    fn run(self, cx: &Cx<'_>) -> Result<EventsView> {
-        // Later requests may read events of its end.
-        if let Some(pool) = self.pool.as_ref().filter(|_| self.after == 0) {
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        let stream = cx.stream()?;
+        // It may end later: the events of its end follow.
+        if let Some(pool) = &self.pool {
             cx.pools.need_running(pool)?;
         }
-        Ok(cx.pools.events.after(self.after, self.pool.as_deref(), self.wait))
+        stream.begin()?;
+        let (mut last, mut wait) = (0, false);
+        while !stream.is_closed() {
+            let events = cx.pools.events.after(last, self.pool.as_deref(), wait);
+            events.events.iter().try_for_each(|e| stream.item(e))?;
+            (last, wait) = (events.last, !events.more);
+            if wait && !self.follow {
+                break;
+            }
+        }
+        Ok(())
     }
+}
+
+impl Report for Events {
+    type Item = EventView;
 }
 
 /// `zpool events -c`: drop all events. The answer is their number.

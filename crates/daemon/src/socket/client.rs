@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -10,14 +11,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use admin::request::{Call, Info, Request, Rights, Stop};
+use admin::request::{Call, Info, Report, Request, Rights, Stop};
 use admin::view::DaemonInfo;
 use base::{Error, ErrorKind, Result};
+use serde::de::DeserializeOwned;
 
 use crate::log::text_of;
 use crate::paths::{Paths, check_folder};
 use crate::server::PATH;
-use crate::socket::proto::{self, REPLY_MAX, Reply, kind_named};
+use crate::socket::proto::{self, Beside, REPLY_MAX, Reply, kind_named};
 use crate::state::State;
 
 /// Time for a new daemon to make its socket.
@@ -181,14 +183,45 @@ impl Client {
         command: Option<&str>,
         progress: &mut dyn FnMut(&str, u64, u64),
     ) -> Result<R::Reply> {
-        let stream = match self.connect()? {
-            Some(Connection::Full(stream) | Connection::Public(stream)) => stream,
-            None => match self.connect_system(R::RIGHTS) {
-                Some(stream) => stream,
-                None => self.start_and_connect()?,
-            },
+        converse(self.connection_for(R::RIGHTS)?, request, command, progress)
+    }
+
+    /// Sends a request for a report. `each` gets `None` when the work has begun, if the request
+    /// says so, and then the items as they come; it returns whether it wants more. If not, the work
+    /// ends.
+    pub fn ask_each<R: Report>(
+        &self,
+        request: &R,
+        progress: &mut dyn FnMut(&str, u64, u64),
+        each: &mut dyn FnMut(Option<R::Item>) -> bool,
+    ) -> Result<()> {
+        let bad = |e| Error::new(ErrorKind::Io, format!("the daemon's answer makes no sense: {e}"));
+        // Up to the end of a line.
+        let mut begun: Vec<u8> = Vec::new();
+        let mut take = |bytes: &[u8]| {
+            for part in bytes.split_inclusive(|b| *b == b'\n') {
+                begun.extend_from_slice(part);
+                let Some(line) = begun.strip_suffix(b"\n") else { continue };
+                let item = if line.is_empty() { None } else { Some(serde_json::from_slice(line).map_err(bad)?) };
+                begun.clear();
+                if !each(item) {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
         };
-        converse(stream, request, command, progress)
+        converse_streaming(self.connection_for(R::RIGHTS)?, request, None, progress, &mut take).map(drop)
+    }
+
+    /// A connection for a request; starts a daemon if there is none.
+    fn connection_for(&self, rights: Rights) -> Result<UnixStream> {
+        match self.connect()? {
+            Some(Connection::Full(stream) | Connection::Public(stream)) => Ok(stream),
+            None => match self.connect_system(rights) {
+                Some(stream) => Ok(stream),
+                None => self.start_and_connect(),
+            },
+        }
     }
 
     /// The status of a running daemon; none if there is none.
@@ -249,26 +282,140 @@ fn connect_to(path: &Path, owner: u32) -> Result<Option<UnixStream>> {
 }
 
 fn converse<R: Request>(
-    mut stream: UnixStream,
+    stream: UnixStream,
     request: &R,
     command: Option<&str>,
     progress: &mut dyn FnMut(&str, u64, u64),
 ) -> Result<R::Reply> {
-    let call = Call::of(request, command)?;
-    let gone = |e: &dyn std::fmt::Display| Error::new(ErrorKind::Io, format!("the daemon went away: {e}: see its log"));
-    // A daemon that refuses a request replies with the reason and closes: report the reply, not the
-    // failed write.
-    let sent = call.write(&mut stream);
+    let mut conversation = Conversation::begin(stream, request, command, None)?;
     loop {
-        let received = proto::receive::<Reply>(&mut stream, REPLY_MAX);
-        match received.map_err(|e| gone(&sent.as_ref().err().map_or_else(|| e.to_string(), ToString::to_string)))? {
-            Some(Reply::Progress { what, done, total }) => progress(&what, done, total),
-            Some(Reply::Done(value)) => {
-                let bad = |e| Error::new(ErrorKind::Io, format!("the daemon's answer makes no sense: {e}"));
-                return serde_json::from_value(value).map_err(bad);
+        match conversation.receive()? {
+            Reply::Progress { what, done, total } => progress(&what, done, total),
+            Reply::Done(value) => return read_answer(value),
+            Reply::Failed { kind, message } => return Err(Error::new(kind_named(&kind), message)),
+        }
+    }
+}
+
+/// As [`converse`], with what comes over the stream of the request; stops when `take` says so.
+fn converse_streaming<R: Request>(
+    stream: UnixStream,
+    request: &R,
+    command: Option<&str>,
+    progress: &mut dyn FnMut(&str, u64, u64),
+    take: &mut dyn FnMut(&[u8]) -> Result<bool>,
+) -> Result<Option<R::Reply>> {
+    let broken = |e: std::io::Error| Error::new(ErrorKind::Io, format!("the answer cannot be received: {e}"));
+    let (mut ours, theirs) = UnixStream::pair().map_err(broken)?;
+    let mut conversation = Conversation::begin(stream, request, command, Some(theirs.as_fd()))?;
+    // The daemon's is the only one: the stream ends with it.
+    drop(theirs);
+    let mut buf = vec![0; 64 << 10];
+    let mut answer = None;
+    loop {
+        // What was written before the answer was is taken before it.
+        let control = conversation.stream.as_fd();
+        let both = [ours.as_fd(), control];
+        let ready = host::wait_readable(if answer.is_none() { &both } else { &both[..1] }, Duration::MAX);
+        let ready = ready.map_err(broken)?;
+        if ready.first() == Some(&true) {
+            match ours.read(&mut buf).map_err(broken)? {
+                0 => break,
+                n if take(&buf[..n])? => {}
+                _ => return Ok(None),
             }
-            Some(Reply::Failed { kind, message }) => return Err(Error::new(kind_named(&kind), message)),
-            None => return Err(gone(&"it closed the connection")),
+        } else if ready.get(1) == Some(&true) {
+            match conversation.receive()? {
+                Reply::Progress { what, done, total } => progress(&what, done, total),
+                end => answer = Some(end),
+            }
+        }
+    }
+    loop {
+        match answer.map_or_else(|| conversation.receive(), Ok)? {
+            Reply::Progress { .. } => answer = None,
+            Reply::Done(value) => return read_answer(value).map(Some),
+            Reply::Failed { kind, message } => return Err(Error::new(kind_named(&kind), message)),
+        }
+    }
+}
+
+fn read_answer<T: DeserializeOwned>(value: serde_json::Value) -> Result<T> {
+    let bad = |e| Error::new(ErrorKind::Io, format!("the daemon's answer makes no sense: {e}"));
+    serde_json::from_value(value).map_err(bad)
+}
+
+/// A connection over which a request was sent.
+struct Conversation {
+    stream: UnixStream,
+    sent: std::io::Result<()>,
+}
+
+impl Conversation {
+    fn begin<R: Request>(
+        stream: UnixStream,
+        request: &R,
+        command: Option<&str>,
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<Conversation> {
+        let call = Call::of(request, command)?;
+        let sent = call.write(&mut Beside { socket: &stream, fd });
+        Ok(Conversation { stream, sent })
+    }
+
+    /// The next message of the daemon.
+    fn receive(&mut self) -> Result<Reply> {
+        let gone =
+            |e: &dyn std::fmt::Display| Error::new(ErrorKind::Io, format!("the daemon went away: {e}: see its log"));
+        // A daemon that refuses a request replies with the reason and closes: report the reply, not
+        // the failed write.
+        let received = proto::receive::<Reply>(&mut self.stream, REPLY_MAX);
+        let received =
+            received.map_err(|e| gone(&self.sent.as_ref().err().map_or_else(|| e.to_string(), ToString::to_string)))?;
+        received.ok_or_else(|| gone(&"it closed the connection"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use admin::request::Events;
+
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_dies_is_an_error_after_what_it_wrote() {
+        for reply in [None, Some(Reply::Done(().into()))] {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            let ended = reply.is_some();
+            let server = std::thread::spawn(move || {
+                let mut head = [0; 4];
+                let mut got = host::receive_with(theirs.as_fd(), &mut head).unwrap();
+                let mut body = vec![0; u32::from_le_bytes(head) as usize];
+                (&theirs).read_exact(&mut body).unwrap();
+                let mut stream = UnixStream::from(got.fds.remove(0));
+                stream.write_all(b"some").unwrap();
+                if let Some(reply) = reply {
+                    let progress = Reply::Progress { what: "x".into(), done: 1, total: 2 };
+                    proto::send(&mut &theirs, &progress).unwrap();
+                    proto::send(&mut &theirs, &reply).unwrap();
+                }
+                stream.write_all(b"thing").unwrap();
+            });
+            let mut all = Vec::new();
+            let mut take = |bytes: &[u8]| {
+                all.extend_from_slice(bytes);
+                Ok(true)
+            };
+            let request = Events { pool: None, follow: true };
+            let done = converse_streaming(ours, &request, None, &mut |_, _, _| {}, &mut take);
+            server.join().unwrap();
+            assert_eq!(all, b"something");
+            match done {
+                Ok(answer) => assert!(ended && answer.is_some()),
+                Err(e) => assert!(!ended && e.to_string().contains("went away"), "{e}"),
+            }
         }
     }
 }

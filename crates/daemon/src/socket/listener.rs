@@ -13,8 +13,8 @@
 //! with more than his share loses his own first. If the socket of a listener is removed from its
 //! folder, the listener makes it again.
 
-use std::io::Write;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -61,11 +61,16 @@ impl Limits {
 }
 
 /// A complete message, and the connection for the reply.
+///
+/// At most one descriptor comes with it; the second ends the connection, so that a client cannot
+/// make the daemon hold many.
 pub struct Message {
     /// The connection; it blocks.
     pub stream: UnixStream,
     /// The sender.
     pub peer: PeerCred,
+    /// The descriptor that came with it, if any.
+    pub fds: Vec<OwnedFd>,
     /// Length and body, which may contain a key.
     bytes: SecretBytes,
 }
@@ -95,6 +100,25 @@ struct Pending {
     peer: PeerCred,
     since: Instant,
     got: SecretBytes,
+    fds: Vec<OwnedFd>,
+    /// A descriptor came that there was no room for.
+    lost: bool,
+}
+
+/// Reads from a connection, and takes the descriptors that come with the bytes.
+struct WithDescriptors<'a> {
+    from: &'a UnixStream,
+    fds: &'a mut Vec<OwnedFd>,
+    lost: &'a mut bool,
+}
+
+impl Read for WithDescriptors<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let got = host::receive_with(self.from.as_fd(), buf)?;
+        self.fds.extend(got.fds);
+        *self.lost |= got.lost;
+        Ok(got.bytes)
+    }
 }
 
 /// The result of reading from a connection.
@@ -126,7 +150,12 @@ impl Pending {
             None => HEAD - self.got.len(),
             Some(len) => (HEAD + len - self.got.len()).min(CHUNK),
         };
-        match self.got.read_from(&mut &self.stream, want) {
+        let mut from = WithDescriptors { from: &self.stream, fds: &mut self.fds, lost: &mut self.lost };
+        match self.got.read_from(&mut from, want) {
+            Ok(_) if self.lost || self.fds.len() > 1 => {
+                let why = "the request cannot be read: more descriptors came with it than the daemon takes";
+                ReadState::Refuse(Error::invalid(why))
+            }
             Ok(0) if self.got.is_empty() => ReadState::Closed,
             Ok(0) => ReadState::Refuse(Error::invalid("the request cannot be read: it ends in the middle")),
             Ok(_) => match self.length() {
@@ -231,7 +260,7 @@ impl Listener {
                     ReadState::Refuse(e) => refuse(&p.stream, &e),
                     ReadState::Complete => {
                         if p.stream.set_nonblocking(false).is_ok() {
-                            deliver(Message { stream: p.stream, peer: p.peer, bytes: p.got });
+                            deliver(Message { stream: p.stream, peer: p.peer, fds: p.fds, bytes: p.got });
                         }
                     }
                 }
@@ -264,7 +293,8 @@ impl Listener {
             if stream.set_nonblocking(true).is_err() {
                 continue;
             }
-            pending.push(Pending { stream, peer, since: Instant::now(), got: SecretBytes::default() });
+            let (since, got) = (Instant::now(), SecretBytes::default());
+            pending.push(Pending { stream, peer, since, got, fds: Vec::new(), lost: false });
             let list: Vec<(u32, Instant)> = pending.iter().map(|p| (p.peer.uid, p.since)).collect();
             if let Some(at) = victim(&list, peer.uid, &self.limits) {
                 let gone = pending.remove(at);

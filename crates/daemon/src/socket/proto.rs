@@ -6,9 +6,15 @@
 //! contains the [`Reply`](admin::request::Request::Reply) of the request. Paths in requests are
 //! absolute: the daemon has its own working folder.
 //!
+//! A request with a stream ([`admin::request::stream`]) has the client's end of it as a descriptor
+//! beside its first byte ([`Beside`]). What goes over it is the request's matter, and what the
+//! bytes amount to is said by the answer, here.
+//!
 //! Both ends bound what they read: a request may have [`REQUEST_MAX`] bytes, a reply [`REPLY_MAX`].
 
 use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 
 use base::{Error, ErrorKind};
 use serde::de::DeserializeOwned;
@@ -77,6 +83,30 @@ impl Reply {
     /// The reply for `error`.
     pub fn failed(error: &Error) -> Reply {
         Reply::Failed { kind: kind_name(error.kind()).to_string(), message: error.to_string() }
+    }
+}
+
+/// A connection whose first write carries a descriptor.
+pub struct Beside<'a> {
+    /// The connection.
+    pub socket: &'a UnixStream,
+    /// The descriptor, until it is sent.
+    pub fd: Option<BorrowedFd<'a>>,
+}
+
+impl Write for Beside<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.fd.filter(|_| !bytes.is_empty()) {
+            None => (&mut &*self.socket).write(bytes),
+            Some(fd) => {
+                let sent = host::send_with(self.socket.as_fd(), bytes, fd)?;
+                self.fd = None;
+                Ok(sent)
+            }
+        }
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -28,6 +28,8 @@ use crate::zevent::Events;
 const ENTRY: &[u8] = b"history";
 /// Block size of the history object (format page 03 section 6).
 const BLKSZ: u32 = 128 << 10;
+/// Bytes of the log that are read at once.
+const PIECE: u64 = 128 << 10;
 /// Longest recorded command line, in bytes; longer ones are cut.
 const COMMAND_MAX: usize = 16 << 10;
 /// Most waiting records: more than any script issues between two txgs.
@@ -85,31 +87,22 @@ impl History {
         self.stack.core.log_internal(how, text, self.stack.txg.open_txg());
     }
 
-    /// All records, oldest first, and the first error of unreadable ones, if any.
-    pub(crate) async fn records(&self) -> Result<(Vec<NvList>, Option<Error>)> {
+    /// Gives all records to `each`, oldest first, and returns the first error of unreadable ones,
+    /// if any. The log is read in pieces, so that no more than one is in memory while `each` waits;
+    /// records that are overwritten meanwhile are left out.
+    pub(crate) async fn read(&self, mut each: impl AsyncFnMut(NvList) -> Result<()>) -> Result<Option<Error>> {
         let waiting = self.waiting.borrow().clone();
-        let Some(dn) = self.object().await? else { return Ok((waiting, None)) };
-        let phys = HistoryPhys::parse(&dn.bonus()).at(|| "history")?;
-        let mut out = Vec::new();
         let mut fault = None;
-        for (from, to) in [(0, phys.pool_create_len), (phys.bof, phys.eof)] {
-            let mut bytes = Vec::new();
-            for (at, len) in phys.extents(from, to - from) {
-                let start = bytes.len();
-                bytes.resize(start + len as usize, 0);
-                if len > 0 {
-                    dn.read(at, &mut bytes[start..]).await.at(|| "history")?;
-                }
-            }
-            for record in Records::new(&bytes) {
-                match record {
-                    Ok(record) => out.push(record),
-                    Err(e) => fault = Some(e),
-                }
+        if let Some(dn) = self.object().await? {
+            let phys = HistoryPhys::parse(&dn.bonus()).at(|| "history")?;
+            for (from, to) in [(0, phys.pool_create_len), (phys.bof, phys.eof)] {
+                fault = read_range(&dn, &phys, from, to, &mut each).await?.or(fault);
             }
         }
-        out.extend(waiting);
-        Ok((out, fault))
+        for record in waiting {
+            each(record).await?;
+        }
+        Ok(fault)
     }
 
     async fn object(&self) -> Result<Option<Dnode>> {
@@ -169,6 +162,46 @@ impl History {
         zap::add_u64(&self.stack.directory, ENTRY, dn.object().0, tx).await?;
         Ok(dn)
     }
+}
+
+/// Gives the records of a range of logical offsets to `each`, up to the first unreadable one, whose
+/// error is returned.
+async fn read_range(
+    dn: &Dnode,
+    phys: &HistoryPhys,
+    from: u64,
+    to: u64,
+    each: &mut impl AsyncFnMut(NvList) -> Result<()>,
+) -> Result<Option<Error>> {
+    // The bytes that are not given yet, from the beginning of a record, and where they end.
+    let (mut bytes, mut at) = (Vec::new(), from);
+    while at < to {
+        let len = (to - at).min(PIECE);
+        for (place, part) in phys.extents(at, len).into_iter().filter(|(_, part)| *part > 0) {
+            let start = bytes.len();
+            bytes.resize(start + part as usize, 0);
+            dn.read(place, &mut bytes[start..]).await.at(|| "history")?;
+        }
+        at += len;
+        // The front stays; of the ring what is before `bof` now may be overwritten.
+        let now = HistoryPhys::parse(&dn.bonus()).at(|| "history")?;
+        let oldest = if now.pool_create_len == phys.pool_create_len { now.bof } else { 0 };
+        if to > phys.pool_create_len && oldest > at - bytes.len() as u64 {
+            bytes.clear();
+            at = oldest;
+            continue;
+        }
+        let mut records = Records::new(&bytes);
+        for record in records.by_ref() {
+            match record {
+                Ok(record) => each(record).await?,
+                Err(e) => return Ok(Some(e)),
+            }
+        }
+        let given = records.consumed();
+        bytes.drain(..given);
+    }
+    Ok(None)
 }
 
 /// Appends a record, after making room: first for its length, then for its body.

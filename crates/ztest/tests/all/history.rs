@@ -73,7 +73,14 @@ fn events_are_recorded() {
         let ds = pool.dsl().find(POOL).expect("it exists");
         let root = Zfs::open(&ds, MountOpts::from_props(&ds)).await.expect("it opens");
         root.unmount().await.expect("unmounted");
-        let (records, fault) = pool.history().await.expect("readable");
+        let mut records = Vec::new();
+        let fault = pool
+            .read_history(async |r| {
+                records.push(r);
+                Ok(())
+            })
+            .await
+            .expect("readable");
         assert!(fault.is_none());
         let mut events = EVENTS.iter().peekable();
         let (mut last, mut commands) = (0, 0);
