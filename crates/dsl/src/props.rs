@@ -43,7 +43,34 @@ pub enum PropKind {
     Once,
     /// Computed.
     ReadOnly,
+    /// Computed, and shown with all others only: commands do not know its name.
+    Shown,
 }
+
+/// The kinds of dataset, by what `zfs get all` shows of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DatasetKind {
+    /// A file system.
+    Filesystem,
+    /// A volume.
+    Volume,
+    /// A snapshot of a file system.
+    Snapshot,
+    /// A snapshot of a volume.
+    VolumeSnapshot,
+}
+
+const FS: &[DatasetKind] = &[DatasetKind::Filesystem];
+const VOLUME: &[DatasetKind] = &[DatasetKind::Volume];
+const SNAPSHOT: &[DatasetKind] = &[DatasetKind::Snapshot];
+const HEADS: &[DatasetKind] = &[DatasetKind::Filesystem, DatasetKind::Volume];
+const SNAPSHOTS: &[DatasetKind] = &[DatasetKind::Snapshot, DatasetKind::VolumeSnapshot];
+const FILES: &[DatasetKind] = &[DatasetKind::Filesystem, DatasetKind::Snapshot];
+const BLOCKS: &[DatasetKind] = &[DatasetKind::Volume, DatasetKind::VolumeSnapshot];
+const ALL: &[DatasetKind] =
+    &[DatasetKind::Filesystem, DatasetKind::Volume, DatasetKind::Snapshot, DatasetKind::VolumeSnapshot];
+/// Shown by name, or if it is set.
+const NO_KIND: &[DatasetKind] = &[];
 
 /// One property.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +79,8 @@ pub struct Prop {
     pub name: &'static str,
     /// Its type.
     pub ty: PropType,
+    /// The kinds of dataset that `zfs get all` shows it of.
+    pub kinds: &'static [DatasetKind],
     /// How it may be used.
     pub kind: PropKind,
     /// Default number (also for index types); ignored for text.
@@ -66,47 +95,64 @@ const ONOFF: &[(&str, u64)] = &[("off", 0), ("on", 1)];
 
 const fn index(
     name: &'static str,
+    kinds: &'static [DatasetKind],
     words: &'static [(&'static str, u64)],
     kind: PropKind,
     default: u64,
     values: &'static str,
 ) -> Prop {
-    Prop { name, ty: PropType::Index(words), kind, default, default_text: "", values }
+    Prop { name, ty: PropType::Index(words), kinds, kind, default, default_text: "", values }
 }
-const fn size(name: &'static str, kind: PropKind, default: u64, none_is_zero: bool, values: &'static str) -> Prop {
-    Prop { name, ty: PropType::Size { none_is_zero }, kind, default, default_text: "", values }
+const fn size(
+    name: &'static str,
+    kinds: &'static [DatasetKind],
+    kind: PropKind,
+    default: u64,
+    none_is_zero: bool,
+    values: &'static str,
+) -> Prop {
+    Prop { name, ty: PropType::Size { none_is_zero }, kinds, kind, default, default_text: "", values }
 }
-const fn text(name: &'static str, kind: PropKind, default_text: &'static str, values: &'static str) -> Prop {
-    Prop { name, ty: PropType::Text, kind, default: 0, default_text, values }
+const fn text(
+    name: &'static str,
+    kinds: &'static [DatasetKind],
+    kind: PropKind,
+    default_text: &'static str,
+    values: &'static str,
+) -> Prop {
+    Prop { name, ty: PropType::Text, kinds, kind, default: 0, default_text, values }
 }
 
-/// All properties that weir knows, in the order in which `zfs get all` prints those of a file
-/// system (OpenZFS 2.1).
+/// All properties that weir knows, in the order in which `zfs get all` prints them (OpenZFS 2.1;
+/// for the exception see [`shown_of`]).
 pub const PROPS: &[Prop] = &[
-    text("type", PropKind::ReadOnly, "", "filesystem | volume | snapshot | bookmark"),
+    text("type", ALL, PropKind::ReadOnly, "", "filesystem | volume | snapshot | bookmark"),
     Prop {
         name: "creation",
         ty: PropType::Number,
+        kinds: ALL,
         kind: PropKind::ReadOnly,
         default: 0,
         default_text: "",
         values: "<date>",
     },
-    size("used", PropKind::ReadOnly, 0, false, "<size>"),
-    size("available", PropKind::ReadOnly, 0, false, "<size>"),
-    size("referenced", PropKind::ReadOnly, 0, false, "<size>"),
-    text("compressratio", PropKind::ReadOnly, "", "<1.00x or higher if compressed>"),
-    text("mounted", PropKind::ReadOnly, "", "yes | no"),
-    text("origin", PropKind::ReadOnly, "", "<snapshot>"),
-    size("quota", PropKind::Default, 0, true, "<size> | none"),
-    size("reservation", PropKind::Default, 0, true, "<size> | none"),
-    size("volsize", PropKind::Default, 0, false, "<size>"),
-    size("volblocksize", PropKind::Once, 8192, false, "512 to 128k, power of 2"),
-    size("recordsize", PropKind::Inherit, 131_072, false, "512 to 1M, power of 2"),
-    text("mountpoint", PropKind::Inherit, "/", "<path> | legacy | none"),
+    size("used", ALL, PropKind::ReadOnly, 0, false, "<size>"),
+    size("available", HEADS, PropKind::ReadOnly, 0, false, "<size>"),
+    size("referenced", ALL, PropKind::ReadOnly, 0, false, "<size>"),
+    text("compressratio", ALL, PropKind::ReadOnly, "", "<1.00x or higher if compressed>"),
+    text("mounted", FS, PropKind::ReadOnly, "", "yes | no"),
+    text("origin", HEADS, PropKind::ReadOnly, "", "<snapshot>"),
+    size("quota", FS, PropKind::Default, 0, true, "<size> | none"),
+    size("reservation", HEADS, PropKind::Default, 0, true, "<size> | none"),
+    size("volsize", BLOCKS, PropKind::Default, 0, false, "<size>"),
+    size("volblocksize", VOLUME, PropKind::Once, 8192, false, "512 to 128k, power of 2"),
+    size("recordsize", FS, PropKind::Inherit, 131_072, false, "512 to 1M, power of 2"),
+    text("mountpoint", FS, PropKind::Inherit, "/", "<path> | legacy | none"),
+    text("sharenfs", FS, PropKind::Inherit, "off", "on | off | NFS share options"),
     Prop {
         name: "checksum",
         ty: PropType::Checksum,
+        kinds: HEADS,
         kind: PropKind::Inherit,
         default: 1,
         default_text: "",
@@ -115,20 +161,22 @@ pub const PROPS: &[Prop] = &[
     Prop {
         name: "compression",
         ty: PropType::Compression,
+        kinds: HEADS,
         kind: PropKind::Inherit,
         default: 2,
         default_text: "",
         values: "on | off | lzjb | gzip | gzip-[1-9] | zle | lz4 | zstd | zstd-[1-19] | zstd-fast | zstd-fast-[1-10,20,30,40,50,60,70,80,90,100,500,1000]",
     },
-    index("atime", ONOFF, PropKind::Inherit, 1, "on | off"),
-    index("devices", ONOFF, PropKind::Inherit, 1, "on | off"),
-    index("exec", ONOFF, PropKind::Inherit, 1, "on | off"),
-    index("setuid", ONOFF, PropKind::Inherit, 1, "on | off"),
-    index("readonly", ONOFF, PropKind::Inherit, 0, "on | off"),
-    index("zoned", ONOFF, PropKind::Inherit, 0, "on | off"),
-    index("snapdir", &[("hidden", 0), ("visible", 1)], PropKind::Inherit, 0, "hidden | visible"),
+    index("atime", FS, ONOFF, PropKind::Inherit, 1, "on | off"),
+    index("devices", FILES, ONOFF, PropKind::Inherit, 1, "on | off"),
+    index("exec", FILES, ONOFF, PropKind::Inherit, 1, "on | off"),
+    index("setuid", FILES, ONOFF, PropKind::Inherit, 1, "on | off"),
+    index("readonly", HEADS, ONOFF, PropKind::Inherit, 0, "on | off"),
+    index("zoned", FS, ONOFF, PropKind::Inherit, 0, "on | off"),
+    index("snapdir", FS, &[("hidden", 0), ("visible", 1)], PropKind::Inherit, 0, "hidden | visible"),
     index(
         "aclmode",
+        FS,
         &[("discard", 0), ("groupmask", 2), ("passthrough", 3), ("restricted", 4)],
         PropKind::Inherit,
         0,
@@ -136,6 +184,7 @@ pub const PROPS: &[Prop] = &[
     ),
     index(
         "aclinherit",
+        FS,
         &[("discard", 0), ("noallow", 1), ("restricted", 4), ("secure", 4), ("passthrough", 3), ("passthrough-x", 5)],
         PropKind::Inherit,
         4,
@@ -144,16 +193,18 @@ pub const PROPS: &[Prop] = &[
     Prop {
         name: "createtxg",
         ty: PropType::Number,
+        kinds: ALL,
         kind: PropKind::ReadOnly,
         default: 0,
         default_text: "",
         values: "<uint64>",
     },
-    index("canmount", &[("off", 0), ("on", 1), ("noauto", 2)], PropKind::Default, 1, "on | off | noauto"),
-    index("xattr", &[("off", 0), ("on", 1), ("dir", 1), ("sa", 2)], PropKind::Inherit, 1, "on | off | dir | sa"),
+    index("canmount", FS, &[("off", 0), ("on", 1), ("noauto", 2)], PropKind::Default, 1, "on | off | noauto"),
+    index("xattr", FILES, &[("off", 0), ("on", 1), ("dir", 1), ("sa", 2)], PropKind::Inherit, 1, "on | off | dir | sa"),
     Prop {
         name: "copies",
         ty: PropType::Index(&[("1", 1), ("2", 2), ("3", 3)]),
+        kinds: HEADS,
         kind: PropKind::Inherit,
         default: 1,
         default_text: "",
@@ -162,14 +213,16 @@ pub const PROPS: &[Prop] = &[
     Prop {
         name: "version",
         ty: PropType::Number,
+        kinds: FILES,
         kind: PropKind::Once,
         default: 5,
         default_text: "",
         values: "1 | 2 | 3 | 4 | 5 | current",
     },
-    index("utf8only", ONOFF, PropKind::Once, 0, "on | off"),
+    index("utf8only", FILES, ONOFF, PropKind::Once, 0, "on | off"),
     index(
         "normalization",
+        FILES,
         &[("none", 0), ("formD", 0x10), ("formKC", 0x60), ("formC", 0x50), ("formKD", 0x20)],
         PropKind::Once,
         0,
@@ -177,35 +230,53 @@ pub const PROPS: &[Prop] = &[
     ),
     index(
         "casesensitivity",
+        FILES,
         &[("sensitive", 0), ("insensitive", 1), ("mixed", 2)],
         PropKind::Once,
         0,
         "sensitive | insensitive | mixed",
     ),
-    index("vscan", ONOFF, PropKind::Inherit, 0, "on | off"),
-    index("nbmand", ONOFF, PropKind::Inherit, 0, "on | off"),
-    text("sharenfs", PropKind::Inherit, "off", "on | off | NFS share options"),
-    text("sharesmb", PropKind::Inherit, "off", "on | off | SMB share options"),
-    size("refquota", PropKind::Default, 0, true, "<size> | none"),
-    size("refreservation", PropKind::Default, 0, true, "<size> | none"),
+    index("vscan", FS, ONOFF, PropKind::Inherit, 0, "on | off"),
+    index("nbmand", FILES, ONOFF, PropKind::Inherit, 0, "on | off"),
+    text("sharesmb", FS, PropKind::Inherit, "off", "on | off | SMB share options"),
+    size("refquota", FS, PropKind::Default, 0, true, "<size> | none"),
+    size("refreservation", HEADS, PropKind::Default, 0, true, "<size> | none"),
     Prop {
         name: "guid",
         ty: PropType::Number,
+        kinds: ALL,
         kind: PropKind::ReadOnly,
         default: 0,
         default_text: "",
         values: "<uint64>",
     },
-    index("primarycache", &[("none", 0), ("metadata", 1), ("all", 2)], PropKind::Inherit, 2, "all | none | metadata"),
-    index("secondarycache", &[("none", 0), ("metadata", 1), ("all", 2)], PropKind::Inherit, 2, "all | none | metadata"),
-    size("usedbysnapshots", PropKind::ReadOnly, 0, false, "<size>"),
-    size("usedbydataset", PropKind::ReadOnly, 0, false, "<size>"),
-    size("usedbychildren", PropKind::ReadOnly, 0, false, "<size>"),
-    size("usedbyrefreservation", PropKind::ReadOnly, 0, false, "<size>"),
-    index("logbias", &[("latency", 0), ("throughput", 1)], PropKind::Inherit, 0, "latency | throughput"),
+    index(
+        "primarycache",
+        ALL,
+        &[("none", 0), ("metadata", 1), ("all", 2)],
+        PropKind::Inherit,
+        2,
+        "all | none | metadata",
+    ),
+    index(
+        "secondarycache",
+        ALL,
+        &[("none", 0), ("metadata", 1), ("all", 2)],
+        PropKind::Inherit,
+        2,
+        "all | none | metadata",
+    ),
+    index("defer_destroy", SNAPSHOTS, ONOFF, PropKind::Shown, 0, "yes | no"),
+    size("userrefs", SNAPSHOTS, PropKind::Shown, 0, false, "<count>"),
+    size("usedbysnapshots", HEADS, PropKind::ReadOnly, 0, false, "<size>"),
+    size("usedbydataset", HEADS, PropKind::ReadOnly, 0, false, "<size>"),
+    size("usedbychildren", HEADS, PropKind::ReadOnly, 0, false, "<size>"),
+    size("usedbyrefreservation", HEADS, PropKind::ReadOnly, 0, false, "<size>"),
+    index("logbias", HEADS, &[("latency", 0), ("throughput", 1)], PropKind::Inherit, 0, "latency | throughput"),
     Prop {
         name: "objsetid",
         ty: PropType::Number,
+        kinds: ALL,
         kind: PropKind::ReadOnly,
         default: 0,
         default_text: "",
@@ -213,6 +284,7 @@ pub const PROPS: &[Prop] = &[
     },
     index(
         "dedup",
+        HEADS,
         &[
             ("off", 2),
             ("on", 1),
@@ -229,9 +301,10 @@ pub const PROPS: &[Prop] = &[
         2,
         "on | off | verify | sha256[,verify] | sha512[,verify] | skein[,verify] | edonr,verify",
     ),
-    text("mlslabel", PropKind::Inherit, "none", "<sensitivity label>"),
+    text("mlslabel", ALL, PropKind::Inherit, "none", "<sensitivity label>"),
     index(
         "sync",
+        HEADS,
         &[("standard", 0), ("always", 1), ("disabled", 2)],
         PropKind::Inherit,
         0,
@@ -239,58 +312,65 @@ pub const PROPS: &[Prop] = &[
     ),
     index(
         "dnodesize",
+        FS,
         &[("legacy", 0), ("auto", 1), ("1k", 1024), ("2k", 2048), ("4k", 4096), ("8k", 8192), ("16k", 16384)],
         PropKind::Inherit,
         0,
         "legacy | auto | 1k | 2k | 4k | 8k | 16k",
     ),
-    size("refcompressratio", PropKind::ReadOnly, 0, false, "<1.00x or higher if compressed>"),
-    size("written", PropKind::ReadOnly, 0, false, "<size>"),
-    size("logicalused", PropKind::ReadOnly, 0, false, "<size>"),
-    size("logicalreferenced", PropKind::ReadOnly, 0, false, "<size>"),
+    size("refcompressratio", ALL, PropKind::ReadOnly, 0, false, "<1.00x or higher if compressed>"),
+    size("written", ALL, PropKind::ReadOnly, 0, false, "<size>"),
+    text("clones", SNAPSHOT, PropKind::Shown, "", "<dataset>[,...]"),
+    size("logicalused", HEADS, PropKind::ReadOnly, 0, false, "<size>"),
+    size("logicalreferenced", ALL, PropKind::ReadOnly, 0, false, "<size>"),
     index(
         "volmode",
+        HEADS,
         &[("default", 0), ("full", 1), ("geom", 1), ("dev", 2), ("none", 3)],
         PropKind::Inherit,
         0,
         "default | full | geom | dev | none",
     ),
-    size("filesystem_limit", PropKind::Default, u64::MAX, true, "<count> | none"),
-    size("snapshot_limit", PropKind::Default, u64::MAX, true, "<count> | none"),
-    index("snapdev", &[("hidden", 0), ("visible", 1)], PropKind::Inherit, 0, "hidden | visible"),
+    size("filesystem_limit", FS, PropKind::Default, u64::MAX, true, "<count> | none"),
+    size("snapshot_limit", HEADS, PropKind::Default, u64::MAX, true, "<count> | none"),
+    size("filesystem_count", FS, PropKind::Shown, u64::MAX, true, "<count>"),
+    size("snapshot_count", HEADS, PropKind::Shown, u64::MAX, true, "<count>"),
+    index("snapdev", HEADS, &[("hidden", 0), ("visible", 1)], PropKind::Inherit, 0, "hidden | visible"),
     index(
         "acltype",
+        FILES,
         &[("off", 0), ("disabled", 0), ("noacl", 0), ("posix", 1), ("posixacl", 1), ("nfsv4", 2)],
         PropKind::Inherit,
         0,
         "off | nfsv4 | posix",
     ),
-    text("context", PropKind::Inherit, "none", "<selinux context>"),
-    text("fscontext", PropKind::Inherit, "none", "<selinux fscontext>"),
-    text("defcontext", PropKind::Inherit, "none", "<selinux defcontext>"),
-    text("rootcontext", PropKind::Inherit, "none", "<selinux rootcontext>"),
-    index("relatime", ONOFF, PropKind::Inherit, 0, "on | off"),
+    text("context", ALL, PropKind::Inherit, "none", "<selinux context>"),
+    text("fscontext", ALL, PropKind::Inherit, "none", "<selinux fscontext>"),
+    text("defcontext", ALL, PropKind::Inherit, "none", "<selinux defcontext>"),
+    text("rootcontext", ALL, PropKind::Inherit, "none", "<selinux rootcontext>"),
+    index("relatime", FS, ONOFF, PropKind::Inherit, 0, "on | off"),
     index(
         "redundant_metadata",
+        HEADS,
         &[("all", 0), ("most", 1), ("some", 2), ("none", 3)],
         PropKind::Inherit,
         0,
         "all | most | some | none",
     ),
-    index("overlay", ONOFF, PropKind::Inherit, 1, "on | off"),
-    text("encryption", PropKind::ReadOnly, "off", "on | off | aes-128-ccm | ... | aes-256-gcm"),
-    text("keylocation", PropKind::Default, "none", "prompt | file:///<path>"),
-    text("keyformat", PropKind::ReadOnly, "none", "none | raw | hex | passphrase"),
-    size("pbkdf2iters", PropKind::ReadOnly, 0, false, "<iters>"),
-    text("encryptionroot", PropKind::ReadOnly, "-", "<filesystem|volume>"),
-    text("keystatus", PropKind::ReadOnly, "-", "available | unavailable"),
-    size("special_small_blocks", PropKind::Inherit, 0, false, "zero or 512 to 1M, power of 2"),
-    size("iolimit_bw_read", PropKind::Default, 0, true, "<size a second> | none"),
-    size("iolimit_bw_write", PropKind::Default, 0, true, "<size a second> | none"),
-    size("iolimit_bw_total", PropKind::Default, 0, true, "<size a second> | none"),
-    size("iolimit_op_read", PropKind::Default, 0, true, "<operations a second> | none"),
-    size("iolimit_op_write", PropKind::Default, 0, true, "<operations a second> | none"),
-    size("iolimit_op_total", PropKind::Default, 0, true, "<operations a second> | none"),
+    index("overlay", FS, ONOFF, PropKind::Inherit, 1, "on | off"),
+    text("encryption", ALL, PropKind::ReadOnly, "off", "on | off | aes-128-ccm | ... | aes-256-gcm"),
+    text("keylocation", HEADS, PropKind::Default, "none", "prompt | file:///<path>"),
+    text("keyformat", HEADS, PropKind::ReadOnly, "none", "none | raw | hex | passphrase"),
+    size("pbkdf2iters", HEADS, PropKind::ReadOnly, 0, false, "<iters>"),
+    text("encryptionroot", HEADS, PropKind::ReadOnly, "-", "<filesystem|volume>"),
+    text("keystatus", HEADS, PropKind::ReadOnly, "-", "available | unavailable"),
+    size("special_small_blocks", FS, PropKind::Inherit, 0, false, "zero or 512 to 1M, power of 2"),
+    size("iolimit_bw_read", NO_KIND, PropKind::Default, 0, true, "<size a second> | none"),
+    size("iolimit_bw_write", NO_KIND, PropKind::Default, 0, true, "<size a second> | none"),
+    size("iolimit_bw_total", NO_KIND, PropKind::Default, 0, true, "<size a second> | none"),
+    size("iolimit_op_read", NO_KIND, PropKind::Default, 0, true, "<operations a second> | none"),
+    size("iolimit_op_write", NO_KIND, PropKind::Default, 0, true, "<operations a second> | none"),
+    size("iolimit_op_total", NO_KIND, PropKind::Default, 0, true, "<operations a second> | none"),
 ];
 
 /// The feature that a value needs, for properties with values newer than the base format.
@@ -411,7 +491,20 @@ const ALIASES: &[(&str, &str)] = &[
 /// The property called `name` or by that alias.
 pub fn find(name: &str) -> Option<&'static Prop> {
     let name = ALIASES.iter().find(|(short, _)| *short == name).map_or(name, |(_, long)| long);
-    PROPS.iter().find(|p| p.name == name)
+    PROPS.iter().find(|p| p.name == name && p.kind != PropKind::Shown)
+}
+
+/// The names of the properties that `zfs get all` shows of a kind of dataset, in its order.
+pub fn shown_of(kind: DatasetKind) -> Vec<&'static str> {
+    let mut names: Vec<&str> = PROPS.iter().filter(|p| p.kinds.contains(&kind)).map(|p| p.name).collect();
+    // The one property whose place depends on the kind.
+    if kind == DatasetKind::VolumeSnapshot
+        && let Some(from) = names.iter().position(|n| *n == "volsize")
+        && let Some(to) = names.iter().position(|n| *n == "createtxg")
+    {
+        names[from..=to].rotate_left(1);
+    }
+    names
 }
 
 /// True for a user property, `module:property` (8192 bytes at most, format of OpenZFS's
@@ -627,5 +720,38 @@ mod tests {
         for (i, p) in PROPS.iter().enumerate() {
             assert!(PROPS[i + 1..].iter().all(|q| q.name != p.name), "{}", p.name);
         }
+    }
+
+    /// The order of OpenZFS 2.1.
+    #[test]
+    fn each_kind_shows_its_properties_in_order() {
+        let want = "type creation used available referenced compressratio mounted origin \
+            quota reservation recordsize mountpoint sharenfs checksum compression atime \
+            devices exec setuid readonly zoned snapdir aclmode aclinherit \
+            createtxg canmount xattr copies version utf8only normalization casesensitivity \
+            vscan nbmand sharesmb refquota refreservation guid primarycache secondarycache \
+            usedbysnapshots usedbydataset usedbychildren usedbyrefreservation logbias objsetid dedup mlslabel \
+            sync dnodesize refcompressratio written logicalused logicalreferenced volmode filesystem_limit \
+            snapshot_limit filesystem_count snapshot_count snapdev acltype context fscontext defcontext \
+            rootcontext relatime redundant_metadata overlay encryption keylocation keyformat pbkdf2iters \
+            encryptionroot keystatus special_small_blocks";
+        assert_eq!(shown_of(DatasetKind::Filesystem).join(" "), want);
+        let want = "type creation used available referenced compressratio origin reservation \
+            volsize volblocksize checksum compression readonly createtxg copies refreservation \
+            guid primarycache secondarycache usedbysnapshots usedbydataset usedbychildren usedbyrefreservation logbias \
+            objsetid dedup mlslabel sync refcompressratio written logicalused logicalreferenced \
+            volmode snapshot_limit snapshot_count snapdev context fscontext defcontext rootcontext \
+            redundant_metadata encryption keylocation keyformat pbkdf2iters encryptionroot keystatus";
+        assert_eq!(shown_of(DatasetKind::Volume).join(" "), want);
+        let want = "type creation used referenced compressratio devices exec setuid \
+            createtxg xattr version utf8only normalization casesensitivity nbmand guid \
+            primarycache secondarycache defer_destroy userrefs objsetid mlslabel refcompressratio written \
+            clones logicalreferenced acltype context fscontext defcontext rootcontext encryption";
+        assert_eq!(shown_of(DatasetKind::Snapshot).join(" "), want);
+        let want = "type creation used referenced compressratio createtxg volsize guid \
+            primarycache secondarycache defer_destroy userrefs objsetid mlslabel refcompressratio written \
+            logicalreferenced context fscontext defcontext rootcontext encryption";
+        assert_eq!(shown_of(DatasetKind::VolumeSnapshot).join(" "), want);
+        assert!(["clones", "userrefs", "snapshot_count"].iter().all(|n| find(n).is_none()));
     }
 }

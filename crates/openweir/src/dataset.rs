@@ -453,7 +453,8 @@ impl Pool {
         let dataset = dataset.into();
         self.0.call(move |state| async move {
             let ds = find(&state, &dataset).await?;
-            let mut names: Vec<String> = props::PROPS.iter().map(|p| p.name.to_string()).collect();
+            let known = props::PROPS.iter().filter(|p| p.kind != PropKind::Shown);
+            let mut names: Vec<String> = known.map(|p| p.name.to_string()).collect();
             let mut user: BTreeSet<String> = BTreeSet::new();
             let mut dir = Some(ds.dir());
             while let Some(d) = dir {
