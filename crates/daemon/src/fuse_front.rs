@@ -98,6 +98,9 @@ impl fuse::SnapSource for Snaps {
     fn list(&self) -> LocalBoxFuture<'_, Result<Vec<(String, u64)>>> {
         Box::pin(self.0.list())
     }
+    fn find<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Option<u64>>> {
+        Box::pin(self.0.find(name))
+    }
     fn open<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Rc<Zfs>>> {
         Box::pin(self.0.open(name))
     }

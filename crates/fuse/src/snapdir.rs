@@ -33,12 +33,14 @@ const TTL: Duration = Duration::from_secs(1);
 const S_IFDIR: u32 = 0o040_000;
 const DT_DIR: u8 = 4;
 
-/// Lists snapshots and opens them.
+/// Lists snapshots, finds and opens them.
 pub trait SnapSource {
     /// Whether listings show `.zfs` (property `snapdir`).
     fn is_visible(&self) -> bool;
     /// Names of the snapshots, each with its object, oldest first.
     fn list(&self) -> LocalBoxFuture<'_, Result<Vec<(String, u64)>>>;
+    /// The object of the snapshot with that name, if there is one.
+    fn find<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Option<u64>>>;
     /// Opens one. It is not counted as used: the snapshot can be destroyed.
     fn open<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Rc<Zfs>>>;
 }
@@ -131,8 +133,7 @@ impl SnapDir {
             }));
         }
         let name = std::str::from_utf8(name).map_err(|_| NO_ENTRY)?;
-        let list = self.source.list().await?;
-        let object = list.iter().find(|(n, _)| n == name).map(|(_, o)| ObjectId(*o)).ok_or(NO_ENTRY)?;
+        let object = self.source.find(name).await?.map(ObjectId).ok_or(NO_ENTRY)?;
         let known = {
             let slots = self.slots.borrow();
             slots.iter().position(|s| s.object == object && !s.zfs.dataset().is_gone())

@@ -28,12 +28,19 @@ impl SnapSource for Snaps {
             Ok(all.into_iter().map(|s| (s.snapname(), s.object.0)).collect())
         })
     }
+    fn find<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = Result<Option<u64>>> + 'a>> {
+        Box::pin(async move {
+            match self.0.dsl().find_snapshot(&format!("tank@{name}")).await {
+                Ok(snap) => Ok(Some(snap.object.0)),
+                Err(e) if e.kind() == base::ErrorKind::NotFound => Ok(None),
+                Err(e) => Err(e),
+            }
+        })
+    }
     fn open<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = Result<Rc<Zfs>>> + 'a>> {
         Box::pin(async move {
             let snap = self.0.dsl().find_snapshot(&format!("tank@{name}")).await?;
-            let zfs = Zfs::open(&snap, zpl::MountOpts { readonly: true, ..zpl::MountOpts::default() }).await?;
-            zfs.unmount().await?;
-            Ok(zfs)
+            Zfs::open_uncounted(&snap, zpl::MountOpts { readonly: true, ..zpl::MountOpts::default() }).await
         })
     }
 }

@@ -90,6 +90,25 @@ impl Zfs {
     /// a file system before version 5 are read-only regardless of `opts`. If it is writable, a
     /// background task begins to free the objects that a crash left in the unlinked set.
     pub async fn open(ds: &Rc<Dataset>, opts: MountOpts) -> Result<Rc<Zfs>> {
+        let fs = Zfs::load(ds, opts).await?;
+        ds.begin_use();
+        if !fs.opts().readonly {
+            fs.spawn_unlinked_drain();
+        }
+        Ok(fs)
+    }
+
+    /// Opens a snapshot without a use of it: it can be destroyed meanwhile, and its files give
+    /// errors then ([`Dataset::is_gone`]).
+    pub async fn open_uncounted(ds: &Rc<Dataset>, opts: MountOpts) -> Result<Rc<Zfs>> {
+        assert!(ds.is_snapshot(), "'{}' can change while it is open", ds.name());
+        let fs = Zfs::load(ds, opts).await?;
+        // There is nothing to close.
+        fs.closed.set(true);
+        Ok(fs)
+    }
+
+    async fn load(ds: &Rc<Dataset>, opts: MountOpts) -> Result<Rc<Zfs>> {
         let place = || format!("file system '{}'", ds.name());
         ds.check_complete()?;
         let os = ds.objset().await?;
@@ -177,10 +196,6 @@ impl Zfs {
                 log.set_throughput(opts.throughput);
                 *fs.log.borrow_mut() = Some(log);
             }
-        }
-        ds.begin_use();
-        if !opts.readonly {
-            fs.spawn_unlinked_drain();
         }
         Ok(fs)
     }

@@ -7,7 +7,7 @@ use std::any::Any;
 use std::path::Path;
 use std::rc::Rc;
 
-use base::Result;
+use base::{ErrorKind, Result};
 use dsl::{Dataset, DslPool};
 use host::MountTable;
 use rt::{LocalBoxFuture, Rt};
@@ -95,12 +95,20 @@ impl SnapshotsOf {
         Ok(all.into_iter().map(|s| (s.snapname(), s.object.0)).collect())
     }
 
+    /// The object of the one with that name, if there is one.
+    pub async fn find(&self, name: &str) -> Result<Option<u64>> {
+        match self.dsl.find_snapshot(&format!("{}@{name}", self.head.name())).await {
+            Ok(snap) => Ok(Some(snap.object.0)),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
     /// The files of one.
     pub async fn open(&self, name: &str) -> Result<Rc<Zfs>> {
         let snap = self.dsl.find_snapshot(&format!("{}@{name}", self.head.name())).await?;
-        let zfs = files::open(snap, TempProps { readonly: Some(true), ..TempProps::default() }).await?;
         // An access to a snapshot must not keep it from being destroyed.
-        zfs.unmount().await?;
-        Ok(zfs)
+        let temp = TempProps { readonly: Some(true), ..TempProps::default() };
+        Zfs::open_uncounted(&snap, files::options(&snap, temp)).await
     }
 }
