@@ -298,7 +298,7 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, in_use: InUse) -> Res
             return Err(e);
         }
     };
-    let engine = PoolEngine::new(pool.clone(), plan.altroot, props::Stored::new());
+    let engine = PoolEngine::new(pool.clone(), plan.altroot, props::Stored::default());
     let stored = Wanted {
         stored: plan.wanted.stored.clone(),
         compatibility: plan.wanted.compatibility.clone(),

@@ -23,86 +23,104 @@ const COMMENT_MAX: usize = 32;
 const POOL_PROPS: &[u8] = b"pool_props";
 
 /// Values in the MOS, by name.
-pub type Stored = BTreeMap<String, u64>;
+#[derive(Default, Debug)]
+pub struct Stored {
+    numbers: BTreeMap<String, u64>,
+}
+
+impl Stored {
+    /// A number, if it is set.
+    pub fn get(&self, name: &str) -> Option<&u64> {
+        self.numbers.get(name)
+    }
+}
 
 const ON_OFF: &[&str] = &["off", "on"];
 
-/// An index property (`PROP_TYPE_INDEX`): words in order of their values.
-struct IndexProp {
+/// A property: all that there is to know of it, except where it takes effect.
+struct Prop {
     name: &'static str,
-    words: &'static [&'static str],
-    default: u64,
+    /// Short names that OpenZFS accepts, and the names of columns.
+    aliases: &'static [&'static str],
+    kind: Kind,
 }
 
-const INDEX_PROPS: &[IndexProp] = &[
-    IndexProp { name: "delegation", words: ON_OFF, default: 1 },
-    IndexProp { name: "autoreplace", words: ON_OFF, default: 0 },
-    IndexProp { name: "failmode", words: &["wait", "continue", "panic"], default: 0 },
-    IndexProp { name: "listsnapshots", words: ON_OFF, default: 0 },
-    IndexProp { name: "autoexpand", words: ON_OFF, default: 0 },
-    IndexProp { name: "multihost", words: ON_OFF, default: 0 },
-    IndexProp { name: "autotrim", words: ON_OFF, default: 0 },
-];
+/// Takes a value that a command gives.
+type Take = fn(&mut Wanted, &str, When) -> Result<()>;
+/// Its row of `zpool get`.
+type Show = fn(&Look<'_>) -> PropView;
+
+/// How a property is set and shown.
+enum Kind {
+    /// An index property (`PROP_TYPE_INDEX`): words in order of the numbers that the MOS has for
+    /// them, and the default.
+    Words(&'static [&'static str], u64),
+    /// It cannot be set.
+    Computed(Show),
+    /// By functions of its own.
+    Own(Take, Show),
+}
+
+/// A property without other names.
+const fn prop(name: &'static str, kind: Kind) -> Prop {
+    Prop { name, aliases: &[], kind }
+}
+
+/// A property with another name.
+const fn short(name: &'static str, aliases: &'static [&'static str], kind: Kind) -> Prop {
+    Prop { name, aliases, kind }
+}
 
 /// All properties except features, in the order of `zpool get all`.
-pub const NAMES: &[&str] = &[
-    "size",
-    "capacity",
-    "altroot",
-    "health",
-    "guid",
-    "version",
-    "bootfs",
-    "delegation",
-    "autoreplace",
-    "cachefile",
-    "failmode",
-    "listsnapshots",
-    "autoexpand",
-    "dedupratio",
-    "free",
-    "allocated",
-    "readonly",
-    "ashift",
-    "comment",
-    "expandsize",
-    "freeing",
-    "fragmentation",
-    "leaked",
-    "multihost",
-    "checkpoint",
-    "load_guid",
-    "autotrim",
-    "compatibility",
+const PROPS: &[Prop] = &[
+    prop("size", Kind::Computed(|l| l.size(l.figures.size))),
+    short("capacity", &["cap"], Kind::Computed(|l| l.percent(capacity(l.figures.alloc, l.figures.size)))),
+    prop("altroot", Kind::Own(take_altroot, |l| l.optional(l.engine.altroot.clone()))),
+    prop("health", Kind::Computed(|l| l.fixed(l.state, "-"))),
+    prop("guid", Kind::Computed(|l| l.fixed(&l.engine.pool.guid().0.to_string(), "-"))),
+    prop("version", Kind::Own(take_version, |l| l.fixed("-", "default"))),
+    prop("bootfs", Kind::Own(take_bootfs, show_bootfs)),
+    prop("delegation", Kind::Words(ON_OFF, 1)),
+    prop("autoreplace", Kind::Words(ON_OFF, 0)),
+    prop("cachefile", Kind::Own(take_cachefile, show_cachefile)),
+    prop("failmode", Kind::Words(&["wait", "continue", "panic"], 0)),
+    short("listsnapshots", &["listsnaps"], Kind::Words(ON_OFF, 0)),
+    prop("autoexpand", Kind::Words(ON_OFF, 0)),
+    short("dedupratio", &["dedup"], Kind::Computed(|l| row(l.name, "1.00x".into(), "1.00".into(), "-"))),
+    prop("free", Kind::Computed(|l| l.size(l.figures.size.saturating_sub(l.figures.alloc)))),
+    short("allocated", &["alloc"], Kind::Computed(|l| l.size(l.figures.alloc))),
+    short("readonly", &["rdonly"], Kind::Own(take_readonly, show_readonly)),
+    prop("ashift", Kind::Own(take_ashift, show_ashift)),
+    prop("comment", Kind::Own(take_comment, |l| l.optional(l.engine.pool.mos_config().comment))),
+    short("expandsize", &["expandsz"], Kind::Computed(|l| l.fixed("-", "-"))),
+    prop("freeing", Kind::Computed(|l| l.bytes(l.engine.pool.dsl().freeing()))),
+    short("fragmentation", &["frag"], Kind::Computed(show_fragmentation)),
+    prop("leaked", Kind::Computed(|l| l.bytes(l.engine.pool.dsl().leaked()))),
+    prop("multihost", Kind::Words(ON_OFF, 0)),
+    short("checkpoint", &["ckpoint"], Kind::Computed(show_checkpoint)),
+    prop("load_guid", Kind::Computed(|l| l.fixed(&l.engine.load_guid.to_string(), "-"))),
+    prop("autotrim", Kind::Words(ON_OFF, 0)),
+    short("compatibility", &["compat"], Kind::Own(take_compatibility, show_compatibility)),
 ];
 
-/// Short names that OpenZFS accepts, and the names of columns.
-const ALIASES: &[(&str, &str)] = &[
-    ("cap", "capacity"),
-    ("alloc", "allocated"),
-    ("dedup", "dedupratio"),
-    ("frag", "fragmentation"),
-    ("rdonly", "readonly"),
-    ("listsnaps", "listsnapshots"),
-    ("expandsz", "expandsize"),
-    ("ckpoint", "checkpoint"),
-    ("compat", "compatibility"),
-];
+fn find(name: &str) -> Option<&'static Prop> {
+    PROPS.iter().find(|p| p.name == name || p.aliases.contains(&name))
+}
 
 /// The full name of a property, if there is one of that name (`name`, `feature@NAME` and
 /// `unsupported@NAME` as well).
 pub fn canonical(name: &str) -> Option<String> {
-    let long = ALIASES.iter().find(|(short, _)| *short == name).map_or(name, |(_, long)| long);
-    let known = long == "name" || NAMES.contains(&long);
+    let long = find(name).map_or(name, |p| p.name);
+    let known = long == "name" || find(name).is_some();
     let feature = long.strip_prefix("feature@").is_some_and(|f| FeatureId::lookup(f).is_some());
     (known || feature || long.starts_with("unsupported@")).then(|| long.to_string())
 }
 
 /// The value of an index property, and whether it is set in this pool.
-pub fn index_prop(name: &str, stored: &Stored) -> Option<(&'static str, bool)> {
-    let w = INDEX_PROPS.iter().find(|w| w.name == name)?;
+fn index_prop(name: &str, stored: &Stored) -> Option<(&'static str, bool)> {
+    let Kind::Words(words, default) = find(name)?.kind else { return None };
     let value = stored.get(name).copied();
-    let text = w.words.get(value.unwrap_or(w.default) as usize).copied().unwrap_or("-");
+    let text = words.get(value.unwrap_or(default) as usize).copied().unwrap_or("-");
     Some((text, value.is_some()))
 }
 
@@ -160,75 +178,24 @@ impl Wanted {
         if let Some(feature) = given.strip_prefix("feature@") {
             return self.take_feature(feature, value, when);
         }
-        let name = canonical(given).ok_or_else(|| {
-            Error::invalid(format!("invalid property '{given}': 'zpool get all' lists those that there are"))
-        })?;
-        if let Some(w) = INDEX_PROPS.iter().find(|w| w.name == name) {
-            let number = w.words.iter().position(|w| *w == value);
-            let number = number.ok_or_else(|| bad(&name, value, &w.words.join(" or ")))?;
-            if name == "multihost" && number == 1 {
-                return Err(Error::unsupported("multihost=on needs activity checks, which weir does not do yet"));
-            }
-            self.stored.push((name, number as u64));
-            return Ok(());
-        }
-        match (name.as_str(), when) {
-            ("ashift", _) => {
-                let shift = value.parse::<u8>().ok().filter(|n| *n == 0 || (9..=16).contains(n));
-                let shift = shift.ok_or_else(|| bad("ashift", value, "0 or 9 to 16"))?;
-                self.ashift = (shift != 0).then_some(shift);
-                self.stored.push((name, u64::from(shift)));
-            }
-            ("comment", _) => {
-                if value.len() > COMMENT_MAX || !value.bytes().all(|c| c.is_ascii_graphic() || c == b' ') {
-                    return Err(bad("comment", value, &format!("at most {COMMENT_MAX} printable ASCII characters")));
+        let unknown =
+            || Error::invalid(format!("invalid property '{given}': 'zpool get all' lists those that there are"));
+        let name = canonical(given).ok_or_else(unknown)?;
+        match find(&name).map(|p| &p.kind) {
+            Some(Kind::Words(words, _)) => {
+                let number = words.iter().position(|w| *w == value);
+                let number = number.ok_or_else(|| bad(&name, value, &words.join(" or ")))?;
+                if name == "multihost" && number == 1 {
+                    return Err(Error::unsupported("multihost=on needs activity checks, which weir does not do yet"));
                 }
-                self.comment = Some(value.to_string());
+                self.stored.push((name, number as u64));
+                Ok(())
             }
-            ("altroot", When::Create | When::Import) => {
-                if !value.starts_with('/') {
-                    return Err(bad("altroot", value, "an absolute path"));
-                }
-                self.altroot = Some(value.to_string());
-            }
-            ("readonly", When::Import) => {
-                self.readonly = match value {
-                    "on" => true,
-                    "off" => false,
-                    _ => return Err(bad("readonly", value, "on or off")),
-                };
-            }
-            ("cachefile", _) => {
-                if !value.is_empty() && value != "none" {
-                    return Err(Error::unsupported("weir keeps no cache file: only cachefile=none can be set"));
-                }
-                self.no_cachefile = Some(value == "none");
-            }
-            ("compatibility", When::Create | When::Set) => {
-                self.allowed = Some(allowed_features(value)?);
-                self.compatibility = Some(value.to_string());
-            }
-            ("compatibility", When::Import) => {
-                return Err(Error::invalid("property 'compatibility' cannot be set at import time"));
-            }
-            ("version", _) => {
-                if value != "5000" {
-                    return Err(Error::unsupported("weir makes pools of version 5000 (feature flags) only"));
-                }
-            }
-            ("bootfs", When::Set) => self.bootfs = Some(value.to_string()),
-            ("bootfs", _) => return Err(Error::invalid("property 'bootfs' can be set when its file system exists")),
-            ("altroot" | "readonly", _) => {
-                return Err(Error::new(
-                    ErrorKind::ReadOnly,
-                    format!("property '{name}' can be set at import time only"),
-                ));
-            }
-            _ => {
-                return Err(Error::new(ErrorKind::ReadOnly, format!("'{name}' is readonly: it is computed")));
+            Some(Kind::Own(take, _)) => take(self, value, when),
+            Some(Kind::Computed(_)) | None => {
+                Err(Error::new(ErrorKind::ReadOnly, format!("'{name}' is readonly: it is computed")))
             }
         }
-        Ok(())
     }
 
     fn take_feature(&mut self, name: &str, value: &str, when: When) -> Result<()> {
@@ -275,6 +242,123 @@ impl Wanted {
     }
 }
 
+fn import_only(name: &str) -> Error {
+    Error::new(ErrorKind::ReadOnly, format!("property '{name}' can be set at import time only"))
+}
+
+fn take_altroot(to: &mut Wanted, value: &str, when: When) -> Result<()> {
+    match when {
+        When::Set => return Err(import_only("altroot")),
+        _ if !value.starts_with('/') => return Err(bad("altroot", value, "an absolute path")),
+        _ => to.altroot = Some(value.to_string()),
+    }
+    Ok(())
+}
+
+fn take_version(_: &mut Wanted, value: &str, _: When) -> Result<()> {
+    match value {
+        "5000" => Ok(()),
+        _ => Err(Error::unsupported("weir makes pools of version 5000 (feature flags) only")),
+    }
+}
+
+fn take_bootfs(to: &mut Wanted, value: &str, when: When) -> Result<()> {
+    if when != When::Set {
+        return Err(Error::invalid("property 'bootfs' can be set when its file system exists"));
+    }
+    to.bootfs = Some(value.to_string());
+    Ok(())
+}
+
+fn show_bootfs(l: &Look<'_>) -> PropView {
+    let object = l.stored.get("bootfs").copied().filter(|o| *o != 0);
+    let all = l.engine.pool.dsl().all();
+    l.optional(object.and_then(|o| all.iter().find(|d| d.object.0 == o)).map(|d| d.name()))
+}
+
+fn take_cachefile(to: &mut Wanted, value: &str, _: When) -> Result<()> {
+    if !value.is_empty() && value != "none" {
+        return Err(Error::unsupported("weir keeps no cache file: only cachefile=none can be set"));
+    }
+    to.no_cachefile = Some(value == "none");
+    Ok(())
+}
+
+/// A pool below an alternate root is in no cache file.
+fn show_cachefile(l: &Look<'_>) -> PropView {
+    match l.stored.get("cachefile").map_or(l.engine.altroot.is_some(), |n| *n == 1) {
+        true => l.fixed("none", "local"),
+        false => l.fixed("-", "default"),
+    }
+}
+
+fn take_readonly(to: &mut Wanted, value: &str, when: When) -> Result<()> {
+    to.readonly = match (when, value) {
+        (When::Import, "on") => true,
+        (When::Import, "off") => false,
+        (When::Import, _) => return Err(bad("readonly", value, "on or off")),
+        _ => return Err(import_only("readonly")),
+    };
+    Ok(())
+}
+
+fn show_readonly(l: &Look<'_>) -> PropView {
+    l.fixed(if l.engine.pool.is_readonly() { "on" } else { "off" }, "-")
+}
+
+fn take_ashift(to: &mut Wanted, value: &str, _: When) -> Result<()> {
+    let shift = value.parse::<u8>().ok().filter(|n| *n == 0 || (9..=16).contains(n));
+    let shift = shift.ok_or_else(|| bad("ashift", value, "0 or 9 to 16"))?;
+    to.ashift = (shift != 0).then_some(shift);
+    to.stored.push(("ashift".to_string(), u64::from(shift)));
+    Ok(())
+}
+
+fn show_ashift(l: &Look<'_>) -> PropView {
+    match l.stored.get("ashift").filter(|n| **n != 0) {
+        Some(n) => l.fixed(&n.to_string(), "local"),
+        None => l.fixed("0", "default"),
+    }
+}
+
+fn take_comment(to: &mut Wanted, value: &str, _: When) -> Result<()> {
+    if value.len() > COMMENT_MAX || !value.bytes().all(|c| c.is_ascii_graphic() || c == b' ') {
+        return Err(bad("comment", value, &format!("at most {COMMENT_MAX} printable ASCII characters")));
+    }
+    to.comment = Some(value.to_string());
+    Ok(())
+}
+
+fn show_fragmentation(l: &Look<'_>) -> PropView {
+    match l.figures.frag {
+        Some(frag) => l.percent(u64::from(frag)),
+        None => l.fixed("-", "-"),
+    }
+}
+
+fn show_checkpoint(l: &Look<'_>) -> PropView {
+    match l.engine.pool.checkpoint() {
+        Some((_, space)) if space > 0 => l.size(space),
+        _ => l.fixed("-", "-"),
+    }
+}
+
+fn take_compatibility(to: &mut Wanted, value: &str, when: When) -> Result<()> {
+    if when == When::Import {
+        return Err(Error::invalid("property 'compatibility' cannot be set at import time"));
+    }
+    to.allowed = Some(allowed_features(value)?);
+    to.compatibility = Some(value.to_string());
+    Ok(())
+}
+
+fn show_compatibility(l: &Look<'_>) -> PropView {
+    match l.engine.pool.mos_config().compatibility {
+        Some(value) => l.fixed(&value, "local"),
+        None => l.fixed("off", "default"),
+    }
+}
+
 fn allowed_features(value: &str) -> Result<Vec<FeatureId>> {
     let mut out: Option<Vec<FeatureId>> = None;
     for name in value.split(',') {
@@ -290,9 +374,10 @@ fn allowed_features(value: &str) -> Result<Vec<FeatureId>> {
 
 /// Reads the properties stored in the MOS.
 pub async fn load(dsl: &DslPool) -> Result<Stored> {
-    let Some(object) = zap::lookup_u64(dsl.directory(), POOL_PROPS).await? else { return Ok(Stored::new()) };
+    let Some(object) = zap::lookup_u64(dsl.directory(), POOL_PROPS).await? else { return Ok(Stored::default()) };
     let entries = zap::list(&dsl.mos().hold(ObjectId(object)).await?).await?;
-    Ok(entries.into_iter().filter_map(|e| Some((String::from_utf8(e.name).ok()?, e.value.as_u64()?))).collect())
+    let numbers = entries.into_iter().filter_map(|e| Some((String::from_utf8(e.name).ok()?, e.value.as_u64()?)));
+    Ok(Stored { numbers: numbers.collect() })
 }
 
 /// Figures for computed properties.
@@ -305,11 +390,55 @@ pub(crate) struct Figures {
     pub(crate) frag: Option<u8>,
 }
 
+/// What a property is shown of.
+struct Look<'a> {
+    name: &'static str,
+    engine: &'a PoolEngine,
+    stored: &'a Stored,
+    figures: &'a Figures,
+    /// The state of the pool.
+    state: &'a str,
+}
+
+impl Look<'_> {
+    fn size(&self, n: u64) -> PropView {
+        row(self.name, fmt::num(n), n.to_string(), "-")
+    }
+    /// As [`Look::size`], with a unit unless it is 0.
+    fn bytes(&self, n: u64) -> PropView {
+        row(self.name, if n == 0 { "0".into() } else { fmt::bytes(n) }, n.to_string(), "-")
+    }
+    fn percent(&self, n: u64) -> PropView {
+        row(self.name, format!("{n}%"), n.to_string(), "-")
+    }
+    fn fixed(&self, value: &str, source: &str) -> PropView {
+        row(self.name, value.to_string(), value.to_string(), source)
+    }
+    /// A value that may be set.
+    fn optional(&self, value: Option<String>) -> PropView {
+        match value {
+            Some(v) => self.fixed(&v, "local"),
+            None => self.fixed("-", "default"),
+        }
+    }
+}
+
 impl PoolEngine {
     /// All properties in the order of `zpool get all`; `unknown` are features that weir does not
     /// know, with their counts.
     pub(crate) fn pool_prop_views(&self, f: &Figures, state: &str, unknown: &[(String, u64)]) -> Vec<PropView> {
-        let mut out: Vec<PropView> = NAMES.iter().map(|name| self.pool_prop(name, f, state)).collect();
+        let stored = self.props.borrow();
+        let show = |prop: &'static Prop| {
+            let look = Look { name: prop.name, engine: self, stored: &stored, figures: f, state };
+            match prop.kind {
+                Kind::Words(..) => {
+                    let (value, local) = index_prop(prop.name, &stored).unwrap_or(("-", false));
+                    look.fixed(value, if local { "local" } else { "default" })
+                }
+                Kind::Computed(show) | Kind::Own(_, show) => show(&look),
+            }
+        };
+        let mut out: Vec<PropView> = PROPS.iter().map(show).collect();
         let features = self.pool.features();
         for feature in FEATURES {
             let count = features.count(feature.guid);
@@ -330,66 +459,6 @@ impl PoolEngine {
         out
     }
 
-    fn pool_prop(&self, name: &str, f: &Figures, state: &str) -> PropView {
-        let pool = &self.pool;
-        let stored = self.props.borrow();
-        if let Some((value, local)) = index_prop(name, &stored) {
-            return row(name, value.to_string(), value.to_string(), if local { "local" } else { "default" });
-        }
-        let size = |n: u64| row(name, fmt::num(n), n.to_string(), "-");
-        let fixed = |value: &str, source: &str| row(name, value.to_string(), value.to_string(), source);
-        let optional = |value: Option<String>| match value {
-            Some(v) => fixed(&v, "local"),
-            None => fixed("-", "default"),
-        };
-        let percent = |n: u64| row(name, format!("{n}%"), n.to_string(), "-");
-        match name {
-            "size" => size(f.size),
-            "allocated" => size(f.alloc),
-            "free" => size(f.size.saturating_sub(f.alloc)),
-            "capacity" => percent(capacity(f.alloc, f.size)),
-            "fragmentation" => match f.frag {
-                Some(frag) => percent(u64::from(frag)),
-                None => fixed("-", "-"),
-            },
-            "altroot" => optional(self.altroot.clone()),
-            "health" => fixed(state, "-"),
-            "guid" => fixed(&pool.guid().0.to_string(), "-"),
-            "load_guid" => fixed(&self.load_guid.to_string(), "-"),
-            "version" => fixed("-", "default"),
-            "bootfs" => {
-                let object = stored.get("bootfs").copied().filter(|o| *o != 0);
-                let all = pool.dsl().all();
-                optional(object.and_then(|o| all.iter().find(|d| d.object.0 == o)).map(|d| d.name()))
-            }
-            // A pool below an alternate root is in no cache file.
-            "cachefile" => match stored.get("cachefile").map_or(self.altroot.is_some(), |n| *n == 1) {
-                true => fixed("none", "local"),
-                false => fixed("-", "default"),
-            },
-            "checkpoint" => match pool.checkpoint() {
-                Some((_, space)) if space > 0 => size(space),
-                _ => fixed("-", "-"),
-            },
-            "dedupratio" => row(name, "1.00x".into(), "1.00".into(), "-"),
-            "readonly" => fixed(if pool.is_readonly() { "on" } else { "off" }, "-"),
-            "ashift" => match stored.get("ashift").filter(|n| **n != 0) {
-                Some(n) => fixed(&n.to_string(), "local"),
-                None => fixed("0", "default"),
-            },
-            "comment" => optional(pool.mos_config().head.comment),
-            "compatibility" => match pool.mos_config().head.compatibility {
-                Some(value) => fixed(&value, "local"),
-                None => fixed("off", "default"),
-            },
-            "freeing" | "leaked" => {
-                let n = if name == "freeing" { pool.dsl().freeing() } else { pool.dsl().leaked() };
-                row(name, if n == 0 { "0".into() } else { fmt::bytes(n) }, n.to_string(), "-")
-            }
-            _ => fixed("-", "-"),
-        }
-    }
-
     /// Sets properties of an imported pool: numbers, features, comment.
     pub async fn set_pool_props(&self, wanted: Wanted) -> Result<()> {
         let dsl = self.pool.dsl().clone();
@@ -406,7 +475,7 @@ impl PoolEngine {
             self.pool.set_compatibility((value != "off").then_some(value))?;
         }
         if let Some(none) = wanted.no_cachefile {
-            self.props.borrow_mut().insert("cachefile".to_string(), u64::from(none));
+            self.props.borrow_mut().numbers.insert("cachefile".to_string(), u64::from(none));
         }
         if wanted.comment.is_some() {
             self.pool.set_comment(wanted.comment.filter(|c| !c.is_empty()))?;
@@ -448,7 +517,7 @@ impl PoolEngine {
             })
         })
         .await?;
-        self.props.borrow_mut().extend(stored);
+        self.props.borrow_mut().numbers.extend(stored);
         self.apply_pool_props();
         self.expand_if_wanted();
         Ok(())
