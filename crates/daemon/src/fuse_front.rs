@@ -49,7 +49,7 @@ impl FrontEnd for FuseFrontEnd {
             let holds_others = host::effective_uid() != 0;
             if holds_others && let Some(outer) = innermost_mount(rt, at, &others).await? {
                 let grafted = fuse::graft(rt, &outer, zfs, at, Some(snaps)).await?;
-                return Ok(Rc::new(GraftActive(grafted)) as Rc<dyn ActiveMount>);
+                return Ok(Rc::new(Shown::Within(grafted)) as Rc<dyn ActiveMount>);
             }
             let opts = fuse::MountOpts {
                 holds_others,
@@ -63,7 +63,7 @@ impl FrontEnd for FuseFrontEnd {
                 ..fuse::MountOpts::default()
             };
             let mounted = fuse::mount(rt, zfs, at, opts, Some(snaps)).await?;
-            Ok(Rc::new(FuseActive(mounted)) as Rc<dyn ActiveMount>)
+            Ok(Rc::new(Shown::Mounted(mounted)) as Rc<dyn ActiveMount>)
         })
     }
 }
@@ -75,9 +75,7 @@ pub fn usable() -> Result<()> {
 
 /// The FUSE mount of a file system, or the one that it is shown in.
 fn outer_of(mount: &dyn ActiveMount) -> Option<Rc<fuse::Mounted>> {
-    let any = mount.as_any();
-    let grafted = any.downcast_ref::<GraftActive>().map(|m| m.0.outer().clone());
-    grafted.or_else(|| any.downcast_ref::<FuseActive>().map(|m| m.0.clone()))
+    mount.as_any().downcast_ref::<Shown>().map(|m| m.mount().clone())
 }
 
 /// The innermost mount that contains `at`.
@@ -106,63 +104,64 @@ impl fuse::SnapSource for Snaps {
     }
 }
 
-struct FuseActive(Rc<fuse::Mounted>);
+/// A file system that programs see.
+enum Shown {
+    /// By a mount of its own.
+    Mounted(Rc<fuse::Mounted>),
+    /// Within the mount of another one.
+    Within(Rc<fuse::Grafted>),
+}
 
-impl ActiveMount for FuseActive {
-    fn is_alive(&self) -> bool {
-        self.0.is_alive()
+impl Shown {
+    /// Its mount, or the one that it is shown in.
+    fn mount(&self) -> &Rc<fuse::Mounted> {
+        match self {
+            Shown::Mounted(m) => m,
+            Shown::Within(g) => g.outer(),
+        }
     }
-    fn is_attached(&self, table: &MountTable) -> bool {
-        self.0.is_attached(table)
-    }
-    fn ended(&self) -> LocalBoxFuture<'_, ()> {
-        Box::pin(self.0.ended())
-    }
-    fn unmount(&self, force: bool) -> LocalBoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            match self.0.unmount(false, false).await {
-                // Open files get errors from now on.
-                Err(_) if force => self.0.unmount(true, true).await,
-                result => result,
-            }
-        })
-    }
-    fn outer(&self) -> usize {
-        Rc::as_ptr(&self.0).addr()
-    }
-    fn is_within(&self) -> bool {
-        false
-    }
-    fn as_any(&self) -> &dyn Any {
-        self
+
+    /// With `force` open files get errors from now on.
+    async fn end(&self, force: bool) -> Result<()> {
+        match self {
+            Shown::Mounted(m) => m.unmount(force, force).await,
+            Shown::Within(g) => g.unmount(force).await,
+        }
     }
 }
 
-struct GraftActive(Rc<fuse::Grafted>);
-
-impl ActiveMount for GraftActive {
+impl ActiveMount for Shown {
     fn is_alive(&self) -> bool {
-        self.0.is_alive()
+        match self {
+            Shown::Mounted(m) => m.is_alive(),
+            Shown::Within(g) => g.is_alive(),
+        }
     }
     fn is_attached(&self, table: &MountTable) -> bool {
-        self.0.is_attached(table)
+        match self {
+            Shown::Mounted(m) => m.is_attached(table),
+            Shown::Within(g) => g.is_attached(table),
+        }
     }
     fn ended(&self) -> LocalBoxFuture<'_, ()> {
-        Box::pin(self.0.ended())
+        match self {
+            Shown::Mounted(m) => Box::pin(m.ended()),
+            Shown::Within(g) => Box::pin(g.ended()),
+        }
     }
     fn unmount(&self, force: bool) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            match self.0.unmount(false).await {
-                Err(_) if force => self.0.unmount(true).await,
+            match self.end(false).await {
+                Err(_) if force => self.end(true).await,
                 result => result,
             }
         })
     }
     fn outer(&self) -> usize {
-        Rc::as_ptr(self.0.outer()).addr()
+        Rc::as_ptr(self.mount()).addr()
     }
     fn is_within(&self) -> bool {
-        true
+        matches!(self, Shown::Within(_))
     }
     fn as_any(&self) -> &dyn Any {
         self

@@ -2,6 +2,7 @@
 
 use base::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
+use spa::Pool;
 
 use super::{Changes, Cx, Kind, Lane, Request};
 use crate::keeper::Level;
@@ -25,6 +26,25 @@ pub(super) const KINDS: &[Kind] = &[
 /// Puts the failed action and its device before the error, unless they are there already.
 fn at_device(e: Error, what: &str, device: &str) -> Error {
     if e.to_string().starts_with("cannot ") { e } else { e.at(format!("cannot {what} {device}")) }
+}
+
+/// Changes each of these devices, and writes what was changed; a failure does not stop the others.
+/// `what` is the action in messages.
+async fn for_each_device(
+    pool: &Pool,
+    devices: &[String],
+    what: &str,
+    change: impl AsyncFn(&str) -> Result<()>,
+) -> Result<()> {
+    let mut errors = Vec::new();
+    for name in devices {
+        let done = change(&pool_device_name(pool, name)).await;
+        errors.extend(done.err().map(|e| at_device(e, what, name)));
+    }
+    if errors.len() < devices.len() {
+        pool.sync().await?;
+    }
+    join_errors(errors)
 }
 
 /// `zpool add`.
@@ -210,15 +230,8 @@ impl Request for PoolOffline {
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let PoolOffline { pool, devices, temporary } = self;
         cx.on_pool(&pool, move |e| async move {
-            let mut errors = Vec::new();
-            for name in &devices {
-                let done = e.pool.devices().offline(&pool_device_name(&e.pool, name), temporary);
-                errors.extend(done.err().map(|e| at_device(e, "offline", name)));
-            }
-            if errors.len() < devices.len() {
-                e.pool.sync().await?;
-            }
-            join_errors(errors)
+            let offline = async |name: &str| e.pool.devices().offline(name, temporary);
+            for_each_device(&e.pool, &devices, "offline", offline).await
         })
     }
 }
@@ -245,15 +258,8 @@ impl Request for PoolOnline {
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let PoolOnline { pool, devices, expand } = self;
         cx.on_pool(&pool, move |e| async move {
-            let mut errors = Vec::new();
-            for name in &devices {
-                let done = e.pool.devices().bring_online(&pool_device_name(&e.pool, name), expand).await;
-                errors.extend(done.err().map(|e| at_device(e, "online", name)));
-            }
-            if errors.len() < devices.len() {
-                e.pool.sync().await?;
-            }
-            join_errors(errors)
+            let online = async |name: &str| e.pool.devices().bring_online(name, expand).await;
+            for_each_device(&e.pool, &devices, "online", online).await
         })
     }
 }
