@@ -1,6 +1,6 @@
 //! Streams of requests: more bytes than a message takes, or bytes that come as time passes.
 //!
-//! **Words.** A request whose [`Request::STREAM`](super::Request::STREAM) names a [`Direction`] has
+//! **Words.** A request whose [`Request::STREAM`] names a [`Direction`] has
 //! a *stream*: a socket of the client's, whose other end came beside the message as a descriptor. A
 //! [`Report`] is a request whose stream has *items*, each a line of JSON. The *outlet* is the
 //! engine's half of a stream, the [`Stream`] that of the request's thread.
