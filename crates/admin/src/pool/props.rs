@@ -91,7 +91,7 @@ const PROPS: &[Prop] = &[
     short("allocated", &["alloc"], Kind::Computed(|l| l.size(l.figures.alloc))),
     short("readonly", &["rdonly"], Kind::Own(take_readonly, show_readonly)),
     prop("ashift", Kind::Own(take_ashift, show_ashift)),
-    prop("comment", Kind::Own(take_comment, |l| l.optional(l.engine.pool.mos_config().comment))),
+    prop("comment", Kind::Own(take_comment, |l| l.optional(l.engine.pool.mos_config().head.comment))),
     short("expandsize", &["expandsz"], Kind::Computed(|l| l.fixed("-", "-"))),
     prop("freeing", Kind::Computed(|l| l.bytes(l.engine.pool.dsl().freeing()))),
     short("fragmentation", &["frag"], Kind::Computed(show_fragmentation)),
@@ -353,7 +353,7 @@ fn take_compatibility(to: &mut Wanted, value: &str, when: When) -> Result<()> {
 }
 
 fn show_compatibility(l: &Look<'_>) -> PropView {
-    match l.engine.pool.mos_config().compatibility {
+    match l.engine.pool.mos_config().head.compatibility {
         Some(value) => l.fixed(&value, "local"),
         None => l.fixed("off", "default"),
     }
