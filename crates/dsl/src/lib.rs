@@ -22,6 +22,8 @@ mod registry;
 mod snap;
 pub mod space;
 mod sync;
+#[cfg(test)]
+mod tests;
 pub mod walk;
 
 pub use create::{Init, check_name};

@@ -32,6 +32,8 @@ mod open;
 mod pool;
 mod scan;
 mod stack;
+#[cfg(test)]
+mod tests;
 mod zevent;
 
 pub use devices::attach::NewDevice;

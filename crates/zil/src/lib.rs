@@ -40,6 +40,8 @@ mod lwb;
 pub mod policy;
 pub mod replay;
 mod stats;
+#[cfg(test)]
+mod tests;
 
 pub use log::{GetData, StoredBlock, Zilog};
 pub use policy::{CommitPolicy, ZilTunables};

@@ -405,3 +405,6 @@ impl DslPool {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,6 @@ mod claim;
 pub(crate) mod create;
 pub(crate) mod explain;
 pub(crate) mod import;
-mod partition;
+pub(crate) mod partition;
 pub(crate) mod rewind;
 pub(crate) mod unsupported;

@@ -738,3 +738,6 @@ impl Scan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

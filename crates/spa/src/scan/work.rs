@@ -244,3 +244,6 @@ impl Scan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

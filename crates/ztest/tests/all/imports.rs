@@ -1,7 +1,4 @@
-//! Ways to import a pool: under a temporary name, without its log device; and the pool's history of
-//! commands.
-
-use std::rc::Rc;
+//! A pool under a temporary name, and its history of commands; the judges on both.
 
 use sim::Rng;
 use spa::{ImportOpts, Pool};
@@ -88,49 +85,4 @@ fn a_name_for_a_while() {
         pool.export().await.unwrap();
     });
     good(&lab, "temporary");
-}
-
-#[test]
-fn without_the_log_device() {
-    let (lab, layout) = lab(3, "log");
-    lab.sim.block_on(async {
-        lab.create(&layout, Vec::new()).await.unwrap().export().await.unwrap();
-        let disks = lab.disks.len();
-        *lab.away.borrow_mut() = (disks - 2..disks).collect();
-        let opts = layout.opts();
-        assert!(lab.import(false, opts.clone()).await.is_err());
-        let there = lab.disks[..disks - 2].iter().map(|d| d.dev()).collect();
-        let found = spa::scan(there).await.remove(0);
-        let how = ImportOpts { missing_log: true, ..ImportOpts::default() };
-        let pool = Pool::import(lab.sim.rt(), found, how, opts.clone()).await.unwrap();
-        pool.dsl().create_fs(&format!("{POOL}/made"), Vec::new(), ztest::lab::new_fs(&lab.sim)).await.unwrap();
-        pool.export().await.unwrap();
-        drop(pool);
-        lab.away.borrow_mut().clear();
-        let pool = lab.import_as(ImportOpts::default(), layout.opts()).await.unwrap();
-        pool.dsl().find(&format!("{POOL}/made")).unwrap();
-        pool.export().await.unwrap();
-    });
-}
-
-/// A program that embeds the engine may open the devices again as soon as an export has returned:
-/// nothing of the pool lives on.
-#[test]
-fn an_exported_pool_lets_go_of_its_devices() {
-    let (lab, layout) = lab(5, "mirror");
-    lab.sim.block_on(async {
-        let pool = lab.create(&layout, Vec::new()).await.unwrap();
-        let fs = zpl::Zfs::open(&pool.dsl().find(POOL).unwrap(), zpl::MountOpts::default()).await.unwrap();
-        let file = fs.create(fs.root(), b"f", 0o644, &zpl::Cred::default(), true).await.unwrap().obj;
-        fs.write(file, 0, vec![bdev::Buf::zeroed(1 << 20).freeze()], true).await.unwrap();
-        fs.unmount().await.unwrap();
-        drop(fs);
-        pool.scan().start_scrub().await.unwrap();
-        pool.scan().wait().await.unwrap();
-        pool.export().await.unwrap();
-        let leaves: Vec<_> = pool.tree().leaves().iter().map(Rc::downgrade).collect();
-        drop(pool);
-        let held: Vec<usize> = leaves.iter().map(std::rc::Weak::strong_count).collect();
-        assert_eq!(held, [0, 0]);
-    });
 }

@@ -1,17 +1,14 @@
 //! Intent logs. The long profile: `ztest --campaign --cuts 1000000 --seed 0`.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use ondisk::bytes::put_le64;
 use ondisk::zil::{Record, records};
 use ondisk::zil_record::Op;
-use rt::LocalBoxFuture;
 use sim::DiskImage;
 use spa::{EngineOpts, ImportOpts, Pool};
 use zdb::CheckOpts;
 use zil::chain::Walk;
-use zil::{GetData, StoredBlock, Zilog};
 use zpl::{MountOpts, Zfs};
 use ztest::lab::Lab;
 use ztest::zilcuts::{Cutting, ZilTally, cut_seed};
@@ -341,79 +338,4 @@ fn a_log_device_keeps_a_label() {
         let (tally, faults) = cut_seed(seed, how);
         assert!(tally.is_good() && tally.cuts > 0, "{tally:?}\n{}", faults.join("\n"));
     }
-}
-
-/// A file whose data becomes available only on a signal.
-#[derive(Default)]
-struct Slow {
-    asked: Cell<bool>,
-    go: rt::sync::Notify,
-}
-
-impl GetData for Slow {
-    fn copy(&self, _: u64, _: u64, length: u64) -> LocalBoxFuture<'_, base::Result<Option<Vec<bdev::Bytes>>>> {
-        Box::pin(async move {
-            self.asked.set(true);
-            self.go.notified().await;
-            Ok(Some(vec![bdev::Bytes::zeroed(length as usize)]))
-        })
-    }
-    fn store(&self, _: u64, _: u64, _: u64) -> LocalBoxFuture<'_, base::Result<Option<StoredBlock>>> {
-        Box::pin(async { Ok(None) })
-    }
-}
-
-/// Records that another commit has taken and not yet put into a block are not durable, though no
-/// list has them and no block is under way.
-#[test]
-fn a_commit_waits_for_records_that_are_being_packed() {
-    let mut layout = ztest::lab::Layout::draw(&mut sim::Rng::new(4500), 64 << 20);
-    layout.features = ondisk::feature::default_features();
-    layout.txg_timeout = base::Nanos::from_secs(3600);
-    let lab = Lab::new(4500, &layout);
-    lab.sim.block_on(async {
-        let rt = lab.sim.rt();
-        let pool = lab.create(&layout, Vec::new()).await.expect("created");
-        let os = pool.dsl().find(ztest::lab::POOL).expect("it exists").objset().await.expect("it opens");
-        let slow = Rc::new(Slow::default());
-        let data: Rc<dyn GetData> = slow.clone();
-        let log = Zilog::new(&os, Rc::downgrade(&data), pool.dsl().zil_tunables().clone());
-        // The first commit makes the chain.
-        log.record(vec![0; 64], None, pool.txg().open_txg());
-        log.commit(None).await.expect("durable");
-        let txg = pool.txg().open_txg();
-        let file = base::ObjectId(5);
-        log.write(file, 0, &[bdev::Bytes::zeroed(8192)], 8192, false, false, txg);
-        log.async_to_sync(file);
-        log.record(vec![0; 64], None, txg);
-        let commit = |object: u64| {
-            let log = log.clone();
-            rt.spawn("commit", async move { log.commit(Some(base::ObjectId(object))).await })
-        };
-        let first = commit(7);
-        while !slow.asked.get() {
-            rt.yield_now().await;
-        }
-        let blocks = log.stats().blocks;
-        let done = Rc::new(Cell::new(false));
-        let (second, flag) = (commit(9), done.clone());
-        let second = rt.spawn("second", async move {
-            let result = second.await;
-            flag.set(true);
-            result
-        });
-        rt.sleep(base::Nanos::from_secs(10)).await;
-        assert!(!done.get() && log.stats().blocks == blocks, "it ended before anything was written");
-        slow.go.notify_all();
-        first.await.expect("durable");
-        second.await.expect("durable");
-        assert!(log.stats().blocks > blocks);
-        // Everything is acknowledged by now: a commit packs nothing.
-        let before = log.stats();
-        log.commit(Some(base::ObjectId(9))).await.expect("durable");
-        assert_eq!((log.stats().blocks, log.stats().commits), (before.blocks, before.commits));
-        log.close().await.expect("closed");
-        drop(log);
-        pool.export().await.expect("exported");
-    });
 }
