@@ -4,11 +4,12 @@
 //! 1. Each crate may depend on those below it only ([`ORDER`], [`EDGES`]), and an edge that is
 //!    allowed by name exists.
 //! 2. The table of layers in ARCHITECTURE.md names every crate, engine crates in their order.
-//! 3. The traits that rule 1 of ARCHITECTURE.md names exist at the named places.
+//! 3. The traits that rule 1 of ARCHITECTURE.md names exist at the named places, and it names each
+//!    public trait of an engine crate that another crate implements.
 //!
 //! Names forbidden in sources are in [`crate::rules`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use crate::source;
@@ -58,6 +59,7 @@ pub(crate) fn run() -> Result<(), String> {
     let crates: Vec<&str> = edges.keys().map(String::as_str).filter(|c| *c != "xtask").collect();
     breaches.extend(map_breaches(&map, &crates));
     breaches.extend(trait_breaches(&map));
+    breaches.extend(unnamed_traits(&map, &crates));
     breaches.extend(crate::rules::breaches());
     if breaches.is_empty() { Ok(()) } else { Err(format!("layer rules broken:\n  {}", breaches.join("\n  "))) }
 }
@@ -136,6 +138,82 @@ fn trait_breaches(map: &str) -> Vec<String> {
     breaches
 }
 
+/// The public traits that `code` declares.
+fn declared(code: &str) -> Vec<String> {
+    let words: Vec<&str> = source::words(code).map(|(_, w)| w).collect();
+    words.windows(3).filter(|w| w[..2] == ["pub", "trait"]).map(|w| w[2].to_string()).collect()
+}
+
+/// `header` without its generic arguments.
+fn without_generics(header: &str) -> String {
+    let mut depth = 0;
+    let outside = |c: &char| {
+        depth += i32::from(*c == '<');
+        let is_outside = depth == 0;
+        depth -= i32::from(*c == '>');
+        is_outside
+    };
+    header.chars().filter(outside).collect()
+}
+
+/// The names of the traits that `code` implements, without their paths.
+fn implemented(code: &str) -> BTreeSet<String> {
+    let mut out = BTreeSet::new();
+    for (at, word) in code.match_indices("impl") {
+        let rest = &code[at + word.len()..];
+        let starts = code[..at].ends_with([' ', '\n', '}', ']']) || at == 0;
+        if !starts || !rest.starts_with([' ', '<', '\n']) {
+            continue;
+        }
+        let header = without_generics(&rest[..rest.find(['{', ';']).unwrap_or(rest.len())]);
+        // `impl Trait` as a type of an argument has no `for`.
+        if let Some((path, _)) = header.split_once(" for ") {
+            let name = path.trim().rsplit([' ', ':']).next().unwrap_or_default();
+            out.insert(name.to_string());
+        }
+    }
+    out
+}
+
+/// Whether a path in `code` (of a use or elsewhere) leads to `name` of the crate `krate`.
+fn refers_to(code: &str, krate: &str, name: &str) -> bool {
+    code.split(';').any(|statement| {
+        let words: Vec<&str> = source::words(statement).map(|(_, w)| w).collect();
+        words.contains(&name) && statement.contains(&format!("{krate}::")) && words.contains(&krate)
+    })
+}
+
+/// Public traits of engine crates that another crate implements and that the rule does not name.
+fn unnamed_traits(map: &str, crates: &[&str]) -> Vec<String> {
+    let named = traits_of_rule(map);
+    let dir = |krate: &str| crate::root().join("crates").join(krate).join("src");
+    let mut traits: Vec<(&str, String)> = Vec::new();
+    for krate in ORDER {
+        source::each_file(&dir(krate), &mut |_, text| {
+            traits.extend(declared(&source::code(text)).into_iter().map(|name| (*krate, name)));
+        });
+    }
+    traits.retain(|(krate, name)| !named.contains(&(krate, name)));
+    let mut breaches = Vec::new();
+    for user in crates {
+        source::each_file(&dir(user), &mut |path, text| {
+            if source::only_tests(path) {
+                return;
+            }
+            let code = source::without_tests(&source::code(text));
+            let made = implemented(&code);
+            let met =
+                |(krate, name): &&(&str, String)| krate != user && made.contains(name) && refers_to(&code, krate, name);
+            breaches.extend(traits.iter().filter(met).map(|(krate, name)| {
+                format!("ARCHITECTURE.md: rule 1 does not name {krate}::{name}, which {user} implements")
+            }));
+        });
+    }
+    breaches.sort();
+    breaches.dedup();
+    breaches
+}
+
 /// Normal (not dev) dependencies between members of the workspace.
 fn metadata() -> Result<BTreeMap<String, Vec<String>>, String> {
     let mut edges = BTreeMap::new();
@@ -190,5 +268,29 @@ mod tests {
     fn traits_of_the_rule_are_read() {
         let map = "1. **Down only** See `a::T`, `b`, `c::d::{U, V}`.\n2. `e::W`";
         assert_eq!(traits_of_rule(map), [("a", "T"), ("c", "U"), ("c", "V")]);
+    }
+
+    #[test]
+    fn implemented_traits_are_found() {
+        let code = "impl<T: A<u8>> x::B<T> for C<T> where T: D {}\nimpl E for F {}\nfn f(g: impl G) -> impl H { for i in j {} }\nimpl K {}\n";
+        assert_eq!(implemented(code).into_iter().collect::<Vec<_>>(), ["B", "E"]);
+        assert_eq!(declared("pub trait A {}\npub(crate) trait B {}\ntrait C: A {}\npub trait D<T> {}"), ["A", "D"]);
+    }
+
+    #[test]
+    fn traits_of_the_same_name_are_told_apart() {
+        assert!(refers_to("use dsl::walk::{Visitor, Walk};\nimpl Visitor for X {}", "dsl", "Visitor"));
+        assert!(refers_to("impl dsl::walk::Visitor for X {}", "dsl", "Visitor"));
+        assert!(!refers_to("use serde::de::Visitor;\nuse dsl::Dir;\nimpl Visitor for X {}", "dsl", "Visitor"));
+    }
+
+    #[test]
+    fn a_trait_that_the_rule_forgets_is_a_breach() {
+        let map = std::fs::read_to_string(crate::root().join("ARCHITECTURE.md")).expect("the map");
+        let crates = [ORDER, &["admin", "openweir"]].concat();
+        assert_eq!(unnamed_traits(&map, &crates), Vec::<String>::new());
+        let found = unnamed_traits(&map.replace("spa::EventSink", "spa::DeviceDoor"), &crates);
+        let lines: Vec<&str> = found.iter().filter_map(|l| l.split("name ").nth(1)).collect();
+        assert_eq!(lines, ["spa::EventSink, which admin implements", "spa::EventSink, which openweir implements"]);
     }
 }
