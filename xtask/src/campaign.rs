@@ -2,8 +2,9 @@
 //! a number of minutes.
 //!
 //! **Profile**: a run of `ztest` (or of `cargo xtask kill9`, `cargo xtask fuzz`, or of a script in
-//! `docs/`) that takes seeds without end. **Slice**: the seeds that a profile begins within its
-//! share of the minutes, from a first seed that the run draws; `--seed` repeats a run.
+//! `docs/`) that takes seeds without end, or the ignored tests of a package. **Slice**: the seeds
+//! that a profile begins within its share of the minutes, from a first seed that the run draws;
+//! `--seed` repeats a run.
 //!
 //! The order: build, then for each profile draw the first seed, run, keep the output in
 //! `target/campaign/NAME.log`, print one line. A profile is *good* if it ends with status 0; its
@@ -45,6 +46,8 @@ enum Runner {
     Fuzz,
     /// A script of `docs/`, run in an empty folder with `WEIR` set.
     Script(&'static str),
+    /// The tests of a package that are too long for `cargo test`: package, name of the test.
+    Ignored(&'static str, &'static str),
 }
 
 /// A long profile.
@@ -97,6 +100,7 @@ const PROFILES: &[Profile] = &[
     profile("kill9", 6, Runner::Kill9(&[])),
     profile("fuzz", 14, Runner::Fuzz),
     profile("rotten-files", 1, Runner::Script("rotten-files.sh")),
+    profile("golden", 1, Runner::Ignored("zpl", "golden")),
 ];
 
 struct Options {
@@ -182,6 +186,14 @@ impl Programs {
         if any(|r| matches!(r, Runner::Kill9(_) | Runner::Script(_))) {
             it.weir = Some(build(&["--package", "cli", "--bin", "weir"], "weir")?);
         }
+        for p in chosen {
+            if let Runner::Ignored(package, test) = p.runner {
+                let built = ignored(package, test).arg("--no-run").status();
+                if !built.map_err(|e| format!("cargo: {e}"))?.success() {
+                    return Err(format!("the tests {test} of {package} do not build"));
+                }
+            }
+        }
         Ok(it)
     }
 
@@ -227,10 +239,22 @@ impl Programs {
                 cmd.env("WEIR", self.weir.as_ref().ok_or("the program was not built")?);
                 cmd
             }
+            Runner::Ignored(package, test) => {
+                let mut cmd = ignored(package, test);
+                cmd.args(["--", "--ignored", "--nocapture", "--test-threads", &jobs]);
+                cmd
+            }
         };
         cmd.stdin(Stdio::null());
         Ok(cmd)
     }
+}
+
+/// `cargo test` for one file of tests of a package.
+fn ignored(package: &str, test: &str) -> Command {
+    let mut cmd = Command::new(env!("CARGO"));
+    cmd.args(["test", "--release", "--package", package, "--test", test]).current_dir(crate::root());
+    cmd
 }
 
 /// The outcome of a slice.
@@ -339,6 +363,21 @@ mod tests {
             // These two repeat one pool or one seed by hand.
             assert!(["--adopt", "--seed"].contains(&flag) || PROFILES.iter().any(has), "no slice of {flag}");
         }
+    }
+
+    #[test]
+    fn tests_that_name_a_profile_are_run_by_it() {
+        let mut named = 0;
+        crate::source::each_file(&crate::root().join("crates"), &mut |path, text| {
+            for (_, rest) in text.match_indices("campaign --only ").map(|(n, m)| (n, &text[n + m.len()..])) {
+                let name = rest.split(|c: char| !c.is_alphanumeric() && c != '-').next().unwrap_or_default();
+                let runner = PROFILES.iter().find(|p| p.name == name).map(|p| p.runner);
+                let Some(Runner::Ignored(package, test)) = runner else { panic!("{}: {name}", path.display()) };
+                assert!(path.ends_with(format!("{package}/tests/{test}.rs")), "{}", path.display());
+                named += 1;
+            }
+        });
+        assert!(named > 0);
     }
 
     #[test]

@@ -349,19 +349,19 @@ fn log_on_log_devices_replayed() {
 }
 
 #[test]
-#[ignore = "long"]
+#[ignore = "minutes for each pool: `cargo xtask campaign --only golden` runs it"]
 fn single() {
     check_pool("single", "manifest.jsonl");
 }
 
 #[test]
-#[ignore = "long"]
+#[ignore = "minutes for each pool: `cargo xtask campaign --only golden` runs it"]
 fn gang() {
     check_pool("gang", "manifest.jsonl");
 }
 
 #[test]
-#[ignore = "long"]
+#[ignore = "minutes for each pool: `cargo xtask campaign --only golden` runs it"]
 fn deep() {
     check_pool("deep", "manifest.jsonl");
 }
