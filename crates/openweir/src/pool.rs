@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::{Nanos, Txg};
-use metaslab::ClassKind;
 use ondisk::scan::{ScanFunc, ScanState};
 use spa::{EngineOpts, PoolSpec, PoolState as OnDisk};
 use vdev::VdevKind;
@@ -662,7 +661,7 @@ fn scan_status(pool: &spa::Pool) -> ScanStatus {
 }
 
 fn status(pool: &spa::Pool) -> PoolStatus {
-    let space = pool.allocator().space(ClassKind::Normal);
+    let space = pool.space();
     let mut devices = Vec::new();
     for top in pool.tree().tops.borrow().iter() {
         let kind = top.kind();

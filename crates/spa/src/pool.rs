@@ -8,7 +8,8 @@ use base::{Error, ErrorKind, Guid, ObjectId, Result, ResultExt, Txg};
 use dmu::Objset;
 use dsl::DslPool;
 use dsl::features::Features;
-use metaslab::{AllocTunables, Allocator};
+use metaslab::{AllocTunables, Allocator, ClassKind, ClassSpace, TopSpace};
+use ondisk::feature::FeatureId;
 use ondisk::label::{MosConfig, PoolState};
 use ondisk::nvlist::NvList;
 use ondisk::uberblock::Uberblock;
@@ -189,7 +190,35 @@ impl Pool {
     pub fn scan(&self) -> &Rc<Scan> {
         &self.scan
     }
-    /// Its allocator.
+    /// Space of the normal class, which holds files and their metadata.
+    pub fn space(&self) -> ClassSpace {
+        self.stack.alloc.space(ClassKind::Normal)
+    }
+    /// Space of every top-level vdev with its class, in the order of their ids.
+    pub fn top_spaces(&self) -> Vec<TopSpace> {
+        self.stack.alloc.top_spaces()
+    }
+    /// Blocks without any readable copy that reads met since the pool was opened.
+    pub fn unreadable_blocks(&self) -> u64 {
+        self.stack.zio().stats().unreadable
+    }
+    /// How often a feature is in use, by its guid (`com.delphix:hole_birth`): 0 if it is only
+    /// enabled, None if it is not.
+    pub fn feature_count(&self, guid: &str) -> Option<u64> {
+        self.stack.features.count(guid)
+    }
+    /// Features of the pool that weir does not know, by guid, with their counts: first those
+    /// needed for reading, then those for writing. A list that cannot be read counts as empty.
+    pub async fn unknown_features(&self) -> Vec<(String, u64)> {
+        let features = &self.stack.features;
+        let mut out = Vec::new();
+        for counts in [features.read_counts().await, features.write_counts().await] {
+            out.extend(counts.unwrap_or_default().into_iter().filter(|(g, _)| FeatureId::by_guid(g).is_none()));
+        }
+        out
+    }
+    /// Its allocator, for tests.
+    #[doc(hidden)]
     pub fn allocator(&self) -> &Rc<Allocator> {
         &self.stack.alloc
     }
@@ -201,15 +230,18 @@ impl Pool {
     pub fn txg(&self) -> &TxgPool {
         &self.stack.txg
     }
-    /// The block layer.
+    /// The block layer, for tests.
+    #[doc(hidden)]
     pub fn zio(&self) -> &Zio {
         self.stack.zio()
     }
-    /// Its MOS.
+    /// Its MOS, for tests.
+    #[doc(hidden)]
     pub fn mos(&self) -> &Objset {
         &self.stack.mos
     }
-    /// Its feature flags.
+    /// Its feature flags, for tests.
+    #[doc(hidden)]
     pub fn features(&self) -> &Rc<Features> {
         &self.stack.features
     }

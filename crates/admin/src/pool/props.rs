@@ -439,9 +439,8 @@ impl PoolEngine {
             }
         };
         let mut out: Vec<PropView> = PROPS.iter().map(show).collect();
-        let features = self.pool.features();
         for feature in FEATURES {
-            let count = features.count(feature.guid);
+            let count = self.pool.feature_count(feature.guid);
             if count.is_none() && !feature.may_be_enabled() {
                 continue;
             }

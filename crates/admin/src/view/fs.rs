@@ -164,7 +164,7 @@ impl PoolEngine {
     /// growth plus the deadlist.
     async fn written(&self, ds: &Dataset) -> Option<u64> {
         let phys = ds.phys();
-        let mos = self.pool.mos();
+        let mos = self.pool.dsl().mos();
         let before = mos.hold(ObjectId(phys.prev_snap_obj)).await.ok()?.with_bonus(DslDatasetPhys::parse).ok()?;
         let dead = mos.hold(ObjectId(phys.deadlist_obj)).await.ok()?;
         let given_up = dead.with_bonus(|b| b.first_chunk::<8>().map(|n| u64::from_le_bytes(*n)))?;

@@ -5,7 +5,6 @@ use std::rc::Rc;
 
 use base::Guid;
 use metaslab::ClassKind;
-use ondisk::feature::FeatureId;
 use ondisk::scan::{ScanFunc, ScanState};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use spa::{WorkKind, WorkState};
@@ -22,7 +21,7 @@ impl PoolEngine {
     /// The pool as it is now.
     pub async fn view(&self) -> PoolView {
         let pool = &self.pool;
-        let space = pool.allocator().space(ClassKind::Normal);
+        let space = pool.space();
         let figures = Figures { size: space.total_raw, alloc: space.alloc_raw, frag: space.fragmentation };
         let vdevs = self.vdev_views();
         let suspended = pool.suspended();
@@ -35,12 +34,9 @@ impl PoolEngine {
         // Errors of reads since the import, unless a later scan has verified which blocks are
         // damaged.
         let scanned = scan.as_ref().is_some_and(|s| s.state == "FINISHED") && pool.scan().status().since_import;
-        let unreadable = if scanned { 0 } else { pool.zio().stats().unreadable };
+        let unreadable = if scanned { 0 } else { pool.unreadable_blocks() };
         let unreadable = unreadable.max(damaged.len() as u64);
-        let mut unknown = Vec::new();
-        for counts in [pool.features().read_counts().await, pool.features().write_counts().await] {
-            unknown.extend(counts.unwrap_or_default().into_iter().filter(|(g, _)| FeatureId::by_guid(g).is_none()));
-        }
+        let unknown = pool.unknown_features().await;
         let checkpoint = match (pool.checkpoint(), pool.discarding()) {
             (Some((start, space)), _) => Some(CheckpointView { start, space, discarding: false }),
             (None, Some(space)) => Some(CheckpointView { start: 0, space, discarding: true }),
@@ -119,7 +115,7 @@ impl PoolEngine {
     }
 
     fn top_view(&self, top: &Rc<Top>) -> VdevView {
-        let spaces = self.pool.allocator().top_spaces();
+        let spaces = self.pool.top_spaces();
         let space = spaces.iter().find(|s| s.vdev == top.id);
         let mut view = config_view(&top.config_ref());
         view.space = space.map_or(0, |s| s.total);
