@@ -28,7 +28,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("fuse", &["base", "rt", "bdev", "host", "zpl"]),
     ("admin", &["*", "host"]),
     ("daemon", &["*", "host", "fuse", "admin"]),
-    ("cli", &["*", "host", "admin", "daemon", "zdb", "lab"]),
+    ("cli", &["*", "host", "admin", "daemon", "zdb", "lab", "openweir"]),
     ("lab", &["*", "sim"]),
     ("ztest", &["*", "sim", "zdb"]),
     ("openweir", &["*", "host", "sim"]),

@@ -1,30 +1,25 @@
 //! `weir quickstart`: a tour on a scratch pool that checks itself.
 //!
-//! The same steps in two ways: through a daemon of its own and a mount, where FUSE works; with the
-//! engine in this process, where it does not. Everything is in one scratch folder, which is removed
-//! at the end, also after a failure.
+//! The same steps in two ways: through a daemon of its own and a mount, where FUSE works; through
+//! the library [`openweir`] in this process, where it does not. Everything is in one scratch
+//! folder, which is removed at the end, also after a failure.
 
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::time::Instant;
 
 use admin::engine::PoolEngine;
-use admin::fs::files::{self, OnceProps, Zfs};
 use admin::request::{
     Datasets, DeviceLatency, PoolCreate, PoolDestroy, PoolExport, PoolImport, PoolSync, Pools, Request, Search, Select,
 };
 use admin::view::fmt;
 use admin::view::{Created, DatasetView, Imported, PoolLatency, PoolView};
 use base::{Error, ErrorKind, Result};
-use bdev::BlockDev;
 use daemon::Client;
 use daemon::paths::{Env, Paths};
-use dsl::props::PropValue;
-use host::{Direct as DirectIo, Engine, EngineConfig, HostDev, Lock, OpenOpts};
-use spa::{DevSpec, EngineOpts, ImportOpts, Pool, PoolSpec};
+use openweir::{CreateOptions, Device, ImportOptions};
 
 use crate::progress::Bar;
-use crate::tree::{self, Direct, Item, Mounted, Store};
+use crate::tree::{self, Direct, Item, Mounted, Store, told};
 use crate::zpool::parse_for;
 use crate::zpool_out::{self, LIST_COLUMNS, Style};
 use crate::{Done, Fail, absolute, print};
@@ -262,70 +257,50 @@ fn with_daemon(scratch: &Scratch, source: &Source, client: &Client) -> Result<()
     tour.ask(&PoolDestroy { pool: POOL.to_string(), force: true })
 }
 
-// ---- with the engine in this process ----
+// ---- with a pool in this process ----
 
-fn open_devices(engine: &Engine, scratch: &Scratch) -> Result<Vec<Rc<dyn BlockDev>>> {
-    let opts = OpenOpts { write: true, direct: DirectIo::Auto, lock: Lock::Exclusive };
-    scratch.devices().iter().map(|d| HostDev::open(&engine.rt(), d, opts)).collect()
-}
-
-fn open_root(engine: &Engine, pool: &Rc<Pool>) -> Result<Rc<Zfs>> {
-    engine.block_on(async { files::open(pool.dsl().find(POOL)?, admin::fs::temp_props::TempProps::default()).await })
+/// What [`show`] prints, from the pool itself.
+fn views(pool: &openweir::Pool) -> Result<(PoolView, Vec<DatasetView>, PoolLatency)> {
+    let views = pool.engine().local(|inside| async move {
+        let view = PoolEngine::new(inside.pool(POOL)?, None, Default::default());
+        let select = Select { filesystems: true, depth: Some(0), names: vec![POOL.to_string()], ..Select::default() };
+        let roots = view.select(&select).await?;
+        Ok((view.view().await, roots, view.latency()))
+    });
+    views.wait().map_err(told)
 }
 
 fn direct_tour(scratch: &Scratch, source: &Source) -> Result<()> {
-    let engine = Engine::new(EngineConfig::default())?;
-    let opts = EngineOpts::for_memory(host::physmem_bytes());
     let size = source.device_size();
+    let memory = host::physmem_bytes();
     say(&format!("A pool '{POOL}' with compression=lz4 on two files of {}", fmt::bytes(size)));
-    for path in scratch.devices() {
-        host::create_sparse(path, size)?;
-    }
-    let devices: Vec<DevSpec> =
-        open_devices(&engine, scratch)?.into_iter().map(|dev| DevSpec { dev, is_disk: false }).collect();
-    let spec = PoolSpec {
-        name: POOL.to_string(),
-        devices: devices.into(),
-        ashift: None,
-        features: ondisk::feature::default_features(),
-        comment: None,
-        fs_props: vec![
-            ("compression".to_string(), PropValue::Num(15)),
-            ("mountpoint".to_string(), PropValue::Text("none".to_string())),
-        ],
-        init: files::init_root(&engine.rt(), OnceProps::default()),
-    };
-    let pool = engine.block_on(Pool::create(engine.rt(), spec, opts.clone()))?;
-    let zfs = open_root(&engine, &pool)?;
+    let disks: Vec<Device> = scratch.devices().into_iter().map(|path| Device::new_file(path, size)).collect();
+    let options = CreateOptions { memory, ..CreateOptions::default() };
+    let options = options.property("compression", "lz4").property("mountpoint", "none");
+    let pool = openweir::Pool::create(POOL, disks, options).wait().map_err(told)?;
+    let fs = pool.filesystem(POOL).wait().map_err(told)?;
     say("Copying the tree into its file system");
-    let mut store = Direct::new(&engine, zfs.clone());
+    let mut store = Direct(fs);
     source.copy(&mut store)?;
     say("Writing everything to the devices");
-    engine.block_on(pool.sync())?;
+    pool.sync().wait().map_err(told)?;
     say("Reading it back");
     source.compare(&mut store)?;
     say("zpool status; zpool list -v; latencies");
-    let view = PoolEngine::new(pool.clone(), None, Default::default());
-    let select = Select { filesystems: true, depth: Some(0), names: vec![POOL.to_string()], ..Select::default() };
-    let roots = engine.block_on(view.select(&select))?;
-    show(&engine.block_on(view.view()), roots.first(), &view.latency());
+    let (view, roots, latency) = views(&pool)?;
+    show(&view, roots.first(), &latency);
     say("Exporting and importing the pool");
-    drop((store, view));
-    engine.block_on(files::close(zfs))?;
-    engine.block_on(pool.export())?;
+    drop(store);
+    pool.export().wait().map_err(told)?;
     drop(pool);
-    drop(engine);
-    let engine = Engine::new(EngineConfig::default())?;
-    let devices = open_devices(&engine, scratch)?;
-    let found = engine.block_on(spa::scan(devices)).into_iter().next();
-    let found = found.ok_or_else(|| Error::not_found("the exported pool is not found again"))?;
-    let pool = engine.block_on(Pool::import(engine.rt(), found, ImportOpts::default(), opts))?;
-    let zfs = open_root(&engine, &pool)?;
+    let devices = scratch.devices().into_iter().map(Device::path).collect();
+    let options = ImportOptions { memory, ..ImportOptions::default() };
+    let pool = openweir::Pool::import(devices, options).wait().map_err(told)?;
+    let fs = pool.filesystem(POOL).wait().map_err(told)?;
     say("Comparing every byte again, from the devices");
-    source.compare(&mut Direct::new(&engine, zfs.clone()))?;
+    source.compare(&mut Direct(fs))?;
     say("Destroying the pool");
-    engine.block_on(files::close(zfs))?;
-    engine.block_on(pool.destroy())
+    pool.destroy().wait().map_err(told)
 }
 
 // ---- latencies ----

@@ -1,7 +1,7 @@
 //! Trees of files: generates one, copies one into a file system, compares it with the copy.
 //!
-//! The file system is a [`Store`]: the folder of its mount, or the engine in this process if
-//! nothing can be mounted.
+//! The file system is a [`Store`]: the folder of its mount, or one of a pool that is open in this
+//! process, if nothing can be mounted.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -10,13 +10,10 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use base::{Error, ErrorKind, ObjectId, Result, WallTime};
-use bdev::Bytes;
-use host::Engine;
-use zpl::{Cred, FileKind, SetAttr, SetTime, Zfs};
+use base::{Error, ErrorKind, Result};
+use openweir::{Change, FileKind, FileSystem, OpenOptions};
 
 /// Bytes moved at once.
 const CHUNK: usize = 1 << 20;
@@ -227,10 +224,7 @@ impl Store for Mounted {
         let full = self.0.join(at);
         let work = || -> io::Result<()> {
             let file = File::open(&full)?;
-            let (secs, nanos) = attrs.mtime;
-            let since = Duration::new(secs.unsigned_abs(), 0);
-            let whole = if secs < 0 { UNIX_EPOCH - since } else { UNIX_EPOCH + since };
-            file.set_times(FileTimes::new().set_modified(whole + Duration::from_nanos(u64::from(nanos))))?;
+            file.set_times(FileTimes::new().set_modified(time_of(attrs.mtime)))?;
             file.set_permissions(fs::Permissions::from_mode(attrs.mode))
         };
         work().map_err(|e| fail(&full, &e))
@@ -253,49 +247,39 @@ impl Store for Mounted {
     }
 }
 
-/// A file system of the engine in this process.
-pub struct Direct<'a> {
-    engine: &'a Engine,
-    zfs: Rc<Zfs>,
-    cred: Cred,
-    known: BTreeMap<PathBuf, ObjectId>,
+/// A file system of a pool that is open in this process.
+pub struct Direct(pub FileSystem);
+
+/// An error of the library as one of the commands.
+pub fn told(e: openweir::Error) -> Error {
+    Error::new(ErrorKind::Io, e.to_string())
 }
 
-impl<'a> Direct<'a> {
-    /// Over an open file system.
-    pub fn new(engine: &'a Engine, zfs: Rc<Zfs>) -> Direct<'a> {
-        let cred = Cred::new(host::effective_uid(), host::effective_gid());
-        Direct { engine, zfs, cred, known: BTreeMap::new() }
-    }
-
-    fn object(&mut self, at: &Path) -> Result<ObjectId> {
-        if at.as_os_str().is_empty() {
-            return Ok(self.zfs.root());
+/// Seconds and nanoseconds since 1970.
+fn parts_of(time: SystemTime) -> (i64, u32) {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => (since.as_secs() as i64, since.subsec_nanos()),
+        Err(before) => {
+            let before = before.duration();
+            let carry = i64::from(before.subsec_nanos() > 0);
+            (-(before.as_secs() as i64) - carry, (1_000_000_000 - before.subsec_nanos()) % 1_000_000_000)
         }
-        if let Some(obj) = self.known.get(at) {
-            return Ok(*obj);
-        }
-        let (dir, name) = self.place(at)?;
-        let obj = self.engine.block_on(self.zfs.lookup(dir, &name))?.obj;
-        self.known.insert(at.to_path_buf(), obj);
-        Ok(obj)
-    }
-
-    fn place(&mut self, at: &Path) -> Result<(ObjectId, Vec<u8>)> {
-        let name = at.file_name().map(|n| n.as_bytes().to_vec()).unwrap_or_default();
-        let dir = self.object(at.parent().unwrap_or(Path::new("")))?;
-        Ok((dir, name))
     }
 }
 
-impl Store for Direct<'_> {
+/// The opposite of [`parts_of`].
+fn time_of((secs, nanos): (i64, u32)) -> SystemTime {
+    let since = Duration::new(secs.unsigned_abs(), 0);
+    let whole = if secs < 0 { UNIX_EPOCH - since } else { UNIX_EPOCH + since };
+    whole + Duration::from_nanos(u64::from(nanos))
+}
+
+impl Store for Direct {
     fn make_dir(&mut self, at: &Path) -> Result<()> {
-        let (dir, name) = self.place(at)?;
-        self.engine.block_on(self.zfs.mkdir(dir, &name, 0o755, &self.cred)).map(|_| ())
+        self.0.mkdir(at).wait().map_err(told)
     }
     fn put_file(&mut self, at: &Path, from: &mut dyn Read, moved: &mut dyn FnMut(u64)) -> Result<()> {
-        let (dir, name) = self.place(at)?;
-        let obj = self.engine.block_on(self.zfs.create(dir, &name, 0o644, &self.cred, true))?.obj;
+        let file = self.0.open(at, OpenOptions::new().create_new(0o644)).wait().map_err(told)?;
         let mut buf = vec![0; CHUNK];
         let mut off = 0;
         loop {
@@ -303,59 +287,43 @@ impl Store for Direct<'_> {
             if n == 0 {
                 return Ok(());
             }
-            let mut left = &buf[..n];
-            while !left.is_empty() {
-                let (wrote, _) = self.engine.block_on(self.zfs.write(obj, off, vec![Bytes::copy_from(left)], false))?;
-                if wrote == 0 {
-                    return Err(Error::new(ErrorKind::Io, format!("'{}': nothing more is written", at.display())));
-                }
-                left = &left[(wrote as usize).min(left.len())..];
-                off += wrote;
-            }
+            file.write_at(off, &buf[..n]).wait().map_err(told)?;
+            off += n as u64;
             moved(n as u64);
         }
     }
     fn put_symlink(&mut self, at: &Path, target: &[u8]) -> Result<()> {
-        let (dir, name) = self.place(at)?;
-        self.engine.block_on(self.zfs.symlink(dir, &name, target, &self.cred)).map(|_| ())
+        self.0.symlink(OsStr::from_bytes(target), at).wait().map_err(told)
     }
     fn put_link(&mut self, at: &Path, old: &Path) -> Result<()> {
-        let (dir, name) = self.place(at)?;
-        let obj = self.object(old)?;
-        self.engine.block_on(self.zfs.link(obj, dir, &name)).map(|_| ())
+        self.0.link(old, at).wait().map_err(told)
     }
     fn set_attrs(&mut self, at: &Path, attrs: &Attrs) -> Result<()> {
-        let obj = self.object(at)?;
-        let mtime = SetTime::At(WallTime { secs: attrs.mtime.0, nanos: attrs.mtime.1 });
-        let set = SetAttr { mode: Some(attrs.mode), mtime: Some(mtime), ..SetAttr::default() };
-        self.engine.block_on(self.zfs.setattr(obj, set)).map(|_| ())
+        let change = Change { mode: Some(attrs.mode), modified: Some(time_of(attrs.mtime)), ..Change::default() };
+        self.0.change(at, change).wait().map(drop).map_err(told)
     }
     fn attrs(&mut self, at: &Path) -> Result<Attrs> {
-        let obj = self.object(at)?;
-        let a = self.engine.block_on(self.zfs.getattr(obj))?;
+        let a = self.0.lstat(at).wait().map_err(told)?;
         let kind = match a.kind {
             FileKind::Dir => 'd',
             FileKind::File => 'f',
             FileKind::Symlink => 'l',
             _ => '?',
         };
-        let target = if kind == 'l' { self.engine.block_on(self.zfs.readlink(obj))? } else { Vec::new() };
+        let target = if kind == 'l' { self.0.readlink(at).wait().map_err(told)? } else { Vec::new() };
         let size = if kind == 'f' { a.size } else { 0 };
-        Ok(Attrs { kind, mode: a.mode & 0o7777, size, mtime: (a.mtime.secs, a.mtime.nanos), target })
+        Ok(Attrs { kind, mode: a.mode, size, mtime: parts_of(a.modified), target })
     }
     fn read_file(&mut self, at: &Path, size: u64, piece: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        let obj = self.object(at)?;
+        let file = self.0.open(at, OpenOptions::new()).wait().map_err(told)?;
         let mut off = 0;
         while off < size {
-            let parts = self.engine.block_on(self.zfs.read(obj, off, CHUNK as u64))?;
-            let n: u64 = parts.iter().map(|p| p.len() as u64).sum();
-            if n == 0 {
+            let part = file.read_at(off, CHUNK).wait().map_err(told)?;
+            if part.is_empty() {
                 break;
             }
-            for part in &parts {
-                piece(part)?;
-            }
-            off += n;
+            piece(&part)?;
+            off += part.len() as u64;
         }
         Ok(())
     }
