@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use common::{POOL, World};
 use rt::LocalBoxFuture;
-use zil::{GetData, StoredBlock, ZilTunables, Zilog};
+use zil::{GetData, StoredBlock, Zilog};
 
 /// A file whose data becomes available only on a signal.
 #[derive(Default)]
@@ -42,7 +42,7 @@ fn a_commit_waits_for_records_that_are_being_packed() {
         let os = pool.dsl().find(POOL).unwrap().objset().await.unwrap();
         let slow = Rc::new(Slow::default());
         let data: Rc<dyn GetData> = slow.clone();
-        let log = Zilog::new(&os, Rc::downgrade(&data), ZilTunables::default());
+        let log = Zilog::new(&os, Rc::downgrade(&data), pool.dsl().zil_tunables().clone());
         // The first commit makes the chain.
         log.record(vec![0; 64], None, pool.txg().open_txg());
         log.commit(None).await.unwrap();

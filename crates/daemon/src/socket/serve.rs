@@ -165,10 +165,10 @@ mod tests {
     use super::*;
     use crate::Client;
     use crate::keeper::DaemonKeeper;
-    use crate::listener::{Limits, Listener};
     use crate::log::Log;
     use crate::paths::{Env, Paths};
-    use crate::proto::{Beside, REPLY_MAX};
+    use crate::socket::listener::{Limits, Listener};
+    use crate::socket::proto::{Beside, REPLY_MAX};
     use crate::state::State;
 
     /// A daemon without pools in this process, and its client.
