@@ -8,7 +8,14 @@ use sim::Rng;
 use spa::{ImportOpts, Pool};
 
 async fn commands(pool: &Pool) -> Vec<String> {
-    let (records, fault) = pool.history().await.unwrap();
+    let mut records = Vec::new();
+    let fault = pool
+        .read_history(async |r| {
+            records.push(r);
+            Ok(())
+        })
+        .await
+        .unwrap();
     assert!(fault.is_none(), "{fault:?}");
     records.iter().filter_map(|r| r.str("history command")).map(str::to_string).collect()
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::check_name;
 use crate::pool::{NAME_MAX, NESTING_MAX};
-use crate::snapshot::check_component;
+use crate::snap::snapshot::check_component;
 
 /// Letters that names are made of here, with good and bad ones.
 const LETTERS: &[char] = &['a', 'Z', '7', '-', '_', '.', ':', ' ', '/', '@', '#', '%', 'ä', '\n'];

@@ -1,7 +1,7 @@
 //! The uberblock that an import takes.
 
 use base::{Guid, TXG_DEFER, Txg};
-use ondisk::label::LabelConfig;
+use ondisk::label::{ConfigHead, LabelConfig};
 use ondisk::uberblock::Uberblock;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use proptest::prelude::*;
@@ -30,16 +30,18 @@ fn uberblock(txg: u64) -> Uberblock {
 fn label() -> LabelConfig {
     let top = VdevConfig::new(ConfigKind::File, 0, Guid(2));
     LabelConfig {
-        version: 5000,
-        name: "tank".into(),
-        state: PoolState::Active,
-        txg: Txg(4),
-        pool_guid: Guid(7),
-        errata: None,
-        comment: None,
-        compatibility: None,
-        hostid: None,
-        hostname: None,
+        head: ConfigHead {
+            version: 5000,
+            name: "tank".into(),
+            state: PoolState::Active,
+            txg: Txg(4),
+            pool_guid: Guid(7),
+            errata: None,
+            comment: None,
+            compatibility: None,
+            hostid: None,
+            hostname: None,
+        },
         top_guid: top.guid,
         guid: top.guid,
         is_spare: false,
