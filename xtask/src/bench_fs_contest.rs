@@ -431,7 +431,7 @@ impl Weir {
     pub(crate) fn find(o: &Options) -> Result<Weir, String> {
         let program = match &o.weir {
             Some(program) => program.canonicalize().map_err(|e| format!("{}: {e}", program.display()))?,
-            None => build(&["--package", "cli", "--bin", "weir"], "weir")?,
+            None => build(&["--package", "openweir-cli", "--bin", "weir"], "weir")?,
         };
         let (image, second) = (o.dir.join("weir.img"), o.dir.join("weir-second.img"));
         make_image(&image, o.image)?;
@@ -563,7 +563,7 @@ impl Engine {
     }
 
     fn with(o: &Options, name: &'static str, throttle: Option<&'static str>) -> Result<Engine, String> {
-        let program = build(&["--package", "zpl", "--example", "fs_speed"], "examples/fs_speed")?;
+        let program = build(&["--package", "openweir-zpl", "--example", "fs_speed"], "examples/fs_speed")?;
         let image = o.dir.join(format!("{name}.img"));
         make_image(&image, o.image)?;
         Ok(Engine { name, throttle, program, image, tree: o.tree.clone(), peak: None })

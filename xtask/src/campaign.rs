@@ -172,19 +172,19 @@ impl Programs {
         let any = |f: fn(&Runner) -> bool| chosen.iter().any(|p| f(&p.runner));
         let mut it = Programs { ztest: None, planted: None, weir: None, dir };
         if any(|r| matches!(r, Runner::Planted(_))) {
-            let made = build(&["--package", "ztest", "--features", "planted-bugs"], "ztest")?;
+            let made = build(&["--package", "openweir-ztest", "--features", "planted-bugs"], "ztest")?;
             let kept = it.dir.join("ztest-planted");
             std::fs::copy(&made, &kept).map_err(|e| format!("{}: {e}", kept.display()))?;
             it.planted = Some(kept);
         }
         if any(|r| matches!(r, Runner::Ztest(_) | Runner::Trouble)) {
-            it.ztest = Some(build(&["--package", "ztest"], "ztest")?);
+            it.ztest = Some(build(&["--package", "openweir-ztest"], "ztest")?);
         }
         if any(|r| matches!(r, Runner::Fuzz)) {
             crate::fuzz::build()?;
         }
         if any(|r| matches!(r, Runner::Kill9(_) | Runner::Script(_))) {
-            it.weir = Some(build(&["--package", "cli", "--bin", "weir"], "weir")?);
+            it.weir = Some(build(&["--package", "openweir-cli", "--bin", "weir"], "weir")?);
         }
         for p in chosen {
             if let Runner::Ignored(package, test) = p.runner {
@@ -250,9 +250,10 @@ impl Programs {
     }
 }
 
-/// `cargo test` for one file of tests of a package.
-fn ignored(package: &str, test: &str) -> Command {
+/// `cargo test` for one file of tests of the package of a crate.
+fn ignored(of: &str, test: &str) -> Command {
     let mut cmd = Command::new(env!("CARGO"));
+    let package = &format!("openweir-{of}");
     cmd.args(["test", "--release", "--package", package, "--test", test]).current_dir(crate::root());
     cmd
 }

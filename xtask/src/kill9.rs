@@ -129,7 +129,7 @@ impl Options {
         }
         let weir = match weir {
             Some(program) => program.canonicalize().map_err(|e| format!("{}: {e}", program.display()))?,
-            None => build(&["--package", "cli", "--bin", "weir"], "weir")?,
+            None => build(&["--package", "openweir-cli", "--bin", "weir"], "weir")?,
         };
         std::fs::create_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))?;
         let dir = dir.canonicalize().map_err(|e| format!("{}: {e}", dir.display()))?;

@@ -220,9 +220,15 @@ fn metadata() -> Result<BTreeMap<String, Vec<String>>, String> {
     for package in packages()? {
         let deps = package["dependencies"].as_array().into_iter().flatten();
         let inner = deps.filter(|d| d["path"].is_string() && d["kind"].is_null()).filter_map(|d| d["name"].as_str());
-        edges.insert(package["name"].as_str().unwrap_or("").to_string(), inner.map(str::to_string).collect());
+        let inner = inner.map(|name| short(name).to_string()).collect();
+        edges.insert(short(package["name"].as_str().unwrap_or("")).to_string(), inner);
     }
     Ok(edges)
+}
+
+/// A crate's name in the sources: in the registry it stands behind the name of the library.
+fn short(name: &str) -> &str {
+    name.strip_prefix("openweir-").unwrap_or(name)
 }
 
 /// The members of the workspace, from `cargo metadata`.

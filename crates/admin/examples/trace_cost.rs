@@ -1,4 +1,4 @@
-//! The cost of full tracing: `cargo run --release -p admin --example trace_cost [ROUNDS]`.
+//! The cost of full tracing: `cargo run --release -p openweir-admin --example trace_cost [ROUNDS]`.
 //!
 //! The same study runs in turn without a listener and with all six instruments of `weir trace`
 //! started. The device is modelled, so the time is that of the engine alone: with a real device or

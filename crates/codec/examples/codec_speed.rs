@@ -1,5 +1,5 @@
 //! Measures every checksum kernel and compressor on one core:
-//! `cargo run --release -p codec --example codec_speed [FILE]`.
+//! `cargo run --release -p openweir-codec --example codec_speed [FILE]`.
 //!
 //! Each figure is the best of several short runs over blocks of 128 KiB, in GB/s of uncompressed
 //! data. The first table sets checksums of data that is in memory, not in a cache, beside the

@@ -1,4 +1,4 @@
-//! Measures RAID-Z parity on one core: `cargo run --release -p codec --example raidz_speed
+//! Measures RAID-Z parity on one core: `cargo run --release -p openweir-codec --example raidz_speed
 //! [DATA_COLUMNS] [BLOCK_SIZE]`.
 //!
 //! Figures are the best of several short runs, in MB/s (10^6 bytes) of data, that is the size of

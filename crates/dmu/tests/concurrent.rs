@@ -267,7 +267,7 @@ fn the_dirty_limit_holds() {
 }
 
 /// The cost of a change, in real time:
-/// `cargo test --release -p dmu --test concurrent cost -- --ignored --nocapture`.
+/// `cargo test --release -p openweir-dmu --test concurrent cost -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn cost_of_overwrites() {

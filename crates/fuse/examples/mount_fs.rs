@@ -1,5 +1,5 @@
 //! Mounts the root file system of a pool in a file until it is unmounted:
-//! `cargo run -p fuse --example mount_fs -- create|import FILE DIR [MIB]`.
+//! `cargo run -p openweir-fuse --example mount_fs -- create|import FILE DIR [MIB]`.
 
 use std::path::Path;
 

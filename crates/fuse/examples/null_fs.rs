@@ -1,6 +1,6 @@
-//! A file system that does nothing, to measure the cost of FUSE itself:
-//! `cargo run --release -p fuse --example null_fs -- DIR` mounts it and measures with one client
-//! thread, `... -- DIR serve` serves until it is unmounted.
+//! A file system that does nothing, to measure the cost of FUSE itself: `cargo run --release -p
+//! openweir-fuse --example null_fs -- DIR` mounts it and measures with one client thread,
+//! `... -- DIR serve` serves until it is unmounted.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;

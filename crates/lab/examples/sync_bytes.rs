@@ -1,5 +1,5 @@
 //! Prints what a device writes for each byte of synchronous writes ([`lab::sync_bytes`]):
-//! `cargo run --release -p lab --example sync_bytes`.
+//! `cargo run --release -p openweir-lab --example sync_bytes`.
 
 use lab::sync_bytes::Cell;
 

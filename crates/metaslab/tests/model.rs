@@ -342,7 +342,7 @@ fn run<T>(seed: u64, f: impl AsyncFnOnce(Rt) -> T) -> T {
 #[test]
 fn random_life_agrees_with_the_model() {
     let (mut condensed, mut loads) = (0, 0);
-    // More of it: WEIR_SEEDS=100 cargo test -p metaslab.
+    // More of it: WEIR_SEEDS=100 cargo test -p openweir-metaslab.
     let seeds = std::env::var("WEIR_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(6u64);
     for seed in 0..seeds {
         run(seed, async |rt: Rt| {

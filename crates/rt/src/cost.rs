@@ -6,9 +6,9 @@
 //! engine's own paths come from `op_cost`, which runs them on devices of `sim` and prints each in
 //! the form used here:
 //!
-//! * checksums, compression: `cargo run --release -p codec --example codec_speed`;
-//! * parity: `cargo run --release -p codec --example raidz_speed -- 8 131072`;
-//! * the engine: `cargo run --release -p zpl --example op_cost`.
+//! * checksums, compression: `cargo run --release -p openweir-codec --example codec_speed`;
+//! * parity: `cargo run --release -p openweir-codec --example raidz_speed -- 8 131072`;
+//! * the engine: `cargo run --release -p openweir-zpl --example op_cost`.
 
 use base::Nanos;
 

@@ -30,8 +30,8 @@ use std::cell::Cell;
 use base::Nanos;
 
 /// The cost of a turn after which its task yields. Ten times the cost of an iteration of `host`'s
-/// loop with its poll of the devices (`cargo run --release -p host --example loop_speed`), so that
-/// yielding takes a small share; half of [`BOUND`].
+/// loop with its poll of the devices (`cargo run --release -p openweir-host --example loop_speed`),
+/// so that yielding takes a small share; half of [`BOUND`].
 pub const BUDGET: Nanos = Nanos::from_us(100);
 
 /// The cost that no turn may exceed: the longest wait of a new request for its own turn to begin.
@@ -39,7 +39,7 @@ pub const BUDGET: Nanos = Nanos::from_us(100);
 pub const BOUND: Nanos = Nanos::from_us(200);
 
 /// Work of at least this cost goes to the CPU pool: a hand-over to another core and back takes
-/// about as long (`cargo run --release -p host --example loop_speed`).
+/// about as long (`cargo run --release -p openweir-host --example loop_speed`).
 pub const POOL_MIN: Nanos = Nanos::from_us(50);
 
 /// After this much charged work the turn reads the clock again, which takes some 30 ns.

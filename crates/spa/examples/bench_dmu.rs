@@ -1,5 +1,5 @@
-//! Speed of the engine below the file layer, beside the raw device: `cargo run --release -p spa
-//! --example bench_dmu -- FILE [key=value ...]`.
+//! Speed of the engine below the file layer, beside the raw device: `cargo run --release -p
+//! openweir-spa --example bench_dmu -- FILE [key=value ...]`.
 //!
 //! `FILE` becomes a pool. It and `raw=FILE2`, on which `fio` does the same jobs in turn with the
 //! engine, must have been written before (never-written blocks are slower). Keys: `mib` of a file

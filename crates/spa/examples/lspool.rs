@@ -1,4 +1,5 @@
-//! Imports a pool read-only and lists its datasets: `cargo run -p spa --example lspool -- FILE...`.
+//! Imports a pool read-only and lists its datasets: `cargo run -p openweir-spa --example lspool --
+//! FILE...`.
 
 use host::{Engine, EngineConfig, HostDev, OpenOpts};
 use spa::{EngineOpts, ImportOpts, Pool, scan};

@@ -1,5 +1,5 @@
-//! Creates an empty pool on files and exports it: `cargo run -p spa --example mkpool -- POOL
-//! FILE...`.
+//! Creates an empty pool on files and exports it: `cargo run -p openweir-spa --example mkpool --
+//! POOL FILE...`.
 
 use dsl::Init;
 use host::{Engine, EngineConfig, HostDev, OpenOpts};

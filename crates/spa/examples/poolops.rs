@@ -1,5 +1,5 @@
-//! Datasets made, changed, renamed and destroyed over several imports: `cargo run -p spa --example
-//! poolops -- POOL FILE...`.
+//! Datasets made, changed, renamed and destroyed over several imports: `cargo run -p openweir-spa
+//! --example poolops -- POOL FILE...`.
 
 use dsl::Init;
 use dsl::props::PropValue;

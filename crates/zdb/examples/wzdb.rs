@@ -1,4 +1,4 @@
-//! The command `weir zdb` by itself: `cargo run -p zdb --example wzdb -- ARGS`.
+//! The command `weir zdb` by itself: `cargo run -p openweir-zdb --example wzdb -- ARGS`.
 
 use std::io::Write;
 

@@ -1,7 +1,7 @@
 //! CPU time of block I/O: blocks written to and read from a device that takes no time, on one
 //! thread.
 //!
-//! `cargo run --release -p zio --example speed`
+//! `cargo run --release -p openweir-zio --example speed`
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/common/mod.rs"]

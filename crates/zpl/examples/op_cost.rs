@@ -1,5 +1,5 @@
-//! CPU cost of the engine's own paths on one core, for `rt::cost`: `cargo run --release -p zpl
-//! --example op_cost`.
+//! CPU cost of the engine's own paths on one core, for `rt::cost`: `cargo run --release -p
+//! openweir-zpl --example op_cost`.
 //!
 //! The engine runs on a simulated disk, so nothing waits and the process does nothing else; each
 //! figure is the best of several rounds, in nanoseconds of CPU time (`/proc/thread-self/schedstat`)

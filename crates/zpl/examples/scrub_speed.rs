@@ -1,5 +1,5 @@
-//! Speed of a scrub beside the raw sequential read of the same devices: `cargo run --release -p zpl
-//! --example scrub_speed -- FILE... [key=value ...]`.
+//! Speed of a scrub beside the raw sequential read of the same devices: `cargo run --release -p
+//! openweir-zpl --example scrub_speed -- FILE... [key=value ...]`.
 //!
 //! The files become a pool (*nothing* of them stays; those that do not exist are made, every byte
 //! of them written: reading a hole costs no device anything) with large files in it. Then, in turn,

@@ -56,7 +56,7 @@ fn names_only() {
     workload(300, Setup::default(), mix, 3, 1500);
 }
 
-/// `WEIR_SEEDS=1000..1100 cargo test -p zpl --test model -- --ignored`
+/// `WEIR_SEEDS=1000..1100 cargo test -p openweir-zpl --test model -- --ignored`
 #[test]
 #[ignore = "long: takes seeds from WEIR_SEEDS"]
 fn many_seeds() {
