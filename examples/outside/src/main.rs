@@ -1,4 +1,5 @@
-//! Five small programs on top of `openweir`, from outside of its workspace: the examples of the crate, as they stand, with nothing but the crate below them.
+//! Five small programs on top of `openweir`, from outside of its workspace: the examples of the
+//! crate, as they stand, with nothing but the crate below them.
 //!
 //! `cargo run` runs them one after the other.
 
