@@ -41,7 +41,8 @@ fn short_names_are_other_names() {
         assert_eq!(find(short).unwrap().name, long);
     }
     for p in PROPS {
-        assert_eq!(find(p.name).unwrap().name, p.name, "a short name hides it");
+        let known = (p.kind != PropKind::Shown).then_some(p.name);
+        assert_eq!(find(p.name).map(|p| p.name), known, "{}: a short name hides it", p.name);
     }
     assert!(find("nonsense").is_none());
 }
