@@ -10,16 +10,22 @@ use std::process::{Child, Command, Stdio};
 use common::can_mount;
 use common::machine::{Machine, within_patience};
 
-/// Any user without rights.
-const USER: u32 = 65534;
+/// Users without rights that every Debian has: fusermount3 wants names.
+const NOBODY: u32 = 65534;
+const GAMES: u32 = 5;
+const LP: u32 = 7;
+const MAIL: u32 = 8;
+const NEWS: u32 = 9;
 const OTHER: u32 = 65533;
 
-struct World(Machine);
+/// A machine, and its user without rights. Each test has a user of its own: a daemon looks whether
+/// mounts of its user and pool are dead, and while it looks they are busy.
+struct World(Machine, u32);
 
 impl World {
     /// A pool with `tank`, `tank/a` and `tank/a/b` mounted within each other; None, with a message,
     /// if that is not possible.
-    fn new(tag: &str) -> Option<World> {
+    fn new(tag: &str, user: u32) -> Option<World> {
         if !can_mount(tag) {
             return None;
         }
@@ -27,7 +33,7 @@ impl World {
             eprintln!("NOT RUN: {tag}: needs fusermount3");
             return None;
         }
-        let w = World(Machine::new(tag, USER, OTHER)?);
+        let w = World(Machine::new(tag, user, OTHER)?, user);
         w.ok(&format!("zpool create --size 256M -O mountpoint={} tank a.img", w.at("").display()));
         w.ok("zfs create tank/a");
         w.ok("zfs create tank/a/b");
@@ -36,21 +42,21 @@ impl World {
     }
 
     fn at(&self, path: &str) -> PathBuf {
-        self.0.home(USER).join("m").join(path)
+        self.0.home(self.1).join("m").join(path)
     }
     fn ok(&self, line: &str) -> String {
-        self.0.ok(USER, USER, line)
+        self.0.ok(self.1, self.1, line)
     }
     #[track_caller]
     fn fails(&self, line: &str, what: &str) {
-        let s = self.0.say(USER, USER, line);
+        let s = self.0.say(self.1, self.1, line);
         assert!(s.code == 1 && s.err.contains(what), "weir {line}: {}, {}{}", s.code, s.out, s.err);
         assert_eq!(s.err.trim_end().lines().count(), 1, "one sentence: {}", s.err);
     }
     /// The output of a script of the user, which must succeed.
     #[track_caller]
     fn sh(&self, script: &str) -> String {
-        let mut c = self.0.command(USER, USER, "sh".as_ref());
+        let mut c = self.0.command(self.1, self.1, "sh".as_ref());
         c.args(["-ec", script]);
         let s = within_patience(c, script);
         assert_eq!(s.code, 0, "{script}: {}{}", s.out, s.err);
@@ -58,7 +64,7 @@ impl World {
     }
     /// A process of the user that has done `first` and waits.
     fn waiting(&self, first: &str) -> Waiting {
-        let mut c = self.0.command(USER, USER, "sh".as_ref());
+        let mut c = self.0.command(self.1, self.1, "sh".as_ref());
         c.args(["-ec", &format!("{first}; echo there; exec sleep 600")]);
         let mut child = c.stdout(Stdio::piped()).spawn().unwrap();
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 6]).unwrap();
@@ -77,7 +83,7 @@ impl World {
         assert_eq!(self.sh("cat m/f m/a/f m/a/b/f"), "one\ntwo\nthree\n");
     }
     fn kill_daemon(&self) {
-        let pid = self.0.pid(USER);
+        let pid = self.0.pid(self.1);
         assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
         let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, |list| list.count());
         let is_zombie = || std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|s| s.contains(") Z"));
@@ -98,7 +104,7 @@ impl Drop for Waiting {
 
 #[test]
 fn they_come_and_go_with_their_pool_and_daemon() {
-    let Some(w) = World::new("nested-life") else { return };
+    let Some(w) = World::new("nested-life", NOBODY) else { return };
     w.check_all();
     w.ok("zpool export tank");
     assert_eq!(w.sh("ls -A m 2>/dev/null | wc -l"), "0\n");
@@ -122,7 +128,7 @@ fn they_come_and_go_with_their_pool_and_daemon() {
 
 #[test]
 fn what_is_in_use_stays() {
-    let Some(w) = World::new("nested-use") else { return };
+    let Some(w) = World::new("nested-use", LP) else { return };
     for first in ["cd m/a/b", "exec 3<m/a/b/f", "exec 3<>m/a/b/new", "exec 3<m/a/b"] {
         let process = w.waiting(first);
         for line in ["zfs unmount tank/a/b", "zpool export tank"] {
@@ -152,7 +158,7 @@ fn what_is_in_use_stays() {
 
 #[test]
 fn commands_that_change_file_systems_find_them() {
-    let Some(w) = World::new("nested-change") else { return };
+    let Some(w) = World::new("nested-change", MAIL) else { return };
     w.ok("zfs snapshot -r tank@s");
     assert_eq!(w.sh("cat m/a/b/.zfs/snapshot/s/f"), "three\n");
     w.sh("echo changed > m/a/b/f");
@@ -184,7 +190,7 @@ fn commands_that_change_file_systems_find_them() {
 
 #[test]
 fn each_is_as_writable_as_its_properties_say() {
-    let Some(w) = World::new("nested-flags") else { return };
+    let Some(w) = World::new("nested-flags", NEWS) else { return };
     w.ok("zfs set readonly=on tank/a");
     w.ok("zfs set readonly=off tank/a/b");
     for line in ["", "zpool export tank", "zpool import -d . tank"] {
@@ -209,7 +215,7 @@ fn each_is_as_writable_as_its_properties_say() {
     w.ok("zfs unmount -a");
     w.ok("zfs set exec=off tank");
     w.ok("zfs set exec=on tank/a");
-    let outcome = w.0.say(USER, USER, "zfs mount -a");
+    let outcome = w.0.say(w.1, w.1, "zfs mount -a");
     assert!(
         outcome.code == 0 && outcome.err.contains("warning: programs of 'tank/a' cannot be executed"),
         "{}",
@@ -220,9 +226,9 @@ fn each_is_as_writable_as_its_properties_say() {
 
 #[test]
 fn an_encrypted_one_goes_with_its_key() {
-    let Some(w) = World::new("nested-key") else { return };
+    let Some(w) = World::new("nested-key", GAMES) else { return };
     w.sh("printf 'a long pass phrase\\n' > key");
-    let key = w.0.home(USER).join("key");
+    let key = w.0.home(w.1).join("key");
     w.ok(&format!(
         "zfs create -o encryption=on -o keyformat=passphrase -o keylocation=file://{} tank/a/b/e",
         key.display()
