@@ -432,16 +432,20 @@ impl Zio {
         }
     }
 
-    /// Whether a copy of the block has the right checksum; nothing is decrypted or decompressed. An
-    /// error if no copy could be read.
+    /// Whether a copy of the block has the right checksum; nothing is decrypted, and nothing
+    /// decompressed but blocks without a checksum. An error if no copy could be read.
     pub async fn verify(&self, bp: &Blkptr, prio: Prio) -> Result<bool> {
         validate(bp)?;
         if bp.is_hole() || bp.is_embedded() {
             return Ok(true);
         }
         let mut stored = *bp;
-        stored.set_compress(CompressAlgo::Off as u8);
-        stored.set_lsize(bp.psize());
+        // Without a checksum only decompression shows whether the block was written.
+        let unsure = matches!(bp.checksum_algo(), Some(ChecksumAlgo::Off | ChecksumAlgo::NoParity));
+        if !unsure || bp.is_encrypted_data() {
+            stored.set_compress(CompressAlgo::Off as u8);
+            stored.set_lsize(bp.psize());
+        }
         match self.read_any(&stored, None, prio).await {
             Ok(_) => Ok(true),
             Err(e) if matches!(e.kind(), ErrorKind::Checksum | ErrorKind::Corrupt) => Ok(false),

@@ -10,6 +10,14 @@ fn every_cut_leaves_one_state() {
     }
 }
 
+/// A log names a block without a checksum (`checksum=off`) that was not written before the cut:
+/// that it does not decompress ends the log, and the file system can be mounted.
+#[test]
+fn a_block_without_checksum_that_was_not_written_ends_the_log() {
+    let (tally, faults) = cut_seed(926_500_035, 20, 0, 7, false);
+    assert!(tally.is_good() && tally.cuts > 10, "{tally:?}\n{}", faults.join("\n"));
+}
+
 #[test]
 fn zdb_finds_nothing_after_a_cut() {
     if !ztest::judge::has_zdb() {
