@@ -5,6 +5,7 @@
 //! only, which stay the same while the pool is imported: state that changes belongs to an object.
 
 use std::cell::OnceCell;
+use std::ops::Deref;
 use std::rc::Rc;
 
 use arc::Arc;
@@ -107,17 +108,10 @@ pub(crate) struct Mos {
     pub features: Rc<Features>,
 }
 
-/// The layers of a pool.
+/// The layers of a pool, with the MOS.
 pub(crate) struct Stack {
-    pub rt: Rt,
+    layers: Layers,
     pub guid: Guid,
-    pub tree: Rc<VdevTree>,
-    pub alloc: Rc<Allocator>,
-    pub store: Rc<MapStore>,
-    pub arc: Arc,
-    pub txg: TxgPool,
-    pub ctx: DmuCtx,
-    pub core: Rc<Core>,
     pub mos: Objset,
     pub directory: Dnode,
     pub features: Rc<Features>,
@@ -126,13 +120,20 @@ pub(crate) struct Stack {
     dsl: OnceCell<Rc<DslPool>>,
 }
 
+/// The layers below the MOS are the stack's own.
+impl Deref for Stack {
+    type Target = Layers;
+
+    fn deref(&self) -> &Layers {
+        &self.layers
+    }
+}
+
 impl Stack {
     /// The MOS on the layers below it. [`Stack::set_dsl`] completes them.
     pub(crate) fn new(layers: Layers, guid: Guid, mos: Mos, readonly: bool) -> Rc<Stack> {
-        let Layers { rt, tree, alloc, store, arc, txg, ctx, core, scan: _ } = layers;
         let Mos { mos, directory, features } = mos;
-        let dsl = OnceCell::new();
-        Rc::new(Stack { rt, guid, tree, alloc, store, arc, txg, ctx, core, mos, directory, features, readonly, dsl })
+        Rc::new(Stack { layers, guid, mos, directory, features, readonly, dsl: OnceCell::new() })
     }
 
     /// The block layer.
