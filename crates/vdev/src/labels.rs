@@ -58,6 +58,15 @@ impl LeafLabels {
         let parsed = self.configs.iter().filter_map(|(_, c)| LabelConfig::from_nvlist(c.as_ref().ok()?).ok());
         parsed.reduce(|a, b| if b.txg > a.txg { b } else { a })
     }
+    /// The parsed config of that pool with the highest txg that is not above `committed`; of equals
+    /// the first. A power cut between the labels and the uberblock of a txg leaves L0 and L2 ahead:
+    /// they tell of a tree, and perhaps of a guid of the device, that never came to be. If all are
+    /// above, the highest. `None` if no label of the pool is valid.
+    pub fn config_at(&self, pool: Guid, committed: Txg) -> Option<LabelConfig> {
+        let parsed = self.configs.iter().filter_map(|(_, c)| LabelConfig::from_nvlist(c.as_ref().ok()?).ok());
+        let rank = |c: &LabelConfig| (c.txg <= committed, c.txg);
+        parsed.filter(|c| c.pool_guid == pool).reduce(|a, b| if rank(&b) > rank(&a) { b } else { a })
+    }
     /// The txg that these labels prove to have been committed: L1 and L3 are written after the
     /// uberblock of their txg was flushed. A power cut may leave newer ones in L0 and L2, so these
     /// count only if neither L1 nor L3 is readable.

@@ -1,6 +1,7 @@
 //! Finding and importing pools (format page 01 section 4).
 //!
-//! 1. The labels of every device are read; devices with the same pool guid form a candidate.
+//! 1. The labels of every device are read; devices with the same pool guid form a candidate. Labels
+//!    ahead of the pool's newest uberblock do not count where a device has others.
 //! 2. The best intact uberblock of all devices is the state to import; the newest label that is not
 //!    newer than it has the vdev tree for step 3.
 //! 3. The MOS is opened through that tree; the configuration in the MOS is the trusted one. The
@@ -49,7 +50,7 @@ pub struct FoundDevice {
     pub opened: String,
     /// Its labels and uberblocks.
     pub labels: LeafLabels,
-    /// The best of its labels.
+    /// Its newest label that is not ahead of the pool's uberblocks.
     pub config: LabelConfig,
 }
 
@@ -122,6 +123,11 @@ pub async fn is_candidate(dev: &Rc<dyn BlockDev>) -> bool {
     read_labels(&**dev).await.is_ok_and(|l| l.any()) || !partitions(dev).await.is_empty()
 }
 
+/// Whether a label is that of a device in a pool; those of spares and caches are not.
+fn is_usable(label: &LabelConfig) -> bool {
+    label.txg.0 != 0 && matches!(label.state, PoolState::Active | PoolState::Exported | PoolState::Destroyed)
+}
+
 /// Groups devices into candidates, in order of name and guid. Devices without labels are skipped.
 pub async fn scan(devices: Vec<Rc<dyn BlockDev>>) -> Vec<PoolCandidate> {
     let mut pools: BTreeMap<Guid, Vec<FoundDevice>> = BTreeMap::new();
@@ -137,14 +143,20 @@ pub async fn scan(devices: Vec<Rc<dyn BlockDev>>) -> Vec<PoolCandidate> {
             }
             continue;
         };
-        if config.txg.0 == 0 || !matches!(config.state, PoolState::Active | PoolState::Exported | PoolState::Destroyed)
-        {
+        if !is_usable(&config) {
             continue;
         }
         pools.entry(config.pool_guid).or_default().push(FoundDevice { dev, opened, labels, config });
     }
     let mut out = Vec::new();
-    for (guid, devices) in pools {
+    for (guid, mut devices) in pools {
+        let uberblocks = devices.iter().flat_map(|d| &d.labels.uberblocks);
+        let committed = uberblocks.map(|u| u.ub.txg).max().unwrap_or_default();
+        for device in &mut devices {
+            if let Some(config) = device.labels.config_at(guid, committed).filter(is_usable) {
+                device.config = config;
+            }
+        }
         let Some(newest) = devices.iter().map(|d| &d.config).max_by_key(|c| c.txg).cloned() else { continue };
         out.push(PoolCandidate {
             name: newest.name.clone(),
