@@ -46,7 +46,7 @@ enum Runner {
     Fuzz,
     /// A script of `docs/`, run in an empty folder with `WEIR` set.
     Script(&'static str),
-    /// The tests of a package that are too long for `cargo test`: package, name of the test.
+    /// The tests of a package that are too long for `cargo test`: package, name of their file.
     Ignored(&'static str, &'static str),
 }
 
@@ -187,10 +187,10 @@ impl Programs {
             it.weir = Some(build(&["--package", "openweir-cli", "--bin", "weir"], "weir")?);
         }
         for p in chosen {
-            if let Runner::Ignored(package, test) = p.runner {
-                let built = ignored(package, test).arg("--no-run").status();
+            if let Runner::Ignored(package, _) = p.runner {
+                let built = ignored(package).arg("--no-run").status();
                 if !built.map_err(|e| format!("cargo: {e}"))?.success() {
-                    return Err(format!("the tests {test} of {package} do not build"));
+                    return Err(format!("the tests of {package} do not build"));
                 }
             }
         }
@@ -240,8 +240,8 @@ impl Programs {
                 cmd
             }
             Runner::Ignored(package, test) => {
-                let mut cmd = ignored(package, test);
-                cmd.args(["--", "--ignored", "--nocapture", "--test-threads", &jobs]);
+                let mut cmd = ignored(package);
+                cmd.args(["--", "--ignored", "--nocapture", "--test-threads", &jobs, &format!("{test}::")]);
                 cmd
             }
         };
@@ -250,11 +250,11 @@ impl Programs {
     }
 }
 
-/// `cargo test` for one file of tests of the package of a crate.
-fn ignored(of: &str, test: &str) -> Command {
+/// `cargo test` for the tests of the package of a crate.
+fn ignored(of: &str) -> Command {
     let mut cmd = Command::new(env!("CARGO"));
     let package = &format!("openweir-{of}");
-    cmd.args(["test", "--release", "--package", package, "--test", test]).current_dir(crate::root());
+    cmd.args(["test", "--release", "--package", package, "--test", "all"]).current_dir(crate::root());
     cmd
 }
 
@@ -374,7 +374,7 @@ mod tests {
                 let name = rest.split(|c: char| !c.is_alphanumeric() && c != '-').next().unwrap_or_default();
                 let runner = PROFILES.iter().find(|p| p.name == name).map(|p| p.runner);
                 let Some(Runner::Ignored(package, test)) = runner else { panic!("{}: {name}", path.display()) };
-                assert!(path.ends_with(format!("{package}/tests/{test}.rs")), "{}", path.display());
+                assert!(path.ends_with(format!("{package}/tests/all/{test}.rs")), "{}", path.display());
                 named += 1;
             }
         });

@@ -27,7 +27,8 @@ const LONG: &[(&str, &str)] = &[
     ("cli", "commands"),
     ("cli", "truncated"),
     ("cli", "access_all"),
-    ("openweir", "examples"),
+    ("fuse", "all"),
+    ("openweir", "all"),
 ];
 
 /// One test binary.

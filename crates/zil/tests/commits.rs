@@ -1,7 +1,7 @@
 //! Commits of the log of an object set, without the file system above it.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../spa/tests/common/mod.rs"]
+#[path = "../../spa/tests/all/common/mod.rs"]
 mod common;
 
 use std::cell::Cell;

@@ -36,8 +36,8 @@ fn cuts_leave_a_tree() {
 }
 
 /// A device is taken out of a mirror, and the power goes at any moment of that: the pool has all
-/// devices that it had, or all but the one. (The label of the device that stays gets the guid of the
-/// mirror, a moment before the uberblock.)
+/// devices that it had, or all but the one. (The label of the device that stays gets the guid of
+/// the mirror, a moment before the uberblock.)
 #[test]
 fn a_detach_cut_anywhere_loses_no_device() {
     let mut rng = Rng::new(5);

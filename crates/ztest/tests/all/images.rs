@@ -10,7 +10,7 @@ use zdb::PoolReader;
 use zdb::device::{Device, Labeled, ReadAt};
 use zdb::objset::{Object, Objset};
 
-#[path = "../../../zvol/tests/common/archive.rs"]
+#[path = "../../../zvol/tests/all/common/archive.rs"]
 #[allow(clippy::unwrap_used, dead_code)]
 mod archive;
 

@@ -1,0 +1,8 @@
+//! Datasets, snapshots and properties.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../../spa/tests/all/common/mod.rs"]
+mod common;
+mod deadlist;
+mod props;
+mod snapshots;

@@ -1,0 +1,11 @@
+//! File systems mounted through the kernel.
+#![allow(clippy::unwrap_used)]
+
+mod acls;
+mod common;
+mod direct;
+mod linux;
+mod mounted;
+mod nested;
+mod privileges;
+mod snapdir;

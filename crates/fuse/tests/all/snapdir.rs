@@ -1,0 +1,96 @@
+//! `.zfs/snapshot` of a real mount. Skipped with a message where there is no FUSE.
+
+use std::fs;
+use std::future::Future;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::pin::Pin;
+use std::rc::Rc;
+
+use crate::common::{Setup, can_mount, mounted};
+use base::Result;
+use fuse::{MountOpts, SnapSource};
+use host::{Engine, EngineConfig, TempDir};
+use zpl::Zfs;
+
+struct Snaps(Rc<spa::Pool>);
+
+impl SnapSource for Snaps {
+    fn is_visible(&self) -> bool {
+        true
+    }
+    fn list(&self) -> Pin<Box<dyn Future<Output = Result<Vec<(String, u64)>>> + '_>> {
+        Box::pin(async {
+            let head = self.0.dsl().find("tank")?;
+            let all = self.0.dsl().snapshots(&head).await?;
+            Ok(all.into_iter().map(|s| (s.snapname(), s.object.0)).collect())
+        })
+    }
+    fn find<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = Result<Option<u64>>> + 'a>> {
+        Box::pin(async move {
+            match self.0.dsl().find_snapshot(&format!("tank@{name}")).await {
+                Ok(snap) => Ok(Some(snap.object.0)),
+                Err(e) if e.kind() == base::ErrorKind::NotFound => Ok(None),
+                Err(e) => Err(e),
+            }
+        })
+    }
+    fn open<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = Result<Rc<Zfs>>> + 'a>> {
+        Box::pin(async move {
+            let snap = self.0.dsl().find_snapshot(&format!("tank@{name}")).await?;
+            Zfs::open_uncounted(&snap, zpl::MountOpts { readonly: true, ..zpl::MountOpts::default() }).await
+        })
+    }
+}
+
+#[test]
+fn names_of_snapshots_are_never_stale_and_the_folders_have_times() {
+    if !can_mount() {
+        return;
+    }
+    let (dir, beside) = (TempDir::new("fuse").unwrap(), TempDir::new("fuse").unwrap());
+    let engine = Engine::new(EngineConfig::default()).unwrap();
+    let rt = engine.rt();
+    engine.block_on(async {
+        let before = rt.wall_clock().secs;
+        // The second mount of the same file system has the folder.
+        let (pool, zfs, first) = mounted(&rt, beside.path(), Setup::default()).await;
+        let opts = MountOpts::default();
+        let m = fuse::mount(&rt, zfs.clone(), dir.path(), opts, Some(Rc::new(Snaps(pool.clone())))).await.unwrap();
+        let root = fs::canonicalize(dir.path()).unwrap();
+        let file = root.join("file");
+        host::blocking(move || fs::write(file, "x").unwrap()).await.unwrap();
+        pool.dsl().snapshot(vec!["tank@a".into()], false, Vec::new()).await.unwrap();
+        let ctl = root.join(".zfs/snapshot");
+        // Directory entries name the inodes that stat shows, in a snapshot too.
+        for folder in [root.clone(), ctl.join("a")] {
+            let inodes = host::blocking(move || {
+                let entries = fs::read_dir(folder).unwrap().map(|e| e.unwrap());
+                entries.map(|e| (e.file_name(), e.ino(), e.metadata().unwrap().ino())).collect::<Vec<_>>()
+            });
+            let inodes = inodes.await.unwrap();
+            assert!(inodes.iter().any(|(name, ..)| name == "file"));
+            assert!(inodes.iter().all(|(_, listed, own)| listed == own), "{inodes:?}");
+        }
+        let is_there = async |name: &str| {
+            let path = ctl.join(name);
+            host::blocking(move || fs::metadata(path).is_ok()).await.unwrap()
+        };
+        assert!(is_there("a").await && !is_there("b").await);
+        pool.dsl().rename_snapshot("tank@a", "tank@b", false).await.unwrap();
+        assert!(!is_there("a").await && is_there("b").await);
+        pool.dsl().destroy_snapshots(vec!["tank@b".into()], false).await.unwrap();
+        assert!(!is_there("b").await);
+        for folder in [".zfs", ".zfs/snapshot"] {
+            let path = root.join(folder);
+            let m = host::blocking(move || fs::metadata(path).unwrap()).await.unwrap();
+            for t in [m.atime(), m.mtime(), m.ctime()] {
+                assert!((before..=rt.wall_clock().secs).contains(&t), "{folder}: {t}");
+            }
+        }
+        for m in [m, first] {
+            m.unmount(false, false).await.unwrap();
+        }
+        zfs.unmount().await.unwrap();
+        pool.export().await.unwrap();
+    });
+}

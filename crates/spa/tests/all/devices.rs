@@ -1,0 +1,118 @@
+//! The devices of a pool: names, states, dirty time logs and changes, against what a fresh import
+//! sees.
+
+use crate::common::{POOL, World};
+use base::{ErrorKind, Txg};
+use spa::{Bias, Group, GroupKind, ImportOpts, Layout, Pool};
+use vdev::{Health, TxgSet};
+
+fn mirror(world: &World, disks: std::ops::Range<usize>) -> Layout {
+    let devices = disks.map(|n| world.dev(n)).collect();
+    Layout { groups: vec![Group { kind: GroupKind::Mirror, bias: Bias::Normal, devices }], ..Layout::default() }
+}
+
+/// Health and missing txgs of every leaf.
+fn leaves(pool: &Pool) -> Vec<(Health, TxgSet)> {
+    let tops = pool.tree().tops.borrow();
+    tops.iter().flat_map(|t| t.kind().conditions()).map(|(_, c)| (c.health(), c.missing())).collect()
+}
+
+/// One txg with a change.
+async fn write(pool: &Pool, n: u64) -> Txg {
+    let name = format!("{POOL}@s{n}");
+    pool.dsl().snapshot(vec![name], false, Vec::new()).await.unwrap();
+    pool.uberblock().txg
+}
+
+#[test]
+fn what_an_absent_device_misses_is_on_disk() {
+    let world = World::new(1, 2);
+    world.sim.block_on(async {
+        let pool = world.create_as(mirror(&world, 0..2)).await.unwrap();
+        let first = write(&pool, 0).await;
+        assert!(leaves(&pool).iter().all(|(h, m)| *h == Health::Online && m.is_empty()));
+        pool.devices().offline("disk1.img", false).unwrap();
+        let mut written = Vec::new();
+        for n in 1..4 {
+            written.push(write(&pool, n).await);
+        }
+        let (health, missing) = leaves(&pool).remove(1);
+        assert_eq!(health, Health::Offline);
+        assert!(written.iter().all(|t| missing.contains(*t)), "{written:?} {missing:?}");
+        assert!(!missing.contains(first), "{missing:?}");
+        assert!(leaves(&pool)[0].1.is_empty());
+        pool.export().await.unwrap();
+        drop(pool);
+        // The last device that holds the data cannot be taken away, in this import or the next.
+        let pool = world.import(ImportOpts::default()).await.unwrap();
+        let (health, again) = leaves(&pool).remove(1);
+        assert_eq!(health, Health::Offline);
+        assert!(written.iter().all(|t| again.contains(*t)), "{again:?}");
+        assert!(pool.devices().offline("disk0.img", true).is_err());
+        pool.devices().online("disk1.img").unwrap();
+        pool.sync().await.unwrap();
+        pool.scan().wait().await.unwrap();
+        pool.sync().await.unwrap();
+        assert!(leaves(&pool).iter().all(|(h, m)| *h == Health::Online && m.is_empty()), "{:?}", leaves(&pool));
+        pool.export().await.unwrap();
+        drop(pool);
+        let pool = world.import(ImportOpts::default()).await.unwrap();
+        assert!(leaves(&pool).iter().all(|(h, m)| *h == Health::Online && m.is_empty()));
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_command_names_a_device_in_several_ways() {
+    let world = World::new(2, 3);
+    world.sim.block_on(async {
+        let mut layout = mirror(&world, 0..2);
+        layout.spares = vec![world.dev(2)];
+        let pool = world.create_as(layout).await.unwrap();
+        let guid = pool.tree().leaves()[1].guid().0.to_string();
+        for name in ["disk1.img", &guid] {
+            pool.devices().offline(name, true).unwrap();
+            assert_eq!(leaves(&pool)[1].0, Health::Offline, "{name}");
+            pool.devices().online(name).unwrap();
+            assert_eq!(leaves(&pool)[1].0, Health::Online, "{name}");
+        }
+        for name in ["disk9.img", "", "1", "disk1"] {
+            assert_eq!(pool.devices().offline(name, true).unwrap_err().kind(), ErrorKind::NotFound, "'{name}'");
+        }
+        assert!(pool.devices().has_spare("disk2.img") && !pool.devices().has_spare("disk1.img"));
+        pool.devices().remove("disk2.img").await.unwrap();
+        assert!(!pool.devices().has_spare("disk2.img"));
+        pool.export().await.unwrap();
+        drop(pool);
+        let how = ImportOpts::default();
+        let rt = world.sim.rt();
+        let pool = Pool::import(rt, world.find(&[0, 1]).await, how, crate::common::opts()).await.unwrap();
+        assert!(pool.devices().aux().spares.is_empty(), "the list on disk is empty, too");
+        pool.export().await.unwrap();
+    });
+}
+
+/// A change of the devices is in the configuration of the MOS, in the labels and in the tree.
+#[test]
+fn a_change_is_everywhere() {
+    let world = World::new(3, 3);
+    world.sim.block_on(async {
+        let pool = world.create_as(mirror(&world, 0..2)).await.unwrap();
+        let single = Group { kind: GroupKind::Single, bias: Bias::Normal, devices: vec![world.dev(2)] };
+        pool.devices().add(Layout { groups: vec![single], ..Layout::default() }, None).await.unwrap();
+        let before = pool.mos_config();
+        assert_eq!((before.vdev_children, before.vdev_tree.children.len()), (Some(2), 2));
+        pool.devices().detach("disk1.img").await.unwrap();
+        assert!(pool.devices().detach("disk0.img").await.is_err(), "nothing else has its data");
+        let config = pool.mos_config();
+        assert_eq!(config.vdev_tree.children[0].children.len(), 0, "a mirror of one is that device");
+        pool.export().await.unwrap();
+        drop(pool);
+        let found = world.find(&[0, 2]).await;
+        assert_eq!((found.top_level_count(), found.missing_tops()), (2, vec![]));
+        assert!(spa::scan(vec![world.disks[1].dev()]).await.is_empty(), "its label is of no pool");
+        let pool = Pool::import(world.sim.rt(), found, ImportOpts::default(), crate::common::opts()).await.unwrap();
+        assert_eq!(pool.mos_config().vdev_tree.children, config.vdev_tree.children);
+        pool.export().await.unwrap();
+    });
+}

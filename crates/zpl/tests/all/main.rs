@@ -1,0 +1,10 @@
+//! What POSIX and OpenZFS promise of files, on pools in the simulator.
+#![allow(clippy::unwrap_used)]
+
+mod acl;
+mod common;
+mod golden;
+mod linux;
+mod model;
+mod posix;
+mod tmpfile_crash;
