@@ -1,4 +1,4 @@
-//! The tests of the workspace: all test binaries, side by side.
+//! The tests of the workspace: test binaries side by side.
 //!
 //! `cargo test` runs one binary after the other, and a binary that waits (for a daemon, a mount, a
 //! timer) leaves the processors idle. Here as many binaries run at once as there are processors.
@@ -8,7 +8,8 @@
 //!
 //! **Invariant**: a binary runs as `cargo test` would run it: in the folder of its package, with
 //! the variables that cargo sets for the tests of a package. Each test owns its folders, sockets
-//! and pools, so that binaries do not meet.
+//! and pools, so that binaries do not meet; those of [`MOUNTING`] see each other's mounts, and run
+//! one after the other beside the rest.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -31,6 +32,10 @@ const LONG: &[(&str, &str)] = &[
     ("openweir", "all"),
 ];
 
+/// Packages whose tests mount file systems. A daemon that begins looks at the mounts of pools of
+/// its pool's name, and a mount that is looked at is busy.
+const MOUNTING: &[&str] = &["cli", "daemon", "fuse"];
+
 /// One test binary.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Binary {
@@ -47,29 +52,25 @@ pub(crate) fn run() -> Result<(), String> {
     let logs = crate::root().join("target/test-logs");
     std::fs::create_dir_all(&logs).map_err(|e| format!("{}: {e}", logs.display()))?;
     let jobs = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let queue: Mutex<VecDeque<(usize, Binary)>> = Mutex::new(binaries.into_iter().enumerate().collect());
     let failed: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..jobs {
-            scope.spawn(|| {
-                while let Some((n, binary)) = lock(&queue).pop_front() {
-                    let log = logs.join(format!("{n}-{}-{}.log", binary.package, binary.target));
-                    let start = Instant::now();
-                    let result = one(&binary, &log);
-                    // One lock for the whole print: outputs of two binaries do not mix.
-                    let mut failed = lock(&failed);
-                    let text = std::fs::read(&log).unwrap_or_default();
-                    println!("     Running {} of {}", binary.target, binary.package);
-                    print!("{}", String::from_utf8_lossy(&text));
-                    println!("   {:.1} s", start.elapsed().as_secs_f64());
-                    if let Err(why) = result {
-                        println!("     FAILED {} of {}: {why}", binary.target, binary.package);
-                        failed.push(format!("{} of {}", binary.target, binary.package));
-                    }
-                }
-            });
+    let each = |binary: Binary| {
+        // The name of the program has a hash: a library and a program may have one name.
+        let program = binary.program.file_name().unwrap_or_default().to_string_lossy();
+        let log = logs.join(format!("{}-{program}.log", binary.package));
+        let start = Instant::now();
+        let result = one(&binary, &log);
+        // One lock for the whole print: outputs of two binaries do not mix.
+        let mut failed = lock(&failed);
+        let text = std::fs::read(&log).unwrap_or_default();
+        println!("     Running {} of {}", binary.target, binary.package);
+        print!("{}", String::from_utf8_lossy(&text));
+        println!("   {:.1} s", start.elapsed().as_secs_f64());
+        if let Err(why) = result {
+            println!("     FAILED {} of {}: {why}", binary.target, binary.package);
+            failed.push(format!("{} of {}", binary.target, binary.package));
         }
-    });
+    };
+    side_by_side(jobs, groups(binaries).into_iter(), |group| group.into_iter().for_each(each));
     let mut failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     let docs = Command::new(env!("CARGO"))
         .args(["test", "--workspace", "--quiet", "--no-fail-fast", "--doc"])
@@ -80,6 +81,22 @@ pub(crate) fn run() -> Result<(), String> {
         failed.push("examples in doc comments".to_string());
     }
     if failed.is_empty() { Ok(()) } else { Err(failed.join(", ")) }
+}
+
+/// Does all of `work`, begun in its order, `jobs` of it at a time.
+fn side_by_side<T: Send>(jobs: usize, work: impl Iterator<Item = T>, each: impl Fn(T) + Sync) {
+    let queue: Mutex<VecDeque<T>> = Mutex::new(work.collect());
+    // A function, so that the lock does not last while the work is done.
+    let next = || lock(&queue).pop_front();
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while let Some(one) = next() {
+                    each(one);
+                }
+            });
+        }
+    });
 }
 
 fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -126,6 +143,13 @@ fn order(binaries: &mut [Binary]) {
     binaries.sort_by_key(rank);
 }
 
+/// What runs side by side: the binaries of [`MOUNTING`] as one, first, then each of the others.
+fn groups(binaries: Vec<Binary>) -> Vec<Vec<Binary>> {
+    let (mounting, others): (Vec<Binary>, _) =
+        binaries.into_iter().partition(|b| MOUNTING.contains(&b.package.as_str()));
+    std::iter::once(mounting).chain(others.into_iter().map(|b| vec![b])).collect()
+}
+
 /// Runs a binary; its output goes to `log`.
 fn one(binary: &Binary, log: &std::path::Path) -> Result<(), String> {
     let file = File::create(log).map_err(|e| format!("{}: {e}", log.display()))?;
@@ -170,6 +194,11 @@ mod tests {
         order(&mut all);
         let names: Vec<&str> = all.iter().map(|b| b.target.as_str()).collect();
         assert_eq!(names, ["all", "keys", "reads", "blocks"]);
+        all.push(named("fuse", "all"));
+        let groups = groups(all);
+        let names: Vec<Vec<&str>> =
+            groups.iter().map(|group| group.iter().map(|b| b.package.as_str()).collect()).collect();
+        assert_eq!(names, [vec!["cli", "fuse"], vec!["ztest"], vec!["arc"], vec!["zio"]]);
     }
 
     #[test]
@@ -179,5 +208,16 @@ mod tests {
             let there = folder.join(format!("{target}.rs")).exists() || folder.join(target).exists();
             assert!(there, "{target} of {package} is in LONG, and there is no such test");
         }
+    }
+
+    #[test]
+    fn work_is_done_side_by_side() {
+        let (meet, wait) = std::sync::mpsc::channel();
+        let wait = Mutex::new(wait);
+        // The first waits for the second.
+        side_by_side(2, 0..2, |n| match n {
+            0 => lock(&wait).recv_timeout(std::time::Duration::from_secs(60)).expect("the other runs meanwhile"),
+            _ => meet.send(()).expect("the first waits"),
+        });
     }
 }
