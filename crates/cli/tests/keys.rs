@@ -5,6 +5,7 @@ mod common;
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::process::{Command, Stdio};
 
 use host::TempDir;
@@ -17,7 +18,7 @@ struct World {
 
 /// A part of a process's memory.
 struct Mapping {
-    range: std::ops::Range<u64>,
+    range: Range<u64>,
     writable: bool,
     rss: u64,
     flags: String,
@@ -74,21 +75,54 @@ fn find(pid: u32, what: &[Vec<u8>]) -> Vec<Vec<(u64, String)>> {
     let heads: Vec<u64> = what.iter().map(|w| u64::from_ne_bytes(w[..8].try_into().unwrap())).collect();
     let mut found = vec![Vec::new(); what.len()];
     for m in mappings(pid).iter().filter(|m| m.writable && m.rss > 0) {
-        let mut bytes = vec![0; (m.range.end - m.range.start) as usize];
-        // Mappings of devices, and those unmapped meanwhile, are left out.
-        if memory.seek(SeekFrom::Start(m.range.start)).is_err() || memory.read_exact(&mut bytes).is_err() {
-            continue;
-        }
-        for (at, eight) in bytes.windows(8).enumerate() {
-            let word = u64::from_ne_bytes(eight.try_into().unwrap());
-            for n in heads.iter().enumerate().filter(|(_, h)| **h == word).map(|(n, _)| n) {
-                if bytes[at..].starts_with(&what[n]) {
-                    found[n].push((m.range.start + at as u64, m.flags.clone()));
+        for run in touched(pid, &m.range) {
+            let mut bytes = vec![0; (run.end - run.start) as usize];
+            // Mappings of devices, and those unmapped meanwhile, are left out.
+            if memory.seek(SeekFrom::Start(run.start)).is_err() || memory.read_exact(&mut bytes).is_err() {
+                continue;
+            }
+            for (at, eight) in bytes.windows(8).enumerate() {
+                let word = u64::from_ne_bytes(eight.try_into().unwrap());
+                for n in heads.iter().enumerate().filter(|(_, h)| **h == word).map(|(n, _)| n) {
+                    if bytes[at..].starts_with(&what[n]) {
+                        found[n].push((run.start + at as u64, m.flags.clone()));
+                    }
                 }
             }
         }
     }
     found
+}
+
+/// The runs of pages in a range that are in memory or swapped out. The others, most of what an
+/// allocator maps, were never written. (A word of `pagemap` for each page, present in bit 63,
+/// swapped in bit 62: Linux, admin-guide/mm/pagemap.)
+fn touched(pid: u32, range: &Range<u64>) -> Vec<Range<u64>> {
+    let page = page_size();
+    let mut words = vec![0; ((range.end - range.start) / page * 8) as usize];
+    let mut pagemap = fs::File::open(format!("/proc/{pid}/pagemap")).unwrap();
+    pagemap.seek(SeekFrom::Start(range.start / page * 8)).unwrap();
+    if pagemap.read_exact(&mut words).is_err() {
+        return Vec::new();
+    }
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for (n, word) in words.chunks_exact(8).enumerate() {
+        if u64::from_ne_bytes(word.try_into().unwrap()) >> 62 == 0 {
+            continue;
+        }
+        let at = range.start + n as u64 * page;
+        match runs.last_mut() {
+            Some(last) if last.end == at => last.end += page,
+            _ => runs.push(at..at + page),
+        }
+    }
+    runs
+}
+
+/// Bytes of a page.
+fn page_size() -> u64 {
+    let out = Command::new("getconf").arg("PAGESIZE").output().unwrap();
+    String::from_utf8(out.stdout).unwrap().trim().parse().unwrap()
 }
 
 #[test]
