@@ -58,10 +58,18 @@ fn here() -> Option<Rc<Inside>> {
 /// others.
 pub(crate) type Job = Box<dyn FnOnce(&Rc<Inside>) -> LocalBoxFuture<'static, ()> + Send>;
 
+/// Whether a caller may wait for a job. A simulation stands still while no such job is under way,
+/// so that the moment at which a thread drops a handle does not change the run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Attended {
+    Yes,
+    No,
+}
+
 /// The way to an engine's thread.
 pub(crate) trait Door: Send + Sync {
     /// Sends a job; one that cannot arrive any more is dropped.
-    fn post(&self, job: Job);
+    fn post(&self, job: Job, attended: Attended);
     /// Has the thread close its pools and end.
     fn stop(&self);
 }
@@ -95,7 +103,8 @@ pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
 /// A job's future with its answer. The answer outlives a panic of the future, so that the caller
 /// gets an error.
 struct Answer<T, Fut> {
-    fut: Pin<Box<Fut>>,
+    /// None once it has ended.
+    fut: Option<Pin<Box<Fut>>>,
     reply: Option<Reply<T>>,
     fate: Arc<Fate>,
 }
@@ -105,10 +114,13 @@ impl<T, Fut> Unpin for Answer<T, Fut> {}
 impl<T, Fut: Future<Output = Result<T>>> Future for Answer<T, Fut> {
     type Output = ();
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let polled = catch_unwind(AssertUnwindSafe(|| self.fut.as_mut().poll(cx)));
+        let Some(fut) = self.fut.as_mut() else { return Poll::Ready(()) };
+        let polled = catch_unwind(AssertUnwindSafe(|| fut.as_mut().poll(cx)));
         match polled {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(result)) => {
+                // Handles that it held may send jobs when they are dropped: before the caller goes on.
+                self.fut = None;
                 if let Some(reply) = self.reply.take() {
                     reply.send(result);
                 }
@@ -193,14 +205,15 @@ impl Engine {
     /// answer for instance. The engine ends all the same, and the pool is as after a power cut.
     pub fn stop(&self) -> Call<()> {
         let (call, reply) = Call::new(&self.0.fate);
-        self.0.door.post(Box::new(move |inside| {
+        let job: Job = Box::new(move |inside| {
             let inside = inside.clone();
             Box::pin(async move {
                 let closed = inside.close_all().await;
                 inside.end();
                 reply.send(closed);
             })
-        }));
+        });
+        self.0.door.post(job, Attended::Yes);
         call
     }
 
@@ -235,19 +248,30 @@ impl Engine {
         F: FnOnce(&Rc<Inside>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T>> + 'static,
     {
+        self.send(f, Attended::Yes)
+    }
+
+    /// As [`Engine::run`]; with [`Attended::No`] the call must be dropped.
+    pub(crate) fn send<T, F, Fut>(&self, f: F, attended: Attended) -> Call<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Rc<Inside>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T>> + 'static,
+    {
         let (call, reply) = Call::new(&self.0.fate);
         let fate = self.0.fate.clone();
-        self.0.door.post(Box::new(move |inside| {
+        let job: Job = Box::new(move |inside| {
             let made = catch_unwind(AssertUnwindSafe(|| f(inside)));
             match made {
-                Ok(fut) => Box::pin(Answer { fut: Box::pin(fut), reply: Some(reply), fate }),
+                Ok(fut) => Box::pin(Answer { fut: Some(Box::pin(fut)), reply: Some(reply), fate }),
                 Err(panic) => {
                     fate.seal(panic_text(&*panic));
                     drop(reply);
                     resume_unwind(panic)
                 }
             }
-        }));
+        });
+        self.0.door.post(job, attended);
         call
     }
 }
@@ -258,7 +282,7 @@ struct HostDoor {
 }
 
 impl Door for HostDoor {
-    fn post(&self, job: Job) {
+    fn post(&self, job: Job, _: Attended) {
         let fate = self.fate.clone();
         // Every job answers by itself; the result of the engine's own call is not needed.
         drop(self.remote.call(move |_| {

@@ -7,8 +7,10 @@ use base::ObjectId;
 use zpl::{Fallocate, Zfs};
 
 use crate::call::Call;
+use crate::engine::Attended;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fs::{FsInner, Stat, about, read_all, write_all};
+use crate::inside::FsState;
 
 /// An open file. Cheap to clone; there is no position, every operation names its offset in bytes.
 /// It keeps its file system open. Writes are visible to every reader when their call ends, and
@@ -33,12 +35,13 @@ impl std::fmt::Debug for File {
 impl Drop for FileInner {
     fn drop(&mut self) {
         let (object, epoch) = (self.object, self.epoch);
-        drop(self.fs.call(move |fs, state| async move {
+        let job = move |fs: Rc<Zfs>, state: Rc<FsState>| async move {
             if state.epoch.get() == epoch {
                 fs.release(object).await;
             }
             Ok(())
-        }));
+        };
+        drop(self.fs.send(job, Attended::No));
     }
 }
 

@@ -17,6 +17,7 @@ use zpl::{Attr, Cred, FileKind as Kind, RenameFlags, SetAttr, SetTime, SetXattr,
 
 use crate::call::Call;
 use crate::dataset::{find, owner};
+use crate::engine::Attended;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::system_time;
 use crate::file::File;
@@ -214,10 +215,11 @@ impl std::fmt::Debug for FileSystem {
 impl Drop for FsInner {
     fn drop(&mut self) {
         let id = self.id;
-        drop(self.pool.call(move |state| async move {
+        let job = move |state: Rc<PoolState>| async move {
             state.drop_fs(id).await;
             Ok(())
-        }));
+        };
+        drop(self.pool.send(job, Attended::No));
     }
 }
 
@@ -229,11 +231,22 @@ impl FsInner {
         F: FnOnce(Rc<Zfs>, Rc<FsState>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T>> + 'static,
     {
+        self.send(f, Attended::Yes)
+    }
+
+    /// As [`FsInner::call`]; with [`Attended::No`] the call must be dropped.
+    pub(crate) fn send<T, F, Fut>(&self, f: F, attended: Attended) -> Call<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<Zfs>, Rc<FsState>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T>> + 'static,
+    {
         let id = self.id;
-        self.pool.call(move |state: Rc<PoolState>| async move {
+        let job = move |state: Rc<PoolState>| async move {
             let fs = state.fs_state(id)?;
             f(fs.zfs()?, fs).await
-        })
+        };
+        self.pool.send(job, attended)
     }
 }
 

@@ -12,7 +12,7 @@ use vdev::VdevKind;
 use crate::call::Call;
 use crate::dataset::{init_of, parse_props};
 use crate::device::{Device, Layout, MadeFiles};
-use crate::engine::{DROP_WAIT, Engine, on_engine_thread};
+use crate::engine::{Attended, DROP_WAIT, Engine, on_engine_thread};
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::Events;
 use crate::inside::{Inside, PoolState};
@@ -299,15 +299,26 @@ impl PoolInner {
         F: FnOnce(Rc<PoolState>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T>> + 'static,
     {
+        self.send(f, Attended::Yes)
+    }
+
+    /// As [`PoolInner::call`]; with [`Attended::No`] the call must be dropped.
+    pub(crate) fn send<T, F, Fut>(&self, f: F, attended: Attended) -> Call<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<PoolState>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T>> + 'static,
+    {
         let id = self.id;
-        self.engine.run(move |inside| {
+        let job = move |inside: &Rc<Inside>| {
             // Taken now and not when the task runs: a later close waits for it.
             let begun = inside.pool(id).and_then(|state| state.enter().map(|pass| (state, pass)));
             async move {
                 let (state, _pass) = begun?;
                 f(state).await
             }
-        })
+        };
+        self.engine.send(job, attended)
     }
 
     /// The same for calls that wait for an external event, so that closing the pool must not wait

@@ -2,8 +2,9 @@
 //!
 //! A [`Simulator`] is an engine in virtual time. Its disks are modelled (they take time, they have
 //! volatile caches), its clock moves only during calls or by [`Simulator::advance`], and all random
-//! choices come from one seed: the same calls, one after the other, give the same run. Pools on it
-//! are used through the same handles as real ones.
+//! choices come from one seed: the same calls, one after the other, give the same run. Handles that
+//! are dropped between calls are closed during the next one. Pools on it are used through the same
+//! handles as real ones.
 //!
 //! The power can be cut, now ([`Simulator::power_cut`]) or in the middle of something
 //! ([`Simulator::cut_after`]): every call under way gives [`ErrorKind::EngineGone`], each disk
@@ -43,7 +44,7 @@ use rt::sync::{Gate, oneshot};
 
 use crate::call::{Call, Fate, Reply};
 use crate::device::{Device, Kind};
-use crate::engine::{Door, Ended, Engine, Job, panic_text, set_here};
+use crate::engine::{Attended, Door, Ended, Engine, Job, panic_text, set_here};
 use crate::error::{Error, ErrorKind, Result};
 use crate::inside::{InnerDev, Inside};
 
@@ -96,7 +97,7 @@ struct Kept {
 }
 
 enum Msg {
-    Job(Job),
+    Job(Job, Attended),
     Advance(Nanos, Reply<()>),
     AddDisk(u64, DiskKind, Reply<Device>),
     CutAfter(u64, u64, Reply<()>),
@@ -107,9 +108,9 @@ enum Msg {
 struct SimDoor(mpsc::Sender<Msg>);
 
 impl Door for SimDoor {
-    fn post(&self, job: Job) {
+    fn post(&self, job: Job, attended: Attended) {
         // A world that has ended drops the job, which answers it.
-        let _ = self.0.send(Msg::Job(job));
+        let _ = self.0.send(Msg::Job(job, attended));
     }
     fn stop(&self) {
         let _ = self.0.send(Msg::Stop);
@@ -361,8 +362,10 @@ impl Life {
             };
             stuck = false;
             match msg {
-                Ok(Msg::Job(job)) => {
-                    let (pass, inside) = (self.jobs.enter(), self.inside.clone());
+                Ok(Msg::Job(job, attended)) => {
+                    // The others go on beside the next job that is waited for.
+                    let pass = (attended == Attended::Yes).then(|| self.jobs.enter());
+                    let inside = self.inside.clone();
                     let fut = job(&inside);
                     drop(self.sim.rt().spawn("openweir job", async move {
                         fut.await;
