@@ -14,6 +14,12 @@
 //! between contestants come from the same run, in which their jobs of one row follow each other. A
 //! table holds medians over the runs.
 //!
+//! **An older weir.** `--before PROGRAM` adds *before*, weir as that program has it, which does each
+//! job right after *weir*: the table of the two tells whether a row became slower.
+//!
+//! **Turns.** `--turns` watches the engine's thread during the jobs of *weir* (`weir trace turns`)
+//! and adds a table of how long its tasks kept it at a time.
+//!
 //! **Rules.** Every image was written once, in full, before any contestant gets it: the first write
 //! to a block of a sparse file costs the host something that later ones do not. Time includes
 //! making the data durable: `zpool sync`, for zfs-fuse (which has no such command) a property set,
@@ -52,13 +58,17 @@ pub(crate) struct Options {
     pub(crate) tree: PathBuf,
     /// A weir that is built already; otherwise it is built.
     pub(crate) weir: Option<PathBuf>,
+    /// An older weir to measure beside it.
+    pub(crate) before: Option<PathBuf>,
+    /// Whether the turns of weir's thread are watched.
+    pub(crate) turns: bool,
     /// Whether everything measured goes before all other work of the machine.
     pub(crate) first: bool,
     /// Bytes of an image.
     pub(crate) image: u64,
 }
 
-const USAGE: &str = "usage: cargo xtask bench-fs [--dir DIR] [--runs N] [--quick] [--write] [--only NAME,...] [--rows NAME,...] [--tree DIR] [--weir PROGRAM] [--first]\n\
+const USAGE: &str = "usage: cargo xtask bench-fs [--dir DIR] [--runs N] [--quick] [--write] [--only NAME,...] [--rows NAME,...] [--tree DIR] [--weir PROGRAM] [--before PROGRAM] [--turns] [--first]\n\
     contestants: weir engine zfs-fuse plain, and if named legacy (the engine with the write throttle of 2008) and ext4 (on a loop device);\n\
     rows: seq-write seq-read rand-read overwrite create stat remove tree, and if named sync-1 sync-8 sync-64 (each write durable, 1 to 64 threads; with ext4 if no contestant is named)";
 
@@ -73,6 +83,8 @@ impl Options {
             rows: Vec::new(),
             tree: PathBuf::new(),
             weir: None,
+            before: None,
+            turns: false,
             first: false,
             // Dirty data counts 24-fold against the free space (spa_asize_inflation): with less
             // room writers would wait for that.
@@ -90,6 +102,8 @@ impl Options {
                 "--only" => o.only = list(value()?),
                 "--rows" => o.rows = list(value()?),
                 "--weir" => o.weir = Some(PathBuf::from(value()?)),
+                "--before" => o.before = Some(PathBuf::from(value()?)),
+                "--turns" => o.turns = true,
                 "--first" => o.first = true,
                 "--tree" => o.tree = PathBuf::from(value()?),
                 other => return Err(format!("unknown option {other}\n{USAGE}")),
@@ -107,7 +121,7 @@ impl Options {
             return Err(format!("there is no row '{bad}'\n{USAGE}"));
         }
         if let Some(bad) =
-            o.only.iter().find(|c| !["weir", "engine", "legacy", "zfs-fuse", "plain", "ext4"].contains(&c.as_str()))
+            o.only.iter().find(|c| !["weir", "before", "engine", "legacy", "zfs-fuse", "plain", "ext4"].contains(&c.as_str()))
         {
             return Err(format!("there is no contestant '{bad}'\n{USAGE}"));
         }
@@ -129,6 +143,7 @@ impl Options {
         // The throttle of 2008 and ext4 are of interest in some rows only.
         let usual = match name {
             "legacy" => false,
+            "before" => return self.before.is_some(),
             "ext4" => Row::ALL.iter().any(|row| row.sync_threads().is_some() && self.wants_row(*row)),
             _ => true,
         };
@@ -159,12 +174,13 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let mut missing = Vec::new();
     // zfs-fuse first: its mount namespace begins as a copy, and would keep the mounts of others
     // busy.
-    for name in ["zfs-fuse", "weir", "engine", "legacy", "plain", "ext4"] {
+    for name in ["zfs-fuse", "weir", "before", "engine", "legacy", "plain", "ext4"] {
         if !o.wants(name) {
             continue;
         }
         let found: Result<Box<dyn Contestant>, String> = match name {
             "weir" => Weir::find(&o).map(|c| Box::new(c) as Box<dyn Contestant>),
+            "before" => Weir::before(&o).map(|c| Box::new(c) as Box<dyn Contestant>),
             "engine" => Engine::find(&o).map(|c| Box::new(c) as Box<dyn Contestant>),
             "legacy" => Engine::legacy(&o).map(|c| Box::new(c) as Box<dyn Contestant>),
             "ext4" => Ext4::find(&o).map(|c| Box::new(c) as Box<dyn Contestant>),
@@ -256,6 +272,9 @@ fn one_run(
                     eprintln!("bench-fs: *** {} FAILED in {}: {why} ***", c.name(), row.name());
                     results.failed.push((c.name().to_string(), row, why));
                 }
+            }
+            if let Some(turns) = c.turns() {
+                results.turns(row, turns);
             }
             if let Some(peak) = c.peak() {
                 results.peak(row, c.name(), peak);

@@ -31,6 +31,10 @@ pub(crate) trait Contestant {
     fn peak(&mut self) -> Option<u64> {
         None
     }
+    /// How long tasks kept the engine's thread during the last job; `None` if it was not watched.
+    fn turns(&mut self) -> Option<Turns> {
+        None
+    }
     /// Ends it, whatever state it is in.
     fn stop(&mut self);
 }
@@ -416,8 +420,36 @@ impl Contestant for ZfsFuse {
     }
 }
 
+/// How long tasks kept the engine's thread during a job.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Turns {
+    /// Turns by the bit length of their nanoseconds: entry `n` counts those from 2^n on.
+    pub(crate) buckets: Vec<u64>,
+    /// The longest, and its task.
+    pub(crate) longest: Option<(u64, String)>,
+}
+
+impl Turns {
+    /// Of the summary that `weir trace turns --json` ends with.
+    fn parse(text: &str) -> Result<Turns, String> {
+        let line = text.lines().last().unwrap_or_default();
+        let v: serde_json::Value = serde_json::from_str(line).map_err(|e| format!("weir trace: {e}: {line}"))?;
+        let buckets = v["turns"]["buckets"].as_array().ok_or("weir trace gives no turns")?;
+        let longest = v["longest_turns"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|t| Some((t["took"].as_u64()?, t["task"].as_str()?.to_string())));
+        Ok(Turns { buckets: buckets.iter().filter_map(|n| n.as_u64()).collect(), longest: longest.max() })
+    }
+}
+
 /// weir as users run it.
 pub(crate) struct Weir {
+    name: &'static str,
+    /// Whether the turns of its thread are watched, and those of the last job.
+    watched: bool,
+    turns: Option<Turns>,
     program: PathBuf,
     image: PathBuf,
     second: PathBuf,
@@ -433,22 +465,38 @@ impl Weir {
             Some(program) => program.canonicalize().map_err(|e| format!("{}: {e}", program.display()))?,
             None => build(&["--package", "openweir-cli", "--bin", "weir"], "weir")?,
         };
-        let (image, second) = (o.dir.join("weir.img"), o.dir.join("weir-second.img"));
-        make_image(&image, o.image)?;
-        make_image(&second, 512 << 20)?;
-        let dir = o.dir.join("weir");
-        let mnt = dir.join("mnt");
-        let m = Mounted { prefix: Vec::new(), db: mnt.join("db"), dir: mnt, tree: o.tree.clone() };
-        Ok(Weir { program, image, second, dir, m, up: false })
+        Weir::with(o, "weir", program)
     }
 
-    fn tool(&self, args: &[&str]) -> Result<String, String> {
+    /// The program of `--before`.
+    pub(crate) fn before(o: &Options) -> Result<Weir, String> {
+        let program = o.before.as_ref().ok_or("it was not named")?;
+        let program = program.canonicalize().map_err(|e| format!("{}: {e}", program.display()))?;
+        Weir::with(o, "before", program)
+    }
+
+    fn with(o: &Options, name: &'static str, program: PathBuf) -> Result<Weir, String> {
+        let (image, second) = (o.dir.join(format!("{name}.img")), o.dir.join(format!("{name}-second.img")));
+        make_image(&image, o.image)?;
+        make_image(&second, 512 << 20)?;
+        let dir = o.dir.join(name);
+        let mnt = dir.join("mnt");
+        let m = Mounted { prefix: Vec::new(), db: mnt.join("db"), dir: mnt, tree: o.tree.clone() };
+        let watched = o.turns && name == "weir";
+        Ok(Weir { name, watched, turns: None, program, image, second, dir, m, up: false })
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
         let mut cmd = Command::new(&self.program);
         cmd.args(args)
             .env("WEIR_RUNTIME_DIR", self.dir.join("run"))
             .env("WEIR_STATE_DIR", self.dir.join("state"))
             .env("WEIR_TUNABLES", format!("zfs_arc_max={ARC_MAX},zfs_dirty_data_max={DIRTY_MAX}"));
-        output(cmd)
+        cmd
+    }
+
+    fn tool(&self, args: &[&str]) -> Result<String, String> {
+        output(self.command(args))
     }
 
     /// The daemon: the process of our program that has our runtime folder.
@@ -471,7 +519,11 @@ pub(crate) fn build(what: &[&str], file: &str) -> Result<PathBuf, String> {
     let root = crate::root();
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.arg("build").arg("--release").arg("--quiet").args(what).current_dir(&root);
-    output(cargo).map_err(|e| format!("it cannot be built: {e}"))?;
+    // Without a limit of time: a loaded machine builds for long, and cargo ends by itself.
+    let status = cargo.status().map_err(|e| format!("cargo: {e}"))?;
+    if !status.success() {
+        return Err(format!("it cannot be built: {status}"));
+    }
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from).unwrap_or_else(|| root.join("target"));
     let path = target.join("release").join(file);
     if path.exists() { Ok(path) } else { Err(format!("{} is missing", path.display())) }
@@ -479,7 +531,7 @@ pub(crate) fn build(what: &[&str], file: &str) -> Result<PathBuf, String> {
 
 impl Contestant for Weir {
     fn name(&self) -> &'static str {
-        "weir"
+        self.name
     }
 
     fn start(&mut self) -> Result<(), String> {
@@ -514,7 +566,22 @@ impl Contestant for Weir {
     }
 
     fn job(&mut self, row: Row, sizes: &Sizes) -> Result<Figures, String> {
-        mounted_job(&self.m, row, sizes, &mut || self.tool(&["zpool", "sync", "tank"]).map(drop))
+        let mut watch = self.command(&["trace", "turns", "--json", "tank"]);
+        let watch = match self.watched {
+            true => Some(watch.stdout(Stdio::piped()).spawn().map_err(|e| format!("weir trace: {e}"))?),
+            false => None,
+        };
+        let done = mounted_job(&self.m, row, sizes, &mut || self.tool(&["zpool", "sync", "tank"]).map(drop));
+        if let Some(watch) = watch {
+            output(command(&["kill", "-INT", &watch.id().to_string()]))?;
+            let said = watch.wait_with_output().map_err(|e| format!("weir trace: {e}"))?;
+            self.turns = Some(Turns::parse(&String::from_utf8_lossy(&said.stdout))?);
+        }
+        done
+    }
+
+    fn turns(&mut self) -> Option<Turns> {
+        self.turns.take()
     }
 
     fn peak(&mut self) -> Option<u64> {
@@ -622,4 +689,18 @@ impl Contestant for Engine {
         self.peak.take()
     }
     fn stop(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_are_read_from_the_last_line() {
+        let said = "{\"turns\":{\"buckets\":[7]}}\n{\"turns\":{\"buckets\":[0,2,1],\"count\":3},\
+            \"longest_turns\":[{\"task\":\"a\",\"took\":3},{\"task\":\"sync\",\"took\":5}]}\n";
+        let turns = Turns { buckets: vec![0, 2, 1], longest: Some((5, "sync".into())) };
+        assert_eq!(Turns::parse(said), Ok(turns));
+        assert!(Turns::parse("weir: no pool").is_err());
+    }
 }

@@ -8,6 +8,7 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::bench_fs::Options;
+use crate::bench_fs_contest::Turns;
 use crate::bench_fs_jobs::{ARC_MAX, DIRTY_MAX, Figures, Row, Sizes};
 
 const BEGIN: &str = "<!-- bench-fs: begin -->";
@@ -19,6 +20,8 @@ pub(crate) struct Results {
     all: BTreeMap<(Row, String), BTreeMap<usize, (Figures, Figures)>>,
     /// Most memory of a contestant's process in each row.
     peaks: BTreeMap<(String, Row), u64>,
+    /// Turns of weir's thread by row, of all runs.
+    turns: BTreeMap<Row, Turns>,
     /// Contestants that could not run, and why.
     pub(crate) missing: Vec<(String, String)>,
     /// Jobs that failed, and why.
@@ -33,6 +36,7 @@ impl Results {
         Results {
             all: BTreeMap::new(),
             peaks: BTreeMap::new(),
+            turns: BTreeMap::new(),
             missing,
             failed: Vec::new(),
             options: options.clone(),
@@ -49,6 +53,15 @@ impl Results {
     pub(crate) fn peak(&mut self, row: Row, who: &str, bytes: u64) {
         let peak = self.peaks.entry((who.to_string(), row)).or_default();
         *peak = bytes.max(*peak);
+    }
+
+    /// Adds the turns of weir's thread during a job.
+    pub(crate) fn turns(&mut self, row: Row, more: Turns) {
+        let all = self.turns.entry(row).or_default();
+        let buckets = all.buckets.len().max(more.buckets.len());
+        all.buckets.resize(buckets, 0);
+        all.buckets.iter_mut().zip(&more.buckets).for_each(|(n, more)| *n += more);
+        all.longest = all.longest.take().max(more.longest);
     }
 
     fn runs(&self, row: Row, who: &str) -> Vec<(Figures, Figures)> {
@@ -84,6 +97,13 @@ impl Results {
     fn to_other(&self, row: Row, who: &str, other: &str) -> Option<f64> {
         let (a, b) = (self.all.get(&(row, who.to_string()))?, self.all.get(&(row, other.to_string()))?);
         median(a.iter().filter_map(|(run, (f, _))| b.get(run).map(|(g, _)| f.rate(row) / g.rate(row))).collect())
+    }
+
+    /// Least and largest of a contestant's rates over another's in the same run.
+    fn span_to_other(&self, row: Row, who: &str, other: &str) -> Option<(f64, f64)> {
+        let (a, b) = (self.all.get(&(row, who.to_string()))?, self.all.get(&(row, other.to_string()))?);
+        let ratios = a.iter().filter_map(|(run, (f, _))| b.get(run).map(|(g, _)| f.rate(row) / g.rate(row)));
+        ratios.map(|r| (r, r)).reduce(|(low, high), (r, _)| (low.min(r), high.max(r)))
     }
 
     /// All figures as JSON, for other programs.
@@ -183,6 +203,8 @@ pub(crate) fn markdown(r: &Results) -> String {
     legacy_throttle(r, &mut t);
     beside_ext4(r, &mut t);
     peak_memory(r, &mut t);
+    beside_before(r, &mut t);
+    turn_table(r, &mut t);
     t
 }
 
@@ -309,6 +331,72 @@ fn legacy_throttle(r: &Results, t: &mut String) {
     }
 }
 
+/// weir beside an older weir.
+fn beside_before(r: &Results, t: &mut String) {
+    let rows = || Row::ALL.into_iter().filter(|row| !r.runs(*row, "before").is_empty());
+    if rows().next().is_none() {
+        return;
+    }
+    line(t, "");
+    line(t, "Beside the older program, job by job: its rate, and weir's over it (median, lowest to highest run).");
+    line(t, "");
+    line(t, "| job | before | weir | weir / before | runs | 99.9 % before | 99.9 % weir |");
+    line(t, "|---|---|---|---|---|---|---|");
+    for row in rows() {
+        let rate = |who: &str| r.rate(row, who).map_or("-".into(), |v| rate_text(row, v));
+        let tail = |who: &str| r.latencies(row, who).map_or("-".into(), |l| micros(l[2]));
+        let span = r.span_to_other(row, "weir", "before").map_or("-".into(), |(a, b)| format!("{a:.2} to {b:.2}"));
+        line(
+            t,
+            format!(
+                "| {} | {} | {} | {} | {span} | {} | {} |",
+                what(row, &r.sizes, &r.options),
+                rate("before"),
+                rate("weir"),
+                ratio(r.to_other(row, "weir", "before"), None),
+                tail("before"),
+                tail("weir"),
+            ),
+        );
+    }
+}
+
+/// How long tasks kept weir's thread at a time.
+fn turn_table(r: &Results, t: &mut String) {
+    if r.turns.is_empty() {
+        return;
+    }
+    line(t, "");
+    line(t, "Turns of weir's thread. They are counted by powers of two: of the 99.99 % the upper end is shown.");
+    line(t, "");
+    line(t, "| job | turns | 99.99 % below | longest | its task |");
+    line(t, "|---|---|---|---|---|");
+    for (row, turns) in &r.turns {
+        let (took, task) = turns.longest.clone().unwrap_or_default();
+        line(
+            t,
+            format!(
+                "| {} | {} | {} | {} | {task} |",
+                what(*row, &r.sizes, &r.options),
+                turns.buckets.iter().sum::<u64>(),
+                micros(quantile(&turns.buckets, 0.9999) as f64 / 1e3),
+                micros(took as f64 / 1e3),
+            ),
+        );
+    }
+}
+
+/// The upper end of the bucket of that part of all entries; bucket `n` begins at 2^n.
+fn quantile(buckets: &[u64], part: f64) -> u64 {
+    let upto = buckets.iter().sum::<u64>() as f64 * part;
+    let mut seen = 0;
+    let at = buckets.iter().position(|n| {
+        seen += n;
+        seen as f64 >= upto
+    });
+    at.map_or(0, |n| 1 << (n + 1).min(63))
+}
+
 /// All contestants beside ext4 on a loop device.
 fn beside_ext4(r: &Results, t: &mut String) {
     for row in Row::ALL.into_iter().filter(|row| !r.runs(*row, "ext4").is_empty()) {
@@ -399,6 +487,13 @@ mod tests {
         assert_eq!(median(vec![]), None);
         assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(vec![4.0, 1.0]), Some(2.5));
+    }
+
+    #[test]
+    fn quantiles_are_upper_ends() {
+        assert_eq!(quantile(&[], 0.9999), 0);
+        assert_eq!(quantile(&[0, 9999, 1], 0.9999), 4, "of 2 to 3 ns");
+        assert_eq!(quantile(&[0, 9998, 2], 0.9999), 8);
     }
 
     #[test]

@@ -46,8 +46,9 @@ enum Runner {
     Fuzz,
     /// A script of `docs/`, run in an empty folder with `WEIR` set.
     Script(&'static str),
-    /// The tests of a package that are too long for `cargo test`: package, name of their file.
-    Ignored(&'static str, &'static str),
+    /// The tests of a package that are too long for `cargo test`: package, test binary, module.
+    /// They get 20 seeds to draw from as `WEIR_SEEDS`.
+    Ignored(&'static str, &'static str, &'static str),
 }
 
 /// A long profile.
@@ -100,7 +101,9 @@ const PROFILES: &[Profile] = &[
     profile("kill9", 6, Runner::Kill9(&[])),
     profile("fuzz", 14, Runner::Fuzz),
     profile("rotten-files", 1, Runner::Script("rotten-files.sh")),
-    profile("golden", 1, Runner::Ignored("zpl", "golden")),
+    profile("golden", 1, Runner::Ignored("zpl", "all", "golden")),
+    profile("model", 1, Runner::Ignored("zpl", "all", "model")),
+    profile("labels", 1, Runner::Ignored("ondisk", "config", "real_pools")),
 ];
 
 struct Options {
@@ -187,8 +190,8 @@ impl Programs {
             it.weir = Some(build(&["--package", "openweir-cli", "--bin", "weir"], "weir")?);
         }
         for p in chosen {
-            if let Runner::Ignored(package, _) = p.runner {
-                let built = ignored(package).arg("--no-run").status();
+            if let Runner::Ignored(package, binary, _) = p.runner {
+                let built = ignored(package, binary).arg("--no-run").status();
                 if !built.map_err(|e| format!("cargo: {e}"))?.success() {
                     return Err(format!("the tests of {package} do not build"));
                 }
@@ -239,9 +242,10 @@ impl Programs {
                 cmd.env("WEIR", self.weir.as_ref().ok_or("the program was not built")?);
                 cmd
             }
-            Runner::Ignored(package, test) => {
-                let mut cmd = ignored(package);
-                cmd.args(["--", "--ignored", "--nocapture", "--test-threads", &jobs, &format!("{test}::")]);
+            Runner::Ignored(package, binary, module) => {
+                let mut cmd = ignored(package, binary);
+                cmd.args(["--", "--ignored", "--nocapture", "--test-threads", &jobs, &format!("{module}::")]);
+                cmd.env("WEIR_SEEDS", format!("{}..{}", o.seed, o.seed + 20));
                 cmd
             }
         };
@@ -250,11 +254,11 @@ impl Programs {
     }
 }
 
-/// `cargo test` for the tests of the package of a crate.
-fn ignored(of: &str) -> Command {
+/// `cargo test` for a test binary of the package of a crate.
+fn ignored(of: &str, binary: &str) -> Command {
     let mut cmd = Command::new(env!("CARGO"));
     let package = &format!("openweir-{of}");
-    cmd.args(["test", "--release", "--package", package, "--test", "all"]).current_dir(crate::root());
+    cmd.args(["test", "--release", "--package", package, "--test", binary]).current_dir(crate::root());
     cmd
 }
 
@@ -373,8 +377,10 @@ mod tests {
             for (_, rest) in text.match_indices("campaign --only ").map(|(n, m)| (n, &text[n + m.len()..])) {
                 let name = rest.split(|c: char| !c.is_alphanumeric() && c != '-').next().unwrap_or_default();
                 let runner = PROFILES.iter().find(|p| p.name == name).map(|p| p.runner);
-                let Some(Runner::Ignored(package, test)) = runner else { panic!("{}: {name}", path.display()) };
-                assert!(path.ends_with(format!("{package}/tests/all/{test}.rs")), "{}", path.display());
+                let Some(Runner::Ignored(package, binary, module)) = runner else {
+                    panic!("{}: {name}", path.display())
+                };
+                assert!(path.ends_with(format!("{package}/tests/{binary}/{module}.rs")), "{}", path.display());
                 named += 1;
             }
         });

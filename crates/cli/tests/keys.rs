@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 
 use host::TempDir;
 
@@ -98,7 +99,7 @@ fn find(pid: u32, what: &[Vec<u8>]) -> Vec<Vec<(u64, String)>> {
 /// allocator maps, were never written. (A word of `pagemap` for each page, present in bit 63,
 /// swapped in bit 62: Linux, admin-guide/mm/pagemap.)
 fn touched(pid: u32, range: &Range<u64>) -> Vec<Range<u64>> {
-    let page = page_size();
+    let page = *PAGE_SIZE;
     let mut words = vec![0; ((range.end - range.start) / page * 8) as usize];
     let mut pagemap = fs::File::open(format!("/proc/{pid}/pagemap")).unwrap();
     pagemap.seek(SeekFrom::Start(range.start / page * 8)).unwrap();
@@ -120,10 +121,10 @@ fn touched(pid: u32, range: &Range<u64>) -> Vec<Range<u64>> {
 }
 
 /// Bytes of a page.
-fn page_size() -> u64 {
+static PAGE_SIZE: LazyLock<u64> = LazyLock::new(|| {
     let out = Command::new("getconf").arg("PAGESIZE").output().unwrap();
     String::from_utf8(out.stdout).unwrap().trim().parse().unwrap()
-}
+});
 
 #[test]
 fn keys_are_locked_and_gone_after_unload_key() {

@@ -145,7 +145,7 @@ fn labels_of_small_pools() {
 
 /// All reference pools; a GPT hides its pool from this test, which reads whole images.
 #[test]
-#[ignore = "unpacks a GB of sparse images"]
+#[ignore = "unpacks a GB of sparse images: `cargo xtask campaign --only labels` runs it"]
 fn labels_of_all_pools() {
     let Some(pools) = pools() else { return };
     let mut total = 0;

@@ -54,9 +54,9 @@ fn names_only() {
     workload(300, Setup::default(), mix, 3, 1500);
 }
 
-/// `WEIR_SEEDS=1000..1100 cargo test -p openweir-zpl --test all model -- --ignored`
+/// Takes its seeds from `WEIR_SEEDS`, FROM..TO.
 #[test]
-#[ignore = "long: takes seeds from WEIR_SEEDS"]
+#[ignore = "long: `cargo xtask campaign --only model` runs it"]
 fn many_seeds() {
     let range = std::env::var("WEIR_SEEDS").unwrap_or_else(|_| "1000..1020".into());
     let (from, to) = range.split_once("..").expect("WEIR_SEEDS is FROM..TO");
