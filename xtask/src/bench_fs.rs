@@ -18,7 +18,8 @@
 //! job right after *weir*: the table of the two tells whether a row became slower.
 //!
 //! **Turns.** `--turns` watches the engine's thread during the jobs of *weir* (`weir trace turns`)
-//! and adds a table of how long its tasks kept it at a time.
+//! and adds a table of how long its tasks kept it at a time. Where a machine gives fewer processors
+//! than its threads want, a turn lasts longer than its work: the table shows both.
 //!
 //! **Rules.** Every image was written once, in full, before any contestant gets it: the first write
 //! to a block of a sparse file costs the host something that later ones do not. Time includes
@@ -120,8 +121,10 @@ impl Options {
         if let Some(bad) = o.rows.iter().find(|r| Row::ALL.iter().all(|row| row.name() != r.as_str())) {
             return Err(format!("there is no row '{bad}'\n{USAGE}"));
         }
-        if let Some(bad) =
-            o.only.iter().find(|c| !["weir", "before", "engine", "legacy", "zfs-fuse", "plain", "ext4"].contains(&c.as_str()))
+        if let Some(bad) = o
+            .only
+            .iter()
+            .find(|c| !["weir", "before", "engine", "legacy", "zfs-fuse", "plain", "ext4"].contains(&c.as_str()))
         {
             return Err(format!("there is no contestant '{bad}'\n{USAGE}"));
         }

@@ -423,10 +423,13 @@ impl Contestant for ZfsFuse {
 /// How long tasks kept the engine's thread during a job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Turns {
-    /// Turns by the bit length of their nanoseconds: entry `n` counts those from 2^n on.
+    /// Turns by the time for which they used a processor: entry `n` counts those from 2^n ns on.
     pub(crate) buckets: Vec<u64>,
-    /// The longest, and its task.
+    /// The longest of these times in ns, and its task.
     pub(crate) longest: Option<(u64, String)>,
+    /// The longest turn by the clock, in ns: also what else ran meanwhile, here or on the machine
+    /// below this one.
+    pub(crate) longest_by_clock: u64,
 }
 
 impl Turns {
@@ -434,13 +437,11 @@ impl Turns {
     fn parse(text: &str) -> Result<Turns, String> {
         let line = text.lines().last().unwrap_or_default();
         let v: serde_json::Value = serde_json::from_str(line).map_err(|e| format!("weir trace: {e}: {line}"))?;
-        let buckets = v["turns"]["buckets"].as_array().ok_or("weir trace gives no turns")?;
-        let longest = v["longest_turns"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|t| Some((t["took"].as_u64()?, t["task"].as_str()?.to_string())));
-        Ok(Turns { buckets: buckets.iter().filter_map(|n| n.as_u64()).collect(), longest: longest.max() })
+        let buckets = v["turns_on_cpu"]["buckets"].as_array().ok_or("weir trace gives no turns")?;
+        let longest = &v["longest_on_cpu"];
+        let longest = longest["on_cpu"].as_u64().zip(longest["task"].as_str().map(str::to_string));
+        let longest_by_clock = v["longest_turns"][0]["took"].as_u64().unwrap_or_default();
+        Ok(Turns { buckets: buckets.iter().filter_map(|n| n.as_u64()).collect(), longest, longest_by_clock })
     }
 }
 
@@ -697,9 +698,10 @@ mod tests {
 
     #[test]
     fn turns_are_read_from_the_last_line() {
-        let said = "{\"turns\":{\"buckets\":[7]}}\n{\"turns\":{\"buckets\":[0,2,1],\"count\":3},\
-            \"longest_turns\":[{\"task\":\"a\",\"took\":3},{\"task\":\"sync\",\"took\":5}]}\n";
-        let turns = Turns { buckets: vec![0, 2, 1], longest: Some((5, "sync".into())) };
+        let said = r#"{"turns_on_cpu":{"buckets":[7]}}
+{"turns_on_cpu":{"buckets":[0,2,1]},"longest_turns":[{"task":"a","took":9}],"longest_on_cpu":{"task":"sync","on_cpu":5}}
+"#;
+        let turns = Turns { buckets: vec![0, 2, 1], longest: Some((5, "sync".into())), longest_by_clock: 9 };
         assert_eq!(Turns::parse(said), Ok(turns));
         assert!(Turns::parse("weir: no pool").is_err());
     }

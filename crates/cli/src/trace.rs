@@ -97,6 +97,10 @@ fn merge(whole: &mut TraceView, view: TraceView) {
     whole.admin.merge(&view.admin);
     whole.log_blocks.merge(&view.log_blocks);
     whole.turns.merge(&view.turns);
+    whole.turns_on_cpu.merge(&view.turns_on_cpu);
+    if view.longest_on_cpu.as_ref().map(|t| t.on_cpu) > whole.longest_on_cpu.as_ref().map(|t| t.on_cpu) {
+        whole.longest_on_cpu = view.longest_on_cpu;
+    }
     whole.longest_turns.extend(view.longest_turns);
     whole.longest_turns.sort_by_key(|t| std::cmp::Reverse(t.took));
     whole.longest_turns.truncate(admin::pool::trace::LONGEST);
@@ -250,10 +254,13 @@ fn turn_figures(v: &TraceView, seconds: f64) -> String {
         v.turns.sum / 1e9 / seconds * 100.0
     );
     if !v.longest_turns.is_empty() {
-        out.push_str("\nlongest, us\n");
+        out.push_str("\nlongest, us (and for how long of it the thread had a processor)\n");
         for t in &v.longest_turns {
-            let _ = writeln!(out, "{:>10.1}  {}", us(t.took as f64), t.task);
+            let _ = writeln!(out, "{:>10.1} {:>10.1}  {}", us(t.took as f64), us(t.on_cpu as f64), t.task);
         }
+    }
+    if let Some(t) = &v.longest_on_cpu {
+        let _ = writeln!(out, "\nlongest on a processor: {:.1} us, {}", us(t.on_cpu as f64), t.task);
     }
     for (n, s) in v.slow_tasks.iter().enumerate() {
         if n == 0 {
@@ -323,6 +330,7 @@ mod tests {
             of_txg: 1 << 20,
             spans: [None, None, Some(0), Some(1_000_000)],
         };
+        let turn = admin::view::TurnView { task: "sync".into(), took: 1_500_000, on_cpu: 900_000 };
         let view = TraceView {
             span: 1_000_000_000,
             events: 7,
@@ -333,8 +341,10 @@ mod tests {
             delay: dist.clone(),
             log: dist.clone(),
             admin: dist.clone(),
-            turns: dist,
-            longest_turns: vec![admin::view::TurnView { task: "sync".into(), took: 1_500_000 }],
+            turns: dist.clone(),
+            turns_on_cpu: dist,
+            longest_turns: vec![turn.clone()],
+            longest_on_cpu: Some(turn),
             slow_tasks: vec![admin::view::SlowTaskView { task: "sync".into(), turns: 2, longest: 1_500_000 }],
             log_blocks: admin::view::LogView {
                 size: 3 * 1024,
@@ -362,7 +372,10 @@ mod tests {
         assert!(log.contains("mean 10 us: queue 1, write 2, flush 3, order 4"), "{log}");
         let turns = summary("turns", &view);
         assert!(turns.contains("3 turns in 1.0 s, mean 0.3 us, 0.0 % of the time"), "{turns}");
-        assert!(turns.contains("    1500.0  sync") && turns.contains("2  sync, the longest 1.5 ms"), "{turns}");
+        assert!(
+            turns.contains("    1500.0      900.0  sync") && turns.contains("2  sync, the longest 1.5 ms"),
+            "{turns}"
+        );
         INSTRUMENTS.iter().for_each(|w| assert!(!summary(w, &view).is_empty(), "{w}"));
         let mut whole = TraceView::default();
         merge(&mut whole, view.clone());

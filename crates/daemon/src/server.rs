@@ -53,6 +53,7 @@ pub fn become_daemon() {
     if std::env::var_os("WEIR_DUMPABLE").is_none_or(|v| v != "1") {
         host::forbid_dumps();
     }
+    host::forbid_huge_pages();
     // Other users mount through fusermount3, which is set-user-id.
     if host::effective_uid() == 0 {
         host::forbid_new_privileges();

@@ -160,6 +160,8 @@ pub(crate) struct Inner {
     identity: HostIdentity,
     tracer: Rc<rt::trace::Tracer>,
     turn: Rc<rt::Turn>,
+    /// The thread's processor time when the last poll ended; none while no trace wants turns.
+    cpu_clock: Cell<Option<Nanos>>,
     running: Cell<bool>,
     /// The engine was dropped: nothing starts any more.
     ended: Cell<bool>,
@@ -223,6 +225,7 @@ impl Engine {
             identity: config.identity.unwrap_or_else(ident::host_identity),
             tracer: Rc::default(),
             turn: Rc::default(),
+            cpu_clock: Cell::default(),
             running: Cell::new(false),
             ended: Cell::new(false),
             turns: Cell::new(0),
@@ -375,6 +378,7 @@ impl Inner {
             self.run_deferred();
             // The end of one poll is the beginning of the next.
             let mut clock = self.now();
+            self.cpu_clock.set(self.tracer.wants(Groups::TURN).then(thread_cpu_time));
             for _ in 0..POLLS_PER_TURN {
                 let next = self.ready.borrow_mut().pop_front();
                 let Some(task) = next else { break };
@@ -467,7 +471,12 @@ impl Inner {
             self.note_slow(task, took);
         }
         if self.tracer.wants(Groups::TURN) {
-            self.tracer.emit(now, &Event::Turn { task, id, took });
+            let used = thread_cpu_time();
+            // The first turn of a trace has no beginning on this clock.
+            let on_cpu = self.cpu_clock.replace(Some(used)).map_or(took, |before| used.since(before).min(took));
+            self.tracer.emit(now, &Event::Turn { task, id, took, on_cpu });
+        } else {
+            self.cpu_clock.set(None);
         }
         now
     }
@@ -614,6 +623,12 @@ impl Inner {
 
 fn index_of(token: u64) -> usize {
     (token & ((1 << 24) - 1)) as usize
+}
+
+/// How long this thread had a processor.
+fn thread_cpu_time() -> Nanos {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Nanos((t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64))
 }
 
 /// Lock ranks are checked where assertions are.

@@ -57,8 +57,9 @@ pub use mounttable::{DevNumber, MountEntry, MountTable, MountWatch};
 pub use open::{Direct, Lock, OpenOpts, create_sparse, open_untrusted};
 pub use passing::{PassedStream, Received, receive_with, send_with};
 pub use process::{
-    LocalTime, PeerCred, Signals, effective_gid, effective_uid, forbid_dumps, forbid_new_privileges, local_time,
-    new_session, peer_cred, raise_open_files, redirect_output, shed_inheritance, terminal_width, terminate_self,
+    LocalTime, PeerCred, Signals, effective_gid, effective_uid, forbid_dumps, forbid_huge_pages, forbid_new_privileges,
+    local_time, new_session, peer_cred, raise_open_files, redirect_output, shed_inheritance, terminal_width,
+    terminate_self,
 };
 pub use remote::{RemoteCall, RemoteSpawner};
 pub use secret::{SecretBytes, raise_locked_memory};

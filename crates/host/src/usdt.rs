@@ -127,8 +127,8 @@ pub fn fire(pool: &CStr, event: &Event) {
         Event::Damaged { objset, object, level, blkid } => {
             probe!(DAMAGED, "damaged", pool, objset, object, level as u64, blkid);
         }
-        Event::Turn { task, id, took } => {
-            probe!(TURN, "turn", pool, id, took.0, task.as_ptr() as usize as u64, task.len() as u64);
+        Event::Turn { task, id, took, on_cpu } => {
+            probe!(TURN, "turn", pool, id, took.0, task.as_ptr() as usize as u64, task.len() as u64, on_cpu.0);
         }
     }
 }

@@ -132,6 +132,12 @@ fn cpu_jobs_run_elsewhere_and_come_back() {
     });
 }
 
+/// Time for which this thread had a processor.
+fn cpu_time() -> Duration {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
+}
+
 #[test]
 fn slow_polls_are_counted_and_named() {
     both(|rt| async move {
@@ -139,12 +145,18 @@ fn slow_polls_are_counted_and_named() {
         let told = Rc::new(RefCell::new(Vec::new()));
         let theirs = told.clone();
         let listening = rt.tracer().listen(Groups::TURN, move |_, event| {
-            if let Event::Turn { task, took, .. } = *event {
-                theirs.borrow_mut().push((task, took >= Nanos::from_ms(2)));
+            if let Event::Turn { task, took, on_cpu, .. } = *event {
+                assert!(on_cpu <= took, "{task}: {on_cpu:?} of {took:?}");
+                theirs.borrow_mut().push((task, took >= Nanos::from_ms(2), on_cpu >= Nanos::from_ms(2)));
             }
         });
         let slow = rt.spawn("slow", async { std::thread::sleep(Duration::from_millis(2)) });
         rt.spawn("quick", async {}).await;
+        rt.spawn("busy", async {
+            let begun = cpu_time();
+            while cpu_time() - begun < Duration::from_millis(3) {}
+        })
+        .await;
         slow.await;
         drop(listening);
         let seen = handle.slow_tasks();
@@ -152,7 +164,9 @@ fn slow_polls_are_counted_and_named() {
         assert!(of("slow").is_some_and(|s| s.polls == 1 && s.longest >= Nanos::from_ms(2)), "{seen:?}");
         assert!(handle.stats().slow_polls >= 1);
         let told = told.borrow();
-        assert!(told.contains(&("slow", true)) && told.iter().any(|(task, _)| *task == "quick"), "{told:?}");
+        // One that sleeps keeps the thread, but no processor.
+        assert!(told.contains(&("slow", true, false)) && told.contains(&("busy", true, true)), "{told:?}");
+        assert!(told.iter().any(|(task, ..)| *task == "quick"), "{told:?}");
     });
 }
 

@@ -122,6 +122,10 @@ pub const ZPL_ENTRY: Nanos = Nanos(200);
 pub const DMU_TX: Nanos = Nanos(2_200);
 /// A new object.
 pub const DMU_ALLOC: Nanos = Nanos(3_000);
+/// An entry of a micro ZAP: indexing it.
+pub const ZAP_INDEX: Nanos = Nanos(150);
+/// An entry of a micro ZAP that becomes fat: its hash, its place in a leaf, its share of splits.
+pub const ZAP_MOVE: Nanos = Nanos(1_200);
 /// Packing a record into an intent log block, without its bytes.
 pub const ZIL_RECORD: Nanos = Nanos(500);
 /// Sealing and issuing an intent log block, with its waiting commits, without its checksum.

@@ -203,6 +203,9 @@ pub enum Event {
         id: u64,
         /// Duration of the poll.
         took: Nanos,
+        /// The part of it for which the thread had a processor: less where the operating system or
+        /// the machine below it ran something else.
+        on_cpu: Nanos,
     },
 }
 

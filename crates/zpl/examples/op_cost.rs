@@ -19,6 +19,8 @@ static ALLOC: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Files of a round.
 const FILES: u64 = 4000;
+/// Entries of the largest micro ZAP (format page 04).
+const MICRO_ENTRIES: u64 = 2047;
 /// Rounds of which the best counts.
 const ROUNDS: usize = 5;
 
@@ -148,6 +150,15 @@ fn round(best: &mut Vec<(&'static str, f64)>, seed: u64) {
     note(best, "free a block (FREE)", 4 * FILES, || {
         sim.block_on(fs.truncate(big, 0)).expect("cut");
         sync();
+    });
+    // A directory of one more name than a micro ZAP holds.
+    let dir = sim.block_on(fs.mkdir(root, b"dir", 0o755, &cred)).expect("a folder").obj;
+    for n in 0..MICRO_ENTRIES {
+        let name = format!("file{n}");
+        sim.block_on(fs.link(files[n as usize], dir, name.as_bytes())).expect("a link");
+    }
+    note(best, "move an entry of a micro ZAP (ZAP_MOVE)", MICRO_ENTRIES, || {
+        sim.block_on(fs.link(files[0], dir, b"one more")).expect("a link");
     });
     note(best, "unlink", FILES, || {
         for n in 0..FILES {

@@ -115,6 +115,20 @@ impl Tally {
     }
 }
 
+/// A turn of the pool's thread.
+#[derive(Clone, Copy)]
+struct Turn {
+    task: &'static str,
+    took: Nanos,
+    on_cpu: Nanos,
+}
+
+impl Turn {
+    fn view(self) -> TurnView {
+        TurnView { task: self.task.into(), took: self.took.0, on_cpu: self.on_cpu.0 }
+    }
+}
+
 /// Counts events. An event costs a place in an array; names, lists and sums over classes are made
 /// on request.
 #[derive(Default)]
@@ -136,8 +150,10 @@ pub struct Counters {
     log: Tally,
     log_blocks: LogView,
     turns: Tally,
+    turns_on_cpu: Tally,
     /// The longest first.
-    longest: Vec<(Nanos, &'static str)>,
+    longest: Vec<Turn>,
+    longest_on_cpu: Option<Turn>,
 }
 
 impl Counters {
@@ -175,17 +191,21 @@ impl Counters {
                     ..LogView::default()
                 });
             }
-            Event::Turn { task, took, .. } => self.turn(task, took),
+            Event::Turn { task, took, on_cpu, .. } => self.turn(Turn { task, took, on_cpu }),
             Event::Log { .. } | Event::Fault { .. } | Event::Damaged { .. } => {}
         }
     }
 
-    fn turn(&mut self, task: &'static str, took: Nanos) {
-        self.turns.add(took.0, 0);
-        let least = self.longest.last().map_or(Nanos(0), |l| l.0);
-        if self.longest.len() < LONGEST || took > least {
-            let at = self.longest.partition_point(|l| l.0 >= took);
-            self.longest.insert(at, (took, task));
+    fn turn(&mut self, turn: Turn) {
+        self.turns.add(turn.took.0, 0);
+        self.turns_on_cpu.add(turn.on_cpu.0, 0);
+        if self.longest_on_cpu.is_none_or(|l| turn.on_cpu > l.on_cpu) {
+            self.longest_on_cpu = Some(turn);
+        }
+        let least = self.longest.last().map_or(Nanos(0), |l| l.took);
+        if self.longest.len() < LONGEST || turn.took > least {
+            let at = self.longest.partition_point(|l| l.took >= turn.took);
+            self.longest.insert(at, turn);
             self.longest.truncate(LONGEST);
         }
     }
@@ -281,11 +301,9 @@ impl Counters {
             log_blocks: old.log_blocks,
             admin: old.admin.dist(),
             turns: old.turns.dist(),
-            longest_turns: old
-                .longest
-                .iter()
-                .map(|(took, task)| TurnView { task: task.to_string(), took: took.0 })
-                .collect(),
+            turns_on_cpu: old.turns_on_cpu.dist(),
+            longest_turns: old.longest.into_iter().map(Turn::view).collect(),
+            longest_on_cpu: old.longest_on_cpu.map(Turn::view),
             slow_tasks: Vec::new(),
         }
     }
@@ -404,7 +422,9 @@ mod tests {
         assert_eq!((v.undelayed, v.delay.count, v.delay.buckets.len()), (2, 1, 9));
         assert_eq!(c.take(ms(1)), TraceView { span: 1_000_000, ..TraceView::default() });
         // The longest turns have names.
-        let turn = |task, us| Event::Turn { task, id: 7, took: Nanos::from_us(us) };
+        // The thread has the processor for all of it or for 4 us.
+        let cpu = |us: u64| Nanos::from_us(if us > 28 { 4 } else { us });
+        let turn = |task, us| Event::Turn { task, id: 7, took: Nanos::from_us(us), on_cpu: cpu(us) };
         for us in 1..=30 {
             c.note(ms(15), &turn(if us == 20 { "sync" } else { "fuse" }, us));
         }
@@ -412,6 +432,8 @@ mod tests {
         let v2 = c.take(ms(1));
         assert_eq!((v2.turns.count, v2.turns.sum), (31, 490_000.0));
         let longest: Vec<(&str, u64)> = v2.longest_turns.iter().map(|t| (t.task.as_str(), t.took / 1000)).collect();
+        let on_cpu = v2.longest_on_cpu.map(|t| (t.task, t.took, t.on_cpu));
+        assert_eq!((on_cpu, v2.turns_on_cpu.sum), (Some(("fuse".into(), 28_000, 28_000)), 439_000.0));
         let fuse = |us| ("fuse", us);
         let want =
             [fuse(30), fuse(29), fuse(28), fuse(27), fuse(26), fuse(25), ("scan", 25), fuse(24), fuse(23), fuse(22)];

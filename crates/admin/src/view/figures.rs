@@ -200,9 +200,15 @@ pub struct TraceView {
     /// Turns of the pool's thread, that is polls of tasks, in ns.
     #[serde(default)]
     pub turns: Dist,
+    /// The same without the time for which the thread had no processor.
+    #[serde(default)]
+    pub turns_on_cpu: Dist,
     /// The longest of them, the longest first.
     #[serde(default)]
     pub longest_turns: Vec<TurnView>,
+    /// The one that used a processor for longest.
+    #[serde(default)]
+    pub longest_on_cpu: Option<TurnView>,
     /// Tasks with turns of 1 ms or longer since the pool's thread started.
     #[serde(default)]
     pub slow_tasks: Vec<SlowTaskView>,
@@ -215,6 +221,9 @@ pub struct TurnView {
     pub task: String,
     /// How long it took, in ns.
     pub took: u64,
+    /// The part of it for which the thread had a processor, in ns.
+    #[serde(default)]
+    pub on_cpu: u64,
 }
 
 /// Tasks of one name with slow turns.

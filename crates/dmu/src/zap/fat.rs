@@ -19,6 +19,8 @@ use ondisk::zap::{
     init_fat, init_table_block, split_range,
 };
 
+use rt::cost::{COPY, ZAP_MOVE};
+
 use super::micro::Put;
 use super::{Change, Form, ZapEntry, ZapState, exists, missing};
 use crate::{Dnode, Tx};
@@ -232,6 +234,10 @@ impl<'a> Overlay<'a> {
     fn block_size(&self) -> usize {
         1 << self.header.block_shift
     }
+    /// Before copies of that many blocks.
+    async fn spend_copy(&self, blocks: u64) {
+        self.dn.objset().ctx().rt().spend(COPY.cost(blocks << self.header.block_shift)).await;
+    }
     /// Reads the block if it is not loaded yet.
     async fn load(&mut self, blk: u64) -> Result<()> {
         if !self.blocks.contains_key(&blk) {
@@ -239,6 +245,7 @@ impl<'a> Overlay<'a> {
             if bytes.len() != self.block_size() {
                 return Err(Error::corrupt(format!("fat ZAP block {blk} has {} bytes", bytes.len())));
             }
+            self.spend_copy(1).await;
             self.blocks.insert(blk, Buf::copy_from(&bytes));
         }
         Ok(())
@@ -271,6 +278,7 @@ impl<'a> Overlay<'a> {
     /// Splits the leaf in `blk`, which the table names.
     async fn split(&mut self, blk: u64) -> Result<()> {
         self.finish_growth().await?;
+        self.spend_copy(1).await;
         let kind = self.header.params.key_kind();
         let plen = Leaf::open(&self.block(blk).await?[..], kind)?.prefix_len();
         if plen >= self.header.table_shift {
@@ -323,6 +331,7 @@ impl<'a> Overlay<'a> {
     async fn copy_table(&mut self, old: u64, new: u64, from: u64, to: u64) -> Result<()> {
         let size = self.block_size();
         for b in from..to {
+            self.spend_copy(3).await;
             let src = Buf::copy_from(self.block(old + b).await?);
             for (i, half) in src.chunks_exact(size / 2).enumerate() {
                 let mut dst = Buf::zeroed(size);
@@ -398,8 +407,11 @@ pub(super) async fn convert(dn: &Dnode, st: &ZapState, tx: &Tx) -> Result<Rc<For
     let mut o = Overlay::new(dn, header);
     o.blocks.insert(0, header_block);
     o.blocks.insert(1, leaf_block);
+    let os = dn.objset();
+    let rt = os.ctx().rt();
     for e in mz.entries() {
         let e = e?;
+        rt.spend(ZAP_MOVE).await;
         let (hash, value) = (params.hash(e.name), ZapValue::from_u64(e.value));
         o.edit_leaf(hash, |leaf| leaf.insert(e.name, hash, Some(e.cd), &value)).await?;
         o.header.num_entries += 1;

@@ -8,9 +8,10 @@ use std::cell::{Cell, RefCell};
 
 use base::Result;
 use ondisk::zap::{MICRO_MAX_NAME, MICRO_MAX_SIZE, Match, MicroEntry, MicroIndex, MicroZap, ZapParams, ZapValue};
+use rt::cost::ZAP_INDEX;
 
 use super::{ZapEntry, ZapState, exists, missing};
-use crate::{Dnode, Tx};
+use crate::{DmuCtx, Dnode, Tx};
 
 /// Bytes by which the block grows.
 const GROW: usize = 512;
@@ -83,13 +84,17 @@ impl Drop for MicroForm {
 }
 
 impl MicroForm {
-    pub fn build(block: &[u8], arc: &arc::Arc) -> Result<MicroForm> {
+    pub async fn build(block: &[u8], ctx: &DmuCtx) -> Result<MicroForm> {
+        let (rt, arc) = (ctx.rt(), ctx.arc());
         let mz = MicroZap::open(block)?;
-        let index = MicroIndex::build(&mz)?;
-        let mut free = FreeSlots::default();
-        for slot in (0..mz.capacity() as u16).rev() {
-            if mz.entry(slot)?.is_none() {
-                free.release(slot);
+        let (mut index, mut free) = (MicroIndex::default(), FreeSlots::default());
+        for slot in 0..mz.capacity() as u16 {
+            match mz.entry(slot)? {
+                Some(e) => {
+                    rt.spend(ZAP_INDEX).await;
+                    index.add(&mz, &e)?;
+                }
+                None => free.release(slot),
             }
         }
         arc.charge(arc::MemKind::ZapIndex, memory(mz.capacity()));

@@ -76,7 +76,7 @@ impl ZapState {
         }
         let block = dn.read_block(0).await?;
         let form = match ondisk::zap::kind(&block)? {
-            ZapKind::Micro => Form::Micro(MicroForm::build(&block, dn.objset().ctx().arc())?),
+            ZapKind::Micro => Form::Micro(Box::pin(MicroForm::build(&block, dn.objset().ctx())).await?),
             ZapKind::Fat => Form::Fat(FatForm::parse(&block)?),
         };
         let form = Rc::new(form);

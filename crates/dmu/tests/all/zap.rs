@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::*;
-use base::{ErrorKind, ObjectId};
+use base::{ErrorKind, Nanos, ObjectId};
 use bdev::Bytes;
 use dmu::zap::{self, Cursor, Match, ZapValue};
 use dmu::*;
 use ondisk::object_type::ObjectType;
 use ondisk::objset::ObjsetType;
-use ondisk::zap::{Header, Leaf, MicroIndex, MicroZap, NORM_D, NORM_TOUPPER, ZapKind, table_range};
+use ondisk::zap::{Header, Leaf, MICRO_MAX_SIZE, MicroIndex, MicroZap, NORM_D, NORM_TOUPPER, ZapKind, table_range};
 use sim::Rng;
 
 type Model = BTreeMap<Vec<u8>, ZapValue>;
@@ -217,6 +217,39 @@ async fn cookies(dn: &Dnode) -> Vec<u64> {
     }
     assert!(c.next().await.unwrap().is_none());
     out
+}
+
+/// The largest micro ZAP is indexed, and becomes fat, in turns: the world ends with a poll that was
+/// charged with more than the bound.
+#[test]
+fn a_large_micro_zap_keeps_its_thread_for_a_turn_at_most() {
+    let sim = world(9);
+    sim.block_on(async {
+        let mut env = Env::new(&sim, 32 << 20, features(), ObjsetProps::default());
+        let os = env.create(ObjsetType::Other);
+        let task = env.run(&os, None);
+        let tx = TxPlan::new(&os).create(1).assign().await.unwrap();
+        let dn = zap::create(&os, ObjectType::OTHER_ZAP, 0, &tx).await.unwrap();
+        let most = (MICRO_MAX_SIZE / 64 - 1) as u64;
+        for i in 0..most {
+            zap::add_int(&dn, i, i, &tx).await.unwrap();
+        }
+        let obj = dn.object();
+        drop((dn, tx));
+        env.stop(task).await;
+        let os = env.reopen(os).await;
+        let dn = os.hold(obj).await.unwrap();
+        let least = |each: Nanos| Nanos(each.0 * most);
+        let begun = sim.engine_busy();
+        assert_eq!(zap::count(&dn).await.unwrap(), most);
+        let indexed = sim.engine_busy();
+        assert!(indexed.since(begun) >= least(rt::cost::ZAP_INDEX));
+        let tx = TxPlan::new(&os).create(1).assign().await.unwrap();
+        assert!(!zap::is_fat(&dn).await.unwrap());
+        zap::add_int(&dn, most, most, &tx).await.unwrap();
+        assert!(sim.engine_busy().since(indexed) >= least(rt::cost::ZAP_MOVE));
+        assert!(zap::is_fat(&dn).await.unwrap() && verify(&dn).await);
+    });
 }
 
 #[test]

@@ -188,22 +188,22 @@ pub struct MicroIndex {
 impl MicroIndex {
     /// Indexes all entries. Two with the same hash and cd, or the same name, are damage.
     pub fn build<B: AsRef<[u8]>>(mz: &MicroZap<B>) -> Result<MicroIndex> {
-        let params = mz.params();
         let mut ix = MicroIndex::default();
         for e in mz.entries() {
-            let e = e?;
-            let hash = params.hash(e.name);
-            if ix.same_hash(hash).any(|(_, s)| matches!(mz.entry(s), Ok(Some(o)) if o.name == e.name)) {
-                return Err(Error::corrupt(format!(
-                    "micro ZAP has the name {:?} twice",
-                    String::from_utf8_lossy(e.name)
-                )));
-            }
-            if ix.map.insert((hash, e.cd), e.slot).is_some() {
-                return Err(Error::corrupt(format!("micro ZAP entries share hash {hash:#x} and cd {}", e.cd)));
-            }
+            ix.add(mz, &e?)?;
         }
         Ok(ix)
+    }
+    /// Indexes one more entry of `mz`, with the checks of [`MicroIndex::build`].
+    pub fn add<B: AsRef<[u8]>>(&mut self, mz: &MicroZap<B>, e: &MicroEntry<'_>) -> Result<()> {
+        let hash = mz.params().hash(e.name);
+        if self.same_hash(hash).any(|(_, s)| matches!(mz.entry(s), Ok(Some(o)) if o.name == e.name)) {
+            return Err(Error::corrupt(format!("micro ZAP has the name {:?} twice", String::from_utf8_lossy(e.name))));
+        }
+        if self.map.insert((hash, e.cd), e.slot).is_some() {
+            return Err(Error::corrupt(format!("micro ZAP entries share hash {hash:#x} and cd {}", e.cd)));
+        }
+        Ok(())
     }
     /// cd and slot of every entry with this hash, lowest cd first.
     pub fn same_hash(&self, hash: u64) -> impl Iterator<Item = (u32, u16)> + '_ {
