@@ -19,7 +19,9 @@
 //!
 //! **Turns.** `--turns` watches the engine's thread during the jobs of *weir* (`weir trace turns`)
 //! and adds a table of how long its tasks kept it at a time. Where a machine gives fewer processors
-//! than its threads want, a turn lasts longer than its work: the table shows both.
+//! than its threads want, a turn lasts longer than its work: the table shows both, and the control
+//! of the row is done once more beside an empty loop, whose longest pass says what the machine does
+//! to a thread that does nothing.
 //!
 //! **Rules.** Every image was written once, in full, before any contestant gets it: the first write
 //! to a block of a sparse file costs the host something that later ones do not. Time includes
@@ -36,7 +38,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::bench_fs_contest::{Contestant, Engine, Ext4, Plain, Raw, Weir, ZfsFuse};
+use crate::bench_fs_contest::{Contestant, Engine, Ext4, Plain, Raw, Turns, Weir, ZfsFuse};
 use crate::bench_fs_jobs::{self as jobs, Figures, Row, Sizes};
 use crate::bench_fs_table::{self as table, Results};
 
@@ -260,6 +262,10 @@ fn one_run(
         if !o.wants_row(row) {
             continue;
         }
+        // Every second run the other way round: the first of a row has more to wait for.
+        if n % 2 == 1 {
+            contestants.reverse();
+        }
         for c in contestants.iter_mut() {
             let against = match row.one_file() {
                 true => raw.job(row, sizes)?,
@@ -278,6 +284,14 @@ fn one_run(
             }
             if let Some(turns) = c.turns() {
                 results.turns(row, turns);
+                // The same load once more beside the loop, which would slow the control's own job.
+                let loads = || match row.one_file() {
+                    true => raw.job(row, sizes).map(drop),
+                    false => measured(control, row, sizes, o).map(drop),
+                };
+                let (done, empty) = Turns::of_empty_loop(loads);
+                done?;
+                results.empty_loop(row, empty);
             }
             if let Some(peak) = c.peak() {
                 results.peak(row, c.name(), peak);

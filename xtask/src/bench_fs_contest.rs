@@ -8,6 +8,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::bench_fs::{Options, make_image};
@@ -433,6 +434,46 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
+    /// What an empty loop sees while `load` runs: its passes take no time, so longer ones are the
+    /// machine's. Passes under a microsecond are not counted.
+    pub(crate) fn of_empty_loop<T>(load: impl FnOnce() -> T) -> (T, Turns) {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let watcher = scope.spawn(|| {
+                let mut turns = Turns::default();
+                let (mut wall, mut cpu) = (Instant::now(), thread_cpu_time());
+                while !over.load(Ordering::Relaxed) {
+                    let (wall_now, cpu_now) = (Instant::now(), thread_cpu_time());
+                    turns.add("empty loop", (wall_now - wall).as_nanos() as u64, (cpu_now - cpu).as_nanos() as u64);
+                    (wall, cpu) = (wall_now, cpu_now);
+                }
+                turns
+            });
+            let done = load();
+            over.store(true, Ordering::Relaxed);
+            (done, watcher.join().unwrap_or_default())
+        })
+    }
+
+    /// Adds those of another job.
+    pub(crate) fn merge(&mut self, more: Turns) {
+        self.buckets.resize(self.buckets.len().max(more.buckets.len()), 0);
+        self.buckets.iter_mut().zip(&more.buckets).for_each(|(n, more)| *n += more);
+        self.longest = self.longest.take().max(more.longest);
+        self.longest_by_clock = self.longest_by_clock.max(more.longest_by_clock);
+    }
+
+    fn add(&mut self, task: &str, took: u64, on_cpu: u64) {
+        if took < 1000 {
+            return;
+        }
+        let bucket = on_cpu.max(1).ilog2() as usize;
+        self.buckets.resize(self.buckets.len().max(bucket + 1), 0);
+        self.buckets[bucket] += 1;
+        self.longest = self.longest.take().max(Some((on_cpu, task.to_string())));
+        self.longest_by_clock = self.longest_by_clock.max(took);
+    }
+
     /// Of the summary that `weir trace turns --json` ends with.
     fn parse(text: &str) -> Result<Turns, String> {
         let line = text.lines().last().unwrap_or_default();
@@ -443,6 +484,12 @@ impl Turns {
         let longest_by_clock = v["longest_turns"][0]["took"].as_u64().unwrap_or_default();
         Ok(Turns { buckets: buckets.iter().filter_map(|n| n.as_u64()).collect(), longest, longest_by_clock })
     }
+}
+
+/// How long this thread had a processor.
+fn thread_cpu_time() -> Duration {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
 }
 
 /// weir as users run it.

@@ -22,6 +22,8 @@ pub(crate) struct Results {
     peaks: BTreeMap<(String, Row), u64>,
     /// Turns of weir's thread by row, of all runs.
     turns: BTreeMap<Row, Turns>,
+    /// The same of an empty loop beside the control.
+    empty_loop: BTreeMap<Row, Turns>,
     /// Contestants that could not run, and why.
     pub(crate) missing: Vec<(String, String)>,
     /// Jobs that failed, and why.
@@ -37,6 +39,7 @@ impl Results {
             all: BTreeMap::new(),
             peaks: BTreeMap::new(),
             turns: BTreeMap::new(),
+            empty_loop: BTreeMap::new(),
             missing,
             failed: Vec::new(),
             options: options.clone(),
@@ -57,12 +60,12 @@ impl Results {
 
     /// Adds the turns of weir's thread during a job.
     pub(crate) fn turns(&mut self, row: Row, more: Turns) {
-        let all = self.turns.entry(row).or_default();
-        let buckets = all.buckets.len().max(more.buckets.len());
-        all.buckets.resize(buckets, 0);
-        all.buckets.iter_mut().zip(&more.buckets).for_each(|(n, more)| *n += more);
-        all.longest = all.longest.take().max(more.longest);
-        all.longest_by_clock = all.longest_by_clock.max(more.longest_by_clock);
+        self.turns.entry(row).or_default().merge(more);
+    }
+
+    /// Adds what an empty loop saw beside the control.
+    pub(crate) fn empty_loop(&mut self, row: Row, more: Turns) {
+        self.empty_loop.entry(row).or_default().merge(more);
     }
 
     fn runs(&self, row: Row, who: &str) -> Vec<(Figures, Figures)> {
@@ -362,6 +365,11 @@ fn beside_before(r: &Results, t: &mut String) {
     }
 }
 
+/// Turns that used a processor for 2^21 ns (2.1 ms) or longer.
+fn long(turns: &Turns) -> u64 {
+    turns.buckets.iter().skip(21).sum()
+}
+
 /// How long tasks kept weir's thread at a time.
 fn turn_table(r: &Results, t: &mut String) {
     if r.turns.is_empty() {
@@ -370,22 +378,30 @@ fn turn_table(r: &Results, t: &mut String) {
     line(t, "");
     line(
         t,
-        "Turns of weir's thread: the time for which a turn used a processor, by powers of two (of the 99.99 % the upper end is shown), and the longest by the clock, with whatever else ran meanwhile, here or on the host of this machine.",
+        "Turns of weir's thread: the time for which a turn used a processor, by powers of two (of the 99.99 % the upper end is shown), and the longest by the clock, with whatever else ran meanwhile. A host may take a processor away without a word to the clock of its guest: the last columns are an empty loop beside the control of the row, and its longest pass.",
     );
     line(t, "");
-    line(t, "| job | turns | 99.99 % below | longest | its task | longest by the clock |");
-    line(t, "|---|---|---|---|---|---|");
+    line(
+        t,
+        "| job | turns | 99.99 % below | 2 ms or more | longest | its task | by the clock | empty loop: 2 ms or more | longest | by the clock |",
+    );
+    line(t, "|---|---|---|---|---|---|---|---|---|---|");
     for (row, turns) in &r.turns {
         let (took, task) = turns.longest.clone().unwrap_or_default();
+        let empty = r.empty_loop.get(row).cloned().unwrap_or_default();
         line(
             t,
             format!(
-                "| {} | {} | {} | {} | {task} | {} |",
+                "| {} | {} | {} | {} | {} | {task} | {} | {} | {} | {} |",
                 what(*row, &r.sizes, &r.options),
                 turns.buckets.iter().sum::<u64>(),
                 micros(quantile(&turns.buckets, 0.9999) as f64 / 1e3),
+                long(turns),
                 micros(took as f64 / 1e3),
                 micros(turns.longest_by_clock as f64 / 1e3),
+                long(&empty),
+                micros(empty.longest.as_ref().map_or(0, |l| l.0) as f64 / 1e3),
+                micros(empty.longest_by_clock as f64 / 1e3),
             ),
         );
     }
