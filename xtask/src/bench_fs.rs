@@ -14,8 +14,8 @@
 //! between contestants come from the same run, in which their jobs of one row follow each other. A
 //! table holds medians over the runs.
 //!
-//! **An older weir.** `--before PROGRAM` adds *before*, weir as that program has it, which does each
-//! job right after *weir*: the table of the two tells whether a row became slower.
+//! **An older weir.** `--before PROGRAM` adds *before*, weir as that program has it, which does
+//! each job right after *weir*: the table of the two tells whether a row became slower.
 //!
 //! **Turns.** `--turns` watches the engine's thread during the jobs of *weir* (`weir trace turns`)
 //! and adds a table of how long its tasks kept it at a time. Where a machine gives fewer processors

@@ -119,7 +119,8 @@ impl<T, Fut: Future<Output = Result<T>>> Future for Answer<T, Fut> {
         match polled {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(result)) => {
-                // Handles that it held may send jobs when they are dropped: before the caller goes on.
+                // Handles that it held may send jobs when they are dropped: before the caller goes
+                // on.
                 self.fut = None;
                 if let Some(reply) = self.reply.take() {
                     reply.send(result);
