@@ -160,7 +160,7 @@ pub(crate) struct Inner {
     identity: HostIdentity,
     tracer: Rc<rt::trace::Tracer>,
     turn: Rc<rt::Turn>,
-    /// The thread's processor time when the last poll ended; none while no trace wants turns.
+    /// The thread's processor time when the last traced poll ended, or the loop's turn began.
     cpu_clock: Cell<Option<Nanos>>,
     running: Cell<bool>,
     /// The engine was dropped: nothing starts any more.
@@ -472,11 +472,9 @@ impl Inner {
         }
         if self.tracer.wants(Groups::TURN) {
             let used = thread_cpu_time();
-            // The first turn of a trace has no beginning on this clock.
+            // The first turn of a trace has no beginning on this clock, or an old one.
             let on_cpu = self.cpu_clock.replace(Some(used)).map_or(took, |before| used.since(before).min(took));
             self.tracer.emit(now, &Event::Turn { task, id, took, on_cpu });
-        } else {
-            self.cpu_clock.set(None);
         }
         now
     }
@@ -625,8 +623,8 @@ fn index_of(token: u64) -> usize {
     (token & ((1 << 24) - 1)) as usize
 }
 
-/// How long this thread had a processor.
-fn thread_cpu_time() -> Nanos {
+/// How long this thread had a processor (`CLOCK_THREAD_CPUTIME_ID`).
+pub fn thread_cpu_time() -> Nanos {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Nanos((t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64))
 }

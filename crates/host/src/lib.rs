@@ -45,7 +45,7 @@ mod workers;
 
 pub use awake::KeepAwake;
 pub use dev::HostDev;
-pub use engine::{BackendChoice, Engine, EngineConfig, EngineStats, Handle, SlowTask};
+pub use engine::{BackendChoice, Engine, EngineConfig, EngineStats, Handle, SlowTask, thread_cpu_time};
 pub use fdio::{Fd, FdIo, ReadDone, read_now, set_nonblocking, write_now};
 pub use fusefd::{
     FuseMount, FusePlace, HeldMount, MountedBy, blocking, fuse_detach, fuse_detach_dead, fuse_mount,

@@ -2,7 +2,7 @@
 //! openweir-zpl --example op_cost`.
 //!
 //! The engine runs on a simulated disk, so nothing waits and the process does nothing else; each
-//! figure is the best of several rounds, in nanoseconds of CPU time (`/proc/thread-self/schedstat`)
+//! figure is the best of several rounds, in nanoseconds of the thread's CPU time
 //! for each operation, object, block or record. It includes the simulated disk's own work on a
 //! block. The constants are these figures, rounded.
 
@@ -50,19 +50,11 @@ async fn start(sim: &Sim, disk: &SimDisk) -> Result<(Rc<Pool>, Rc<Zfs>)> {
     Ok((pool, fs))
 }
 
-/// CPU time of this thread, in ns.
-fn cpu_ns() -> u64 {
-    // The kernel brings the figure up to date when a thread gives up its core.
-    std::thread::yield_now();
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel counts CPU time");
-    text.split_whitespace().next().and_then(|ns| ns.parse().ok()).expect("schedstat begins with a number")
-}
-
 /// Runs `f` and notes nanoseconds for each of `count`, if that is the best so far.
 fn note(best: &mut Vec<(&'static str, f64)>, name: &'static str, count: u64, f: impl FnOnce()) {
-    let begin = cpu_ns();
+    let begin = host::thread_cpu_time();
     f();
-    let each = (cpu_ns() - begin) as f64 / count as f64;
+    let each = host::thread_cpu_time().since(begin).0 as f64 / count as f64;
     match best.iter_mut().find(|(n, _)| *n == name) {
         Some((_, old)) => *old = old.min(each),
         None => best.push((name, each)),

@@ -18,7 +18,6 @@ use ondisk::zap::{
     FAT_BLOCK_SHIFT, Header, Leaf, LeafEntry, LeafInsert, Match, MicroZap, ZapParams, ZapValue, chunks_needed,
     init_fat, init_table_block, split_range,
 };
-
 use rt::cost::{COPY, ZAP_MOVE};
 
 use super::micro::Put;
@@ -278,12 +277,12 @@ impl<'a> Overlay<'a> {
     /// Splits the leaf in `blk`, which the table names.
     async fn split(&mut self, blk: u64) -> Result<()> {
         self.finish_growth().await?;
-        self.spend_copy(1).await;
         let kind = self.header.params.key_kind();
         let plen = Leaf::open(&self.block(blk).await?[..], kind)?.prefix_len();
         if plen >= self.header.table_shift {
             self.grow().await?;
         }
+        self.spend_copy(1).await;
         let size = self.block_size();
         let mut low = self.blocks.remove(&blk).expect("loaded above");
         let mut new = Buf::zeroed(size);
@@ -331,6 +330,7 @@ impl<'a> Overlay<'a> {
     async fn copy_table(&mut self, old: u64, new: u64, from: u64, to: u64) -> Result<()> {
         let size = self.block_size();
         for b in from..to {
+            self.load(old + b).await?;
             self.spend_copy(3).await;
             let src = Buf::copy_from(self.block(old + b).await?);
             for (i, half) in src.chunks_exact(size / 2).enumerate() {
