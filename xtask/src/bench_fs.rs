@@ -15,7 +15,8 @@
 //! table holds medians over the runs.
 //!
 //! **An older weir.** `--before PROGRAM` adds *before*, weir as that program has it, which does
-//! each job right after *weir*: the table of the two tells whether a row became slower.
+//! each job beside *weir*: the table of the two tells whether a row became slower. In every second
+//! run the contestants of all rows go the other way round.
 //!
 //! **Turns.** `--turns` watches the engine's thread during the jobs of *weir* (`weir trace turns`)
 //! and adds a table of how long its tasks kept it at a time. Where a machine gives fewer processors
@@ -262,11 +263,12 @@ fn one_run(
         if !o.wants_row(row) {
             continue;
         }
-        // Every second run the other way round: the first of a row has more to wait for.
+        // Every second run the other way round: the order can decide more than the program.
+        let mut order: Vec<&mut Box<dyn Contestant>> = contestants.iter_mut().collect();
         if n % 2 == 1 {
-            contestants.reverse();
+            order.reverse();
         }
-        for c in contestants.iter_mut() {
+        for c in order {
             let against = match row.one_file() {
                 true => raw.job(row, sizes)?,
                 false if c.name() == "plain" => Figures::default(),

@@ -444,7 +444,7 @@ impl Turns {
                 let (mut wall, mut cpu) = (Instant::now(), thread_cpu_time());
                 while !over.load(Ordering::Relaxed) {
                     let (wall_now, cpu_now) = (Instant::now(), thread_cpu_time());
-                    turns.add("empty loop", (wall_now - wall).as_nanos() as u64, (cpu_now - cpu).as_nanos() as u64);
+                    turns.add_pass((wall_now - wall).as_nanos() as u64, (cpu_now - cpu).as_nanos() as u64);
                     (wall, cpu) = (wall_now, cpu_now);
                 }
                 turns
@@ -463,14 +463,15 @@ impl Turns {
         self.longest_by_clock = self.longest_by_clock.max(more.longest_by_clock);
     }
 
-    fn add(&mut self, task: &str, took: u64, on_cpu: u64) {
+    /// Adds a pass of the empty loop, which has no task.
+    fn add_pass(&mut self, took: u64, on_cpu: u64) {
         if took < 1000 {
             return;
         }
         let bucket = on_cpu.max(1).ilog2() as usize;
         self.buckets.resize(self.buckets.len().max(bucket + 1), 0);
         self.buckets[bucket] += 1;
-        self.longest = self.longest.take().max(Some((on_cpu, task.to_string())));
+        self.longest = self.longest.take().max(Some((on_cpu, String::new())));
         self.longest_by_clock = self.longest_by_clock.max(took);
     }
 
@@ -614,11 +615,8 @@ impl Contestant for Weir {
     }
 
     fn job(&mut self, row: Row, sizes: &Sizes) -> Result<Figures, String> {
-        let mut watch = self.command(&["trace", "turns", "--json", "tank"]);
-        let watch = match self.watched {
-            true => Some(watch.stdout(Stdio::piped()).spawn().map_err(|e| format!("weir trace: {e}"))?),
-            false => None,
-        };
+        let watch = || self.command(&["trace", "turns", "--json", "tank"]).stdout(Stdio::piped()).spawn();
+        let watch = self.watched.then(watch).transpose().map_err(|e| format!("weir trace: {e}"))?;
         let done = mounted_job(&self.m, row, sizes, &mut || self.tool(&["zpool", "sync", "tank"]).map(drop));
         if let Some(watch) = watch {
             output(command(&["kill", "-INT", &watch.id().to_string()]))?;

@@ -99,15 +99,20 @@ impl Results {
 
     /// Median of a contestant's rate over another's in the same run.
     fn to_other(&self, row: Row, who: &str, other: &str) -> Option<f64> {
-        let (a, b) = (self.all.get(&(row, who.to_string()))?, self.all.get(&(row, other.to_string()))?);
-        median(a.iter().filter_map(|(run, (f, _))| b.get(run).map(|(g, _)| f.rate(row) / g.rate(row))).collect())
+        median(self.ratios(row, who, other))
     }
 
     /// Least and largest of a contestant's rates over another's in the same run.
     fn span_to_other(&self, row: Row, who: &str, other: &str) -> Option<(f64, f64)> {
-        let (a, b) = (self.all.get(&(row, who.to_string()))?, self.all.get(&(row, other.to_string()))?);
-        let ratios = a.iter().filter_map(|(run, (f, _))| b.get(run).map(|(g, _)| f.rate(row) / g.rate(row)));
+        let ratios = self.ratios(row, who, other).into_iter();
         ratios.map(|r| (r, r)).reduce(|(low, high), (r, _)| (low.min(r), high.max(r)))
+    }
+
+    /// A contestant's rate over another's in each run that has both.
+    fn ratios(&self, row: Row, who: &str, other: &str) -> Vec<f64> {
+        let of = |who: &str| self.all.get(&(row, who.to_string()));
+        let Some((a, b)) = of(who).zip(of(other)) else { return Vec::new() };
+        a.iter().filter_map(|(run, (f, _))| b.get(run).map(|(g, _)| f.rate(row) / g.rate(row))).collect()
     }
 
     /// All figures as JSON, for other programs.
