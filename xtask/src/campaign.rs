@@ -101,6 +101,7 @@ const PROFILES: &[Profile] = &[
     profile("kill9", 6, Runner::Kill9(&[])),
     profile("fuzz", 14, Runner::Fuzz),
     profile("rotten-files", 1, Runner::Script("rotten-files.sh")),
+    profile("block-device", 1, Runner::Script("block-device.sh")),
     profile("golden", 1, Runner::Ignored("zpl", "all", "golden")),
     profile("model", 1, Runner::Ignored("zpl", "all", "model")),
     profile("labels", 1, Runner::Ignored("ondisk", "config", "real_pools")),
@@ -377,10 +378,20 @@ mod tests {
             for (_, rest) in text.match_indices("campaign --only ").map(|(n, m)| (n, &text[n + m.len()..])) {
                 let name = rest.split(|c: char| !c.is_alphanumeric() && c != '-').next().unwrap_or_default();
                 let runner = PROFILES.iter().find(|p| p.name == name).map(|p| p.runner);
-                let Some(Runner::Ignored(package, binary, module)) = runner else {
-                    panic!("{}: {name}", path.display())
-                };
-                assert!(path.ends_with(format!("{package}/tests/{binary}/{module}.rs")), "{}", path.display());
+                let at = path.display();
+                match runner {
+                    Some(Runner::Ignored(package, binary, module)) => {
+                        assert!(path.ends_with(format!("{package}/tests/{binary}/{module}.rs")), "{at}");
+                    }
+                    Some(Runner::Script(script)) => {
+                        let text = std::fs::read_to_string(crate::root().join("docs").join(script)).expect(script);
+                        let words = text.split_once("--package openweir-").expect("a test binary").1;
+                        let (package, binary) = words.split_once(" --test ").expect("its name");
+                        let binary = binary.split(' ').next().unwrap_or_default();
+                        assert!(path.ends_with(format!("{package}/tests/{binary}.rs")), "{at}");
+                    }
+                    _ => panic!("{at}: {name}"),
+                }
                 named += 1;
             }
         });

@@ -197,9 +197,9 @@ fn rt_less_block_on<T>(fut: impl Future<Output = T>) -> T {
     }
 }
 
-/// Destroys the content of the block device that the variable names; for a loop device, say.
+/// Destroys the content of the block device that `WEIR_TEST_BLOCK_DEVICE` names.
 #[test]
-#[ignore = "needs a block device to destroy, named by WEIR_TEST_BLOCK_DEVICE"]
+#[ignore = "needs a block device to destroy: `cargo xtask campaign --only block-device` runs it"]
 fn block_devices_keep_the_contract() {
     let path = std::env::var("WEIR_TEST_BLOCK_DEVICE").expect("WEIR_TEST_BLOCK_DEVICE names a block device");
     for engine in engines() {

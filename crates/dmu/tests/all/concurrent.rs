@@ -262,38 +262,3 @@ fn the_dirty_limit_holds() {
         }
     });
 }
-
-/// The cost of a change, in real time:
-/// `cargo test --release -p openweir-dmu --test all cost -- --ignored --nocapture`.
-#[test]
-#[ignore = "a measurement"]
-fn cost_of_overwrites() {
-    let sim = world(13);
-    sim.block_on(async {
-        let env = Env::new(&sim, 512 << 20, features(), ObjsetProps::default());
-        let os = env.create(ObjsetType::Other);
-        let task = env.run(&os, None);
-        let tx = TxPlan::new(&os).create(1).assign().await.unwrap();
-        let dn = os.alloc(ObjSpec::new(ObjectType::PLAIN_FILE, 8192), &tx).await.unwrap();
-        drop(tx);
-        let data = bdev::Buf::copy_from(&vec![0x35; 1 << 20]).freeze();
-        let mut r = Rng::new(1);
-        for round in 0..4 {
-            let start = std::time::Instant::now();
-            let n = 8192;
-            for i in 0..n {
-                let blk = if round == 0 { i } else { r.below(n) };
-                let tx = TxPlan::new(&os).write(&dn, blk * 8192, 8192).assign().await.unwrap();
-                dn.write(blk * 8192, &data[..8192], &tx).await.unwrap();
-            }
-            let put = start.elapsed();
-            env.ctx.txg().wait_synced(Txg(0)).await.unwrap();
-            println!(
-                "round {round}: {:.2} us to write, {:.2} us with the sync",
-                put.as_secs_f64() * 1e6 / n as f64,
-                start.elapsed().as_secs_f64() * 1e6 / n as f64
-            );
-        }
-        env.stop(task).await;
-    });
-}
