@@ -22,6 +22,7 @@ pub mod objset;
 pub mod sa;
 pub mod scan;
 pub mod space_map;
+pub mod stream;
 pub mod uberblock;
 pub mod vdev_config;
 pub mod zap;
