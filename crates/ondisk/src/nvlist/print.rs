@@ -1,4 +1,4 @@
-//! Lists as text: the layout of `zdb -l` and `zdb -C`, and JSON.
+//! Lists as text: the layout of `zdb -l` and `zdb -C`, that of `zstream dump`, and JSON.
 
 use std::fmt::{self, Write};
 
@@ -14,12 +14,80 @@ impl NvList {
     pub fn indented(&self, indent: usize) -> Indented<'_> {
         Indented(self, indent)
     }
+    /// The list as `nvlist_print` of OpenZFS has it, which `zstream dump` uses: a line for the
+    /// version, then `name = value` a tab in, numbers without a sign in hexadecimal digits, and
+    /// nested lists between `name = (embedded nvlist)` and `(end name)`.
+    pub fn tabbed(&self) -> Tabbed<'_> {
+        Tabbed(self, 0)
+    }
     /// The list as a JSON object. A presence is `true`; strings that are not UTF-8 have the
     /// replacement character in them.
     pub fn to_json(&self) -> String {
         let mut out = String::new();
         json_list(&mut out, self);
         out
+    }
+}
+
+/// A list in another layout; see [`NvList::tabbed`].
+pub struct Tabbed<'a>(&'a NvList, usize);
+
+impl fmt::Display for Tabbed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let &Tabbed(list, depth) = self;
+        let tabs = |more: usize| "\t".repeat(depth + more);
+        writeln!(f, "{}nvlist version: 0", tabs(0))?;
+        for (name, value) in list.iter() {
+            match value {
+                NvValue::List(l) => {
+                    writeln!(f, "{}{name} = (embedded nvlist)\n{}{}(end {name})\n", tabs(1), Tabbed(l, depth + 1), tabs(1))?;
+                }
+                NvValue::ListArray(a) => {
+                    writeln!(f, "{}{name} = (array of embedded nvlists)", tabs(1))?;
+                    for (i, l) in a.iter().enumerate() {
+                        let (list, tabs) = (Tabbed(l, depth + 1), tabs(1));
+                        writeln!(f, "{tabs}(start {name}[{i}])\n{list}{tabs}(end {name}[{i}])")?;
+                    }
+                    writeln!(f)?;
+                }
+                v => match tabbed_values(v) {
+                    // An empty array has no name either.
+                    values if values.is_empty() => writeln!(f)?,
+                    values => writeln!(f, "{}{name} = {}", tabs(1), values.join(" "))?,
+                },
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A value, or the elements of an array, as `nvlist_print` writes them.
+fn tabbed_values(v: &NvValue) -> Vec<String> {
+    fn each<T>(a: &[T], text: impl Fn(&T) -> String) -> Vec<String> {
+        a.iter().map(text).collect()
+    }
+    let one = |text: String| vec![text];
+    match v {
+        NvValue::Boolean => one("1".to_string()),
+        NvValue::BooleanValue(b) => one(u8::from(*b).to_string()),
+        NvValue::Byte(n) => one(format!("0x{n:02x}")),
+        NvValue::Uint8(n) => one(format!("0x{n:x}")),
+        NvValue::Uint16(n) => one(format!("0x{n:x}")),
+        NvValue::Uint32(n) => one(format!("0x{n:x}")),
+        NvValue::Uint64(n) => one(format!("0x{n:x}")),
+        NvValue::Hrtime(n) => one(format!("0x{n:x}")),
+        NvValue::Double(bits) => one(format!("0x{:.6}", f64::from_bits(*bits))),
+        NvValue::ByteArray(a) => each(a, |n| format!("0x{n:02x}")),
+        NvValue::Uint8Array(a) => each(a, |n| format!("0x{n:x}")),
+        NvValue::Uint16Array(a) => each(a, |n| format!("0x{n:x}")),
+        NvValue::Uint32Array(a) => each(a, |n| format!("0x{n:x}")),
+        NvValue::Uint64Array(a) => each(a, |n| format!("0x{n:x}")),
+        NvValue::BooleanArray(a) => each(a, |b| u8::from(*b).to_string()),
+        NvValue::StringArray(a) => a.clone(),
+        NvValue::String(s) => one(s.clone()),
+        NvValue::RawString(s) => one(String::from_utf8_lossy(s).into_owned()),
+        // Numbers with a sign are in decimal in both layouts.
+        v => elements(v).unwrap_or_else(|| one(scalar(v))),
     }
 }
 

@@ -188,6 +188,36 @@ mod tests {
         }
     }
 
+    /// Tokens that a kernel made: those of `str/full` and `str/half` in the reference pool
+    /// `streams`.
+    #[test]
+    fn tokens_of_a_kernel_are_read_and_have_our_order() {
+        let full = "1-c3df17b9c-e0-789c636064000310a501c49c50360710a715e5e7a69766a6304081c7df7a27d934f6f50a40363b92ba\
+                    fca4acd4e412081f0430e4d3d28a534b18e00024cf86249f5459925acc802a8facbf241fe28a5b62a6924d162c1c1a48f2\
+                    9c60f9bcc4dc540686e29222fde2a264076324b30038d2194e";
+        let half = "1-995b30c67-b8-789c636064000310a500c4ec50360710e72765a526973030b8429460caa7a515a79630c001489e0d49\
+                    3ea9b224b5184837b03363d55f929f5e9a99c2c060e81e97afd267aaa28124cf0996cf4bcc4d6560282e29d22f2e4a7630\
+                    4458c50000a3251390";
+        let want = Token {
+            from_guid: Some(Guid(12_612_161_557_330_132_296)),
+            object: ObjectId(1),
+            to_guid: Guid(577_648_783_630_079_706),
+            to_name: "str/src@3".to_string(),
+            ..Token::default()
+        };
+        assert_eq!(Token::parse(full).unwrap(), want);
+        assert_eq!(Token::list_of(full).unwrap(), want.to_list());
+        let want = Token {
+            object: ObjectId(69),
+            bytes: 198_528,
+            to_guid: Guid(2_609_147_846_269_486_897),
+            to_name: "str/src@1".to_string(),
+            ..Token::default()
+        };
+        assert_eq!(Token::parse(half).unwrap(), want);
+        assert_eq!(Token::list_of(half).unwrap(), want.to_list());
+    }
+
     #[test]
     fn each_fault_has_its_reason() {
         let good = token().encode();
