@@ -8,6 +8,7 @@
 mod weir;
 mod zfs;
 mod zpool;
+mod zstream;
 
 /// A command: its name (`zpool create`), its usage lines, and its page.
 struct Page {
@@ -17,7 +18,7 @@ struct Page {
 }
 
 /// All pages, by program.
-const PAGES: [&[Page]; 3] = [zpool::PAGES, zfs::PAGES, weir::PAGES];
+const PAGES: [&[Page]; 4] = [zpool::PAGES, zfs::PAGES, zstream::PAGES, weir::PAGES];
 
 /// Other names of commands.
 const ALIASES: &[(&str, &str)] = &[("zfs snap", "zfs snapshot"), ("zfs umount", "zfs unmount")];
@@ -27,7 +28,7 @@ impl Page {
     fn line(&self, usage: &str) -> String {
         let name = self.name;
         match name.split_once(' ') {
-            Some((program @ ("zpool" | "zfs"), _)) => format!("{program} {usage}"),
+            Some((program @ ("zpool" | "zfs" | "zstream"), _)) => format!("{program} {usage}"),
             Some((group, _)) => format!("weir {group} {usage}"),
             None if usage == name || usage.starts_with(&format!("{name} ")) => format!("weir {usage}"),
             None => format!("weir {name} {usage}"),
@@ -44,7 +45,7 @@ fn page(name: &str) -> Option<&'static Page> {
     pages().find(|p| p.name == name)
 }
 
-/// The commands of `zpool`, `zfs` or `lab`, in order.
+/// The commands of `zpool`, `zfs`, `zstream` or `lab`, in order.
 fn commands(group: &str) -> Vec<&'static str> {
     let mut all: Vec<&str> = pages().filter_map(|p| p.name.strip_prefix(group)?.strip_prefix(' ')).collect();
     all.sort_unstable();
@@ -106,7 +107,7 @@ pub fn topic(name: &str) -> Option<String> {
         let tunables = if name == "daemon" { tunables() } else { String::new() };
         return Some(format!("usage:\n{lines}\n{}{tunables}", page.text));
     }
-    matches!(name, "zpool" | "zfs" | "lab").then(|| {
+    matches!(name, "zpool" | "zfs" | "zstream" | "lab").then(|| {
         let group = format!("{name} ");
         let pages = pages().filter(|p| p.name.starts_with(&group));
         let lines: String = pages.flat_map(|p| p.usage.iter().map(|u| format!("  {}\n", p.line(u)))).collect();
@@ -132,6 +133,7 @@ usage: weir <command> ...
     .to_string();
     out.push_str(&list("zpool", "pools and their devices"));
     out.push_str(&list("zfs", "file systems and snapshots"));
+    out.push_str(&list("zstream", "send streams"));
     for (name, text) in [
         ("zdb", "look into and check pools that are not imported"),
         ("daemon", "start, stop, status of the daemon that owns imported pools"),
@@ -145,7 +147,8 @@ usage: weir <command> ...
     out.push_str(&row("lab", &format!("studies in virtual time: {}", commands("lab").join(", "))));
     out.push_str(&row("version", "the version"));
     out.push_str(&row("help", "this, or 'weir help zpool create' and the like"));
-    out + "\nCalled through a symbolic link named zpool, zfs or zdb it is that command.\n"
+    out + "\nCalled through a symbolic link named zpool, zfs, zdb or zstream it is that
+command.\n"
 }
 
 #[cfg(test)]
@@ -181,6 +184,14 @@ mod tests {
     }
 
     #[test]
+    fn every_command_of_zstream_has_a_page() {
+        let taken = taken(include_str!("zstream.rs"));
+        assert_eq!(taken.len(), 6, "{taken:?}");
+        assert!(taken.iter().all(|name| page(&format!("zstream {name}")).is_some()), "{taken:?}");
+        assert!(commands("zstream").iter().all(|c| taken.contains(c)));
+    }
+
+    #[test]
     fn every_page_has_usage_and_fits_a_terminal() {
         for page in pages() {
             assert!(!page.usage.is_empty() && !page.text.is_empty(), "{}", page.name);
@@ -200,6 +211,7 @@ mod tests {
         assert!(topic("zfs create").is_some_and(|t| t.contains("  zfs create [-Pnpuv]")));
         assert!(topic("quickstart").is_some_and(|t| t.contains("  weir quickstart [--dir")));
         assert!(topic("trace").is_some_and(|t| t.contains("  weir trace dirty|")));
+        assert!(topic("zstream dump").is_some_and(|t| t.starts_with("usage:\n  zstream dump [-vCd] ")));
         assert!(topic("lab zil").is_some_and(|t| t.contains("  weir lab zil [--disks")));
         assert!(topic("lab").is_some_and(|t| t.contains("throttle [--policy") && t.contains("zil [--disks")));
     }

@@ -1,10 +1,10 @@
 //! The commands of `weir`: they parse the command line, send requests to the daemon, and print the
 //! replies.
 //!
-//! [`run`] looks at the name that the program was called by: `zpool`, `zfs` and `zdb` (symbolic
-//! links) are those commands, anything else is `weir`, whose first argument chooses. Option
-//! letters, columns and exit codes are OpenZFS's (2.1): 0 success, 1 failure, 2 invalid command
-//! line.
+//! [`run`] looks at the name that the program was called by: `zpool`, `zfs`, `zdb` and `zstream`
+//! (symbolic links) are those commands, anything else is `weir`, whose first argument chooses.
+//! Option letters, columns and exit codes are OpenZFS's (2.1): 0 success, 1 failure, 2 invalid
+//! command line.
 //!
 //! Reading order: [`opts`] (options), [`table`] (columns), `zpool` and `zfs` with their `_out`
 //! modules (pure functions from views to text), `help`, `quickstart`.
@@ -33,6 +33,7 @@ mod zfs_out;
 mod zfs_snap;
 mod zpool;
 pub mod zpool_out;
+mod zstream;
 
 use std::io::Write;
 
@@ -68,6 +69,7 @@ pub fn run(args: &[String]) -> u8 {
         "zpool" => report("zpool", zpool::run(rest)),
         "zfs" => report("zfs", zfs::run(rest)),
         "zdb" => zdb(rest),
+        "zstream" => report("zstream", zstream::run(rest)),
         _ => weir(rest),
     }
 }
@@ -85,6 +87,7 @@ fn weir(args: &[String]) -> u8 {
         Some("zpool") => report("zpool", zpool::run(rest)),
         Some("zfs") => report("zfs", zfs::run(rest)),
         Some("zdb") => zdb(rest),
+        Some("zstream") => report("zstream", zstream::run(rest)),
         Some("daemon") => report("daemon", daemon_cmd::run(rest)),
         Some("tune") => report("tune", tune::run(rest)),
         Some("trace") => report("trace", trace::run(rest)),

@@ -42,11 +42,11 @@ struct Count {
 }
 
 /// Prints the stream `from` on `out`. Gives what is missing if the input ends within the stream.
-/// Errors: those of [`Input::next`]; `Io` if `out` cannot be written.
+/// Errors: those of [`Input::record`]; `Io` if `out` cannot be written.
 pub fn dump(from: &mut dyn Read, out: &mut dyn Write, opts: DumpOpts) -> Result<Option<Error>> {
     let mut input = if opts.ignore_sums { Input::without_sums(from) } else { Input::new(from) };
     let mut counts = [Count::default(); TYPE_NAMES.len()];
-    while let Some(frame) = input.next()? {
+    while let Some(frame) = input.record()? {
         let payload = input.payload();
         let count = &mut counts[frame.record.type_id() as usize];
         count.records += 1;
@@ -72,8 +72,7 @@ fn summary(out: &mut dyn Write, counts: &[Count]) -> std::io::Result<()> {
     let payload: u64 = counts.iter().map(|c| c.payload).sum();
     let headers = records * RECORD_SIZE as u64;
     writeln!(out, "\tTotal records = {records}")?;
-    for (what, bytes) in
-        [("payload size", payload), ("header overhead", headers), ("stream length", payload + headers)]
+    for (what, bytes) in [("payload size", payload), ("header overhead", headers), ("stream length", payload + headers)]
     {
         writeln!(out, "\tTotal {what} = {bytes} (0x{bytes:x})")?;
     }

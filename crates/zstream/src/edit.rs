@@ -31,7 +31,7 @@ pub(crate) enum Fate {
 
 /// Copies the stream `from` to `out` and lets `change` decide about each record, by its payload and
 /// the byte order of the stream. Gives what is
-/// missing if the input ends within the stream. Errors: those of [`Input::next`] and of `change`;
+/// missing if the input ends within the stream. Errors: those of [`Input::record`] and of `change`;
 /// `Io` if `out` cannot be written.
 pub(crate) fn rewrite(
     from: &mut dyn Read,
@@ -40,7 +40,7 @@ pub(crate) fn rewrite(
 ) -> Result<Option<Error>> {
     let mut input = Input::new(from);
     let mut writer = None;
-    while let Some(frame) = input.next()? {
+    while let Some(frame) = input.record()? {
         let (payload, order) = (input.payload(), input.order());
         let fate = change(&frame, payload, order)?;
         let (record, payload) = match &fate {
@@ -104,7 +104,7 @@ pub fn decompress(
                 Ok(Fate::Header(Record::Write(plain)))
             }
             // A raw record may have any logical size, whatever the length of its payload.
-            Some(algo) if write.logical_size <= PAYLOAD_MAX && write.logical_size % 4 == 0 => {
+            Some(algo) if write.logical_size <= PAYLOAD_MAX && write.logical_size.is_multiple_of(4) => {
                 let mut content = vec![0; write.logical_size as usize];
                 if let Err(e) = unpack(algo, payload, &mut content) {
                     note(block, &format!("stays as it is: {e}"));

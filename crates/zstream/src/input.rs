@@ -1,6 +1,6 @@
 //! Records with their payloads, from anything that can be read.
 //!
-//! [`Input::next`] gives one record after the other until the input ends, [`Input::payload`] what
+//! [`Input::record`] gives one record after the other until the input ends, [`Input::payload`] what
 //! came with it. An input that ends in the
 //! middle of a stream is no error here, since a stream that was saved after an interruption has no
 //! END, and a part of a stream is worth a look: [`Input::incomplete`] says so afterwards. Whatever
@@ -33,7 +33,7 @@ impl<'a> Input<'a> {
 
     /// The next record; `None`: the input has ended. Errors: `Io` if it cannot be read; those of
     /// [`StreamReader::record`].
-    pub fn next(&mut self) -> Result<Option<Frame>> {
+    pub fn record(&mut self) -> Result<Option<Frame>> {
         let mut bytes = [0; RECORD_SIZE];
         let got = read_up_to(self.from, &mut bytes)?;
         if got < RECORD_SIZE {
@@ -56,12 +56,13 @@ impl<'a> Input<'a> {
         Ok(Some(frame))
     }
 
-    /// The payload of the record that [`Self::next`] gave last.
+    /// The payload of the record that [`Self::record`] gave last.
     pub fn payload(&self) -> &[u8] {
         &self.payload
     }
 
-    /// What is missing at the end, once [`Self::next`] gave `None`; `None`: the stream is complete.
+    /// What is missing at the end, once [`Self::record`] gave `None`; `None`: the stream is
+    /// complete.
     pub fn incomplete(&self) -> Option<&Error> {
         self.incomplete.as_ref()
     }

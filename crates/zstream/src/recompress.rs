@@ -95,7 +95,7 @@ fn unpack(write: &Write, payload: &[u8]) -> Result<Vec<u8>> {
     }
     let algo = CompressAlgo::from_u8(write.compression)
         .ok_or_else(|| Error::corrupt(format!("there is no compression {}", write.compression)))?;
-    if write.logical_size > PAYLOAD_MAX || write.logical_size % 4 != 0 {
+    if write.logical_size > PAYLOAD_MAX || !write.logical_size.is_multiple_of(4) {
         return Err(Error::corrupt(format!("no block has {} bytes", write.logical_size)));
     }
     let mut content = vec![0; write.logical_size as usize];

@@ -183,7 +183,7 @@ fn contents(stream: &[u8]) -> Vec<(Block, Vec<u8>)> {
     let mut input = stream;
     let mut input = zstream::input::Input::new(&mut input);
     let mut out = Vec::new();
-    while let Some(frame) = input.next().unwrap() {
+    while let Some(frame) = input.record().unwrap() {
         let Record::Write(w) = frame.record else { continue };
         let mut content = vec![0; w.logical_size as usize];
         match w.compression {
@@ -246,7 +246,7 @@ fn named_blocks_are_decompressed() {
         let mut input = &packed[..];
         let mut input = zstream::input::Input::new(&mut input);
         let mut out = Vec::new();
-        while let Some(frame) = input.next().unwrap() {
+        while let Some(frame) = input.record().unwrap() {
             if let Record::Write(w) = frame.record
                 && w.compression != 0
             {

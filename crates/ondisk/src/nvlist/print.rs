@@ -40,7 +40,13 @@ impl fmt::Display for Tabbed<'_> {
         for (name, value) in list.iter() {
             match value {
                 NvValue::List(l) => {
-                    writeln!(f, "{}{name} = (embedded nvlist)\n{}{}(end {name})\n", tabs(1), Tabbed(l, depth + 1), tabs(1))?;
+                    writeln!(
+                        f,
+                        "{}{name} = (embedded nvlist)\n{}{}(end {name})\n",
+                        tabs(1),
+                        Tabbed(l, depth + 1),
+                        tabs(1)
+                    )?;
                 }
                 NvValue::ListArray(a) => {
                     writeln!(f, "{}{name} = (array of embedded nvlists)", tabs(1))?;

@@ -176,13 +176,11 @@ impl StreamReader {
 /// The place after `record`, which comes at `place`. Error: `Corrupt` if it cannot come there.
 fn follow(place: Place, record: &Record) -> Result<Place> {
     let next = match (place, record) {
-        (Place::Outside | Place::Package, Record::Begin(begin)) => {
-            match (begin.header_type(), place) {
-                (Begin::SUBSTREAM, _) => Some(Place::Substream { package: place == Place::Package }),
-                (Begin::PACKAGE, Place::Outside) => Some(Place::List),
-                (kind, _) => return Err(Error::corrupt(format!("BEGIN of kind {kind} cannot come here"))),
-            }
-        }
+        (Place::Outside | Place::Package, Record::Begin(begin)) => match (begin.header_type(), place) {
+            (Begin::SUBSTREAM, _) => Some(Place::Substream { package: place == Place::Package }),
+            (Begin::PACKAGE, Place::Outside) => Some(Place::List),
+            (kind, _) => return Err(Error::corrupt(format!("BEGIN of kind {kind} cannot come here"))),
+        },
         (Place::List | Place::Substream { package: true }, Record::End(_)) => Some(Place::Package),
         (Place::Substream { package: false } | Place::Package, Record::End(_)) => Some(Place::Outside),
         (_, Record::Begin(_) | Record::End(_)) => None,
@@ -376,7 +374,8 @@ mod tests {
         // No sum covers the two ENDs that frame a package: of the first, the unused payload length
         // and what lies between its two sums may be anything.
         let list_end = RECORD_SIZE + 32;
-        let free = |at: usize| (list_end + 4..list_end + 8).contains(&at) || (list_end + 40..list_end + SUM_AT).contains(&at);
+        let free =
+            |at: usize| (list_end + 4..list_end + 8).contains(&at) || (list_end + 40..list_end + SUM_AT).contains(&at);
         let last = bytes.len() - RECORD_SIZE;
         for at in 0..last {
             let mut bad = bytes.clone();

@@ -14,6 +14,9 @@ pub const NAME_MAX: usize = 255;
 /// The length of a FREE that goes to the end of the object.
 pub const TO_THE_END: u64 = u64::MAX;
 
+/// The bits of features, once the kind of BEGIN is shifted out (format page 21 section 1).
+const FEATURES: u64 = (1 << 56) - 1;
+
 /// BEGIN: a sub-stream or a package begins.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Begin {
@@ -48,12 +51,11 @@ impl Begin {
     }
     /// The features that the stream needs: [`super::features`].
     pub fn features(&self) -> u64 {
-        self.version_info >> 2 & (1 << 56) - 1
+        (self.version_info >> 2) & FEATURES
     }
     /// The same with other features.
     pub fn with_features(mut self, features: u64) -> Begin {
-        let others = !((1u64 << 56) - 1 << 2);
-        self.version_info = self.version_info & others | features << 2;
+        self.version_info = (self.version_info & !(FEATURES << 2)) | (features & FEATURES) << 2;
         self
     }
 }
@@ -328,8 +330,8 @@ impl Record {
         Err(Error::invalid("the input is not a send stream: it does not begin with a BEGIN record and its magic"))
     }
 
-    /// The record in `bytes`. Errors: `Corrupt` for an unknown type, a BEGIN with the wrong magic or
-    /// a name without end, and a payload that is too long or no multiple of 4.
+    /// The record in `bytes`. Errors: `Corrupt` for an unknown type, a BEGIN with the wrong magic
+    /// or a name without end, and a payload that is too long or no multiple of 4.
     pub fn decode(bytes: &[u8; RECORD_SIZE], order: Endian) -> Result<Record> {
         let mut get = Get { bytes, order };
         let id = get.load::<4>(0) as u32;
@@ -597,7 +599,9 @@ mod tests {
         let Record::Spill(s) = Record::decode(&bounded(7), Endian::Little).unwrap() else { panic!("not a SPILL") };
         assert_eq!((s.flags, s.compression, s.crypt.salt[0], s.crypt.mac[15]), (32, 33, 48, 83));
         assert_eq!(s.object_type, u32::from_le_bytes([84, 85, 86, 87]));
-        let Record::ObjectRange(r) = Record::decode(&bounded(9), Endian::Little).unwrap() else { panic!("not a range") };
+        let Record::ObjectRange(r) = Record::decode(&bounded(9), Endian::Little).unwrap() else {
+            panic!("not a range")
+        };
         assert_eq!((r.crypt.salt[0], r.crypt.iv[0], r.crypt.mac[0], r.flags), (32, 40, 52, 68));
     }
 

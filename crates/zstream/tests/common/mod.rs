@@ -126,7 +126,9 @@ fn record(rng: &mut Rng, n: u64, to_guid: Guid, raw: bool) -> Piece {
             let record = Spill { object, length: size, to_guid, flags: 4, crypt, object_type: 44, ..Spill::default() };
             (Record::Spill(record), rng.bytes(size as usize))
         }
-        5 if raw => (Record::ObjectRange(ObjectRange { first: object, slots: 32, to_guid, crypt, flags: 2 }), Vec::new()),
+        5 if raw => {
+            (Record::ObjectRange(ObjectRange { first: object, slots: 32, to_guid, crypt, flags: 2 }), Vec::new())
+        }
         5 => {
             let physical_size = 1 + rng.below(112) as u32;
             let record = Record::WriteEmbedded(WriteEmbedded {
