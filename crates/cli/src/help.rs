@@ -185,7 +185,8 @@ mod tests {
 
     #[test]
     fn every_command_of_zstream_has_a_page() {
-        let taken = taken(include_str!("zstream.rs"));
+        let taken: Vec<&str> =
+            taken(include_str!("zstream.rs")).into_iter().filter(|n| !n.starts_with('-') && *n != "help").collect();
         assert_eq!(taken.len(), 6, "{taken:?}");
         assert!(taken.iter().all(|name| page(&format!("zstream {name}")).is_some()), "{taken:?}");
         assert!(commands("zstream").iter().all(|c| taken.contains(c)));

@@ -31,7 +31,7 @@ use ondisk::zap::ZapValue;
 use vdev::VdevTree;
 
 use crate::commit::logs::part_of;
-use crate::commit::space_map::{alloc_space_map, free_space_map, set_header};
+use crate::commit::space_map::{alloc_space_map, free_space_map, header, set_header};
 use crate::stack::Stack;
 
 /// Entry of the MOS directory: the uberblock.
@@ -113,7 +113,7 @@ impl Checkpoint {
                 let dn = cx.mos.hold(zap_object).await?;
                 let Some(object) = zap::lookup_u64(&dn, MAP_KEY).await? else { continue };
                 let place = || format!("checkpoint space map of vdev {}", top.id);
-                let phys = cx.mos.hold(ObjectId(object)).await.at(place)?.with_bonus(SpaceMapPhys::parse).at(place)?;
+                let phys = header(&cx.mos.hold(ObjectId(object)).await.at(place)?).at(place)?;
                 let held = u64::try_from(phys.alloc.saturating_neg())
                     .map_err(|_| Error::corrupt(format!("{} holds {} bytes", place(), phys.alloc)))?;
                 maps.insert(top.id, Map { object: ObjectId(object), length: phys.length, held });

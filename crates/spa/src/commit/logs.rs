@@ -24,10 +24,10 @@ use dmu::{Dnode, Objset, Tx, zap};
 use dsl::features::Features;
 use metaslab::{RangeTree, Run};
 use ondisk::bytes::le64;
-use ondisk::space_map::{Entry, MapType, SpaceMapPhys, entries};
+use ondisk::space_map::{Entry, MapType, entries};
 use vdev::Top;
 
-use crate::commit::space_map::free_space_map;
+use crate::commit::space_map::{free_space_map, header};
 use crate::commit::store::{Geometry, MapStore};
 
 /// Entry of the MOS directory: the ZAP of logs by txg.
@@ -142,7 +142,7 @@ impl Logs {
         for (txg, object) in &out.logs {
             let place = || format!("log space map of txg {txg}");
             let dn = mos.hold(*object).await.at(place)?;
-            let phys = dn.with_bonus(SpaceMapPhys::parse).at(place)?;
+            let phys = header(&dn).at(place)?;
             let (mut at, step) = (0, part_of(&dn));
             while at < phys.length {
                 let n = step.min(phys.length - at);

@@ -17,6 +17,7 @@ use ondisk::object_type::ObjectType;
 use ondisk::space_map::{Encoder, MapType, SPACE_MAP_INDBLKSHIFT, SPACE_MAP_SIZE, SPACE_MAP_SIZE_V0, SpaceMapPhys};
 use vdev::{IndirectMap, Top, VdevKind, VdevTree};
 
+use crate::commit::space_map::header;
 use crate::stack::Stack;
 
 /// Entry of a removed vdev's ZAP: its obsolete map.
@@ -108,7 +109,7 @@ async fn append_obsolete(stack: &Stack, vdev: VdevId, runs: &[Run], pass: u32, t
             dn
         }
     };
-    let old = dn.with_bonus(SpaceMapPhys::parse)?;
+    let old = header(&dn)?;
     let v2 = stack.features.is_active(FeatureId::SpacemapV2);
     let mut encoder = Encoder::new(0, u64::from(dn.block_size()), old.length, v2);
     encoder.group(MapType::Alloc, pass, tx.txg().0);

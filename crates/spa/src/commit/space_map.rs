@@ -5,7 +5,7 @@
 //! `spacemap_histogram` was enabled when the object was created, and the feature counts the objects
 //! with a long one.
 
-use base::{ObjectId, Result};
+use base::{Error, ObjectId, Result};
 use dmu::{Dnode, ObjSpec, Objset, Tx};
 use dsl::features::Features;
 use ondisk::feature::FeatureId;
@@ -28,6 +28,22 @@ pub(crate) async fn alloc_space_map(mos: &Objset, features: &Features, block_siz
     }
     set_header(&map, 0, 0, [0; HISTOGRAM_BUCKETS], tx)?;
     Ok(map)
+}
+
+/// The header of a space map. Error: `Corrupt` if it is malformed, or counts more bytes of entries
+/// than its object has blocks for: entries are appended at that place.
+pub(crate) fn header(map: &Dnode) -> Result<SpaceMapPhys> {
+    let phys = map.with_bonus(SpaceMapPhys::parse)?;
+    let blocks = map.max_blkid().saturating_add(1);
+    let most = blocks.saturating_mul(u64::from(map.block_size())).min(i64::MAX as u64);
+    if phys.length > most {
+        return Err(Error::corrupt(format!(
+            "space map {} of {} bytes is longer than its object, {most} bytes",
+            map.object(),
+            phys.length
+        )));
+    }
+    Ok(phys)
 }
 
 /// Writes the header: bytes of entries, allocated bytes, the histogram. Returns the stored

@@ -13,10 +13,11 @@ use base::{Error, ObjectId, Result, ResultExt, VdevId};
 use dmu::Objset;
 use metaslab::{LoadedMap, MsSummary, Replay, Run, SpaceMapStore};
 use ondisk::bytes::le64;
-use ondisk::space_map::{SpaceMapPhys, histogram_add};
+use ondisk::space_map::histogram_add;
 use rt::LocalBoxFuture;
 
 use crate::commit::logs::{Unflushed, part_of};
+use crate::commit::space_map::header;
 
 /// The committed state of one metaslab's space map.
 #[derive(Clone, Copy, Debug)]
@@ -167,7 +168,7 @@ impl MapStore {
                 continue;
             }
             let dn = mos.hold(object).await.at(|| format!("space map of metaslab {ms} of vdev {vdev}"))?;
-            let phys = dn.with_bonus(SpaceMapPhys::parse)?;
+            let phys = header(&dn).at(|| format!("metaslab {ms} of vdev {vdev}"))?;
             let (mut alloc, mut histogram) = (phys.alloc, phys.histogram);
             if let Some(u) = self.unflushed.borrow().get(&(vdev, ms as u64)) {
                 alloc = alloc.saturating_add(u.delta());

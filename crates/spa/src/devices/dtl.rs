@@ -6,11 +6,11 @@ use std::rc::Rc;
 use base::{Error, Guid, ObjectId, Result, ResultExt, Txg};
 use dmu::{Objset, Tx};
 use ondisk::feature::FeatureId;
-use ondisk::space_map::{Encoder, Entry, HISTOGRAM_BUCKETS, MapType, SpaceMapPhys, entries};
+use ondisk::space_map::{Encoder, Entry, HISTOGRAM_BUCKETS, MapType, entries};
 use vdev::{Condition, Health, Top, TxgSet, VdevTree};
 
 use crate::commit::config::Config;
-use crate::commit::space_map::{alloc_space_map, free_space_map, set_header};
+use crate::commit::space_map::{alloc_space_map, free_space_map, header, set_header};
 use crate::open::import::FoundDevice;
 use crate::stack::Stack;
 
@@ -23,7 +23,7 @@ const DTL_MAX: u64 = 64 << 20;
 /// The txgs in such an object.
 async fn read_dtl(mos: &Objset, object: ObjectId) -> Result<TxgSet> {
     let dn = mos.hold(object).await?;
-    let phys = SpaceMapPhys::parse(&dn.bonus())?;
+    let phys = header(&dn)?;
     if phys.length > DTL_MAX {
         return Err(Error::corrupt(format!("it has {} bytes", phys.length)));
     }
