@@ -113,10 +113,17 @@ impl DslPool {
     /// Opens the DSL of an existing pool: reads every directory and head.
     pub async fn open(setup: DslSetup, pool_name: &str) -> Result<Rc<DslPool>> {
         let pool = DslPool::bare(setup);
-        let root = zap::lookup_u64(&pool.directory, b"root_dataset").await?;
+        // What was loaded refers to the pool: without this it would stay in memory.
+        pool.load(pool_name).await.inspect_err(|_| pool.close())?;
+        Ok(pool)
+    }
+
+    /// Loads all directories with their datasets.
+    async fn load(self: &Rc<Self>, pool_name: &str) -> Result<()> {
+        let root = zap::lookup_u64(&self.directory, b"root_dataset").await?;
         let root = root.ok_or_else(|| Error::corrupt("the MOS directory has no entry root_dataset"))?;
-        if let Some(obj) = zap::lookup_u64(&pool.directory, b"empty_bpobj").await? {
-            pool.empty_bpobj.set(Some(ObjectId(obj)));
+        if let Some(obj) = zap::lookup_u64(&self.directory, b"empty_bpobj").await? {
+            self.empty_bpobj.set(Some(ObjectId(obj)));
         }
         let mut todo: Vec<(ObjectId, String, Option<Rc<Dir>>, usize)> =
             vec![(ObjectId(root), pool_name.to_string(), None, 0)];
@@ -127,28 +134,27 @@ impl DslPool {
                     "directory object {object} ('{name}') stands in the tree twice or too deep"
                 )));
             }
-            let dir = pool
+            let dir = self
                 .load_dir(object, name.clone(), parent.as_ref())
                 .await
                 .map_err(|e| e.at(format!("directory '{name}'")))?;
             if parent.is_none() {
-                *pool.root.borrow_mut() = Some(dir.clone());
+                *self.root.borrow_mut() = Some(dir.clone());
             }
             let children = ObjectId(dir.phys().child_dir_zapobj);
             if children.0 != 0 {
-                for entry in zap::list(&pool.mos.hold(children).await?).await?.into_iter().rev() {
+                for entry in zap::list(&self.mos.hold(children).await?).await?.into_iter().rev() {
                     let child = entry.value.as_u64().unwrap_or(0);
                     let name = String::from_utf8_lossy(&entry.name).into_owned();
                     todo.push((ObjectId(child), name, Some(dir.clone()), depth + 1));
                 }
             }
         }
-        pool.load_salt().await?;
-        let origin = pool.root().child("$ORIGIN").and_then(|d| d.head());
-        pool.origin_snap.set(ObjectId(origin.map_or(0, |o| o.phys().prev_snap_obj)));
-        pool.load_origins().await?;
-        pool.load_freeing().await?;
-        Ok(pool)
+        self.load_salt().await?;
+        let origin = self.root().child("$ORIGIN").and_then(|d| d.head());
+        self.origin_snap.set(ObjectId(origin.map_or(0, |o| o.phys().prev_snap_obj)));
+        self.load_origins().await?;
+        self.load_freeing().await
     }
 
     /// Loads the origin txgs that the accounting of clones needs.

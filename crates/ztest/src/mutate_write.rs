@@ -34,6 +34,8 @@ use crate::{Check, Fault, snaps};
 const STEPS: u64 = 14;
 /// Virtual time that one operation may take; a scrub of such a pool takes seconds.
 const STEP_SPAN: Nanos = Nanos::from_secs(600);
+/// Virtual time in which all requests in flight end.
+const SETTLE_SPAN: Nanos = Nanos::from_secs(10);
 /// How a micro ZAP begins (format page 04).
 const MICRO_ZAP: [u8; 8] = 0x8000_0000_0000_0003_u64.to_le_bytes();
 /// Disks that the pool does not have at first.
@@ -178,14 +180,28 @@ pub fn mutate_write(v: &WriteVictim, number: u64, tally: &mut WriteTally) -> Opt
     lab.sim.stop_at_step(Some(STEPS_MAX));
     let mut user = User { lab: lab.clone(), used, rng, files: BTreeMap::new(), tally: WriteTally::default() };
     let result = catch_unwind(AssertUnwindSafe(|| {
-        let out = lab.sim.try_block_on_for(SPAN_MAX, user.all(v));
+        let rt = lab.sim.rt();
+        let all = async {
+            let out = user.all(v).await;
+            // What a pool that is given up had sent to the disks comes back.
+            rt.sleep(SETTLE_SPAN).await;
+            out
+        };
+        let out = lab.sim.try_block_on_for(SPAN_MAX, all);
         out.map_err(|report| format!("stalled: {report}"))?
     }));
     tally.add(user.tally);
     let why = match result {
         Ok(Ok(())) => {
             let peak = memory_peak();
-            if peak > before + MEMORY_MAX { Some(format!("{} MiB of memory", peak >> 20)) } else { None }
+            if lab.disks.iter().any(|d| d.holders() > 0) {
+                // A pool that is not dropped stays in memory, whatever its fate was.
+                Some("something still holds devices of the pool".to_string())
+            } else if peak > before + MEMORY_MAX {
+                Some(format!("{} MiB of memory", peak >> 20))
+            } else {
+                None
+            }
         }
         Ok(Err(e)) => Some(e),
         Err(panic) => {

@@ -207,6 +207,11 @@ impl SimDisk {
         Rc::new(self.clone())
     }
 
+    /// How many others hold the disk: a pool that is gone holds none.
+    pub fn holders(&self) -> usize {
+        Rc::strong_count(&self.0) - 1
+    }
+
     // --- contents ---
 
     /// The contents as reads see them: every completed write, nothing in flight.

@@ -19,7 +19,9 @@ fn damaged_pools_are_changed_or_refused() {
 #[test]
 fn what_once_panicked_is_an_error() {
     let mut tally = WriteTally::default();
-    for (victim, number) in [(2, 436), (45, 9123), (57, 11518), (300, 60_093), (4_626_854, 925_370_855), (4_626_858, 925_371_720)] {
+    for (victim, number) in
+        [(2, 436), (45, 9123), (57, 11518), (300, 60_093), (4_626_854, 925_370_855), (4_626_858, 925_371_720)]
+    {
         let victim = WriteVictim::new(victim).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(mutate_write(&victim, number, &mut tally), None);
     }
