@@ -13,9 +13,8 @@ fn damaged_pools_are_changed_or_refused() {
 }
 
 /// A count of clones that cannot grow, a list that can never become empty, an export while a scrub
-/// walks, figures of deadlists, fill counts and lengths of space maps whose sum overflows: each once
-/// ended the engine or
-/// kept it busy for ever.
+/// walks, figures of deadlists, fill counts and lengths of space maps whose sum overflows: each
+/// once ended the engine or kept it busy for ever.
 #[test]
 fn what_once_panicked_is_an_error() {
     let mut tally = WriteTally::default();
