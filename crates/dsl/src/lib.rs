@@ -4,7 +4,7 @@
 //! Reading order: [`props`] and [`space`] (policy), [`core`] (freed blocks), [`dir`], [`dataset`],
 //! [`features`], [`pool`] (the tree), `sync` (the sync of a txg); then the tasks: `create` and
 //! `change`; `snap` (snapshots, bookmarks, clones and rollback, promotion); `free` (deadlists,
-//! destruction, the blocks of destroyed datasets; [`walk`]: walks of block trees); [`crypto`]
+//! destruction, the blocks of destroyed datasets; [`walk`]: walks of block trees); [`send`] (streams); [`crypto`]
 //! (keys).
 
 mod change;
@@ -19,6 +19,7 @@ pub mod iolimit;
 pub mod pool;
 pub mod props;
 mod registry;
+pub mod send;
 mod snap;
 pub mod space;
 mod sync;

@@ -5,4 +5,5 @@
 mod common;
 mod deadlist;
 mod props;
+mod send;
 mod snapshots;

@@ -1,0 +1,273 @@
+//! Sending: a snapshot, or what changed since an earlier one, as a stream (format pages 11 and 25).
+//!
+//! **Normal path.** [`DslPool::send`] finds the snapshot and the one it starts from, decides which
+//! features the stream needs ([`features_of`]), and writes BEGIN. A walk of the block tree
+//! (`tree`) finds everything that was born after the *from* snapshot, in the order of objects and
+//! offsets; the composer (`compose`) makes records of it; [`Sink`] takes their bytes. END closes
+//! the stream.
+//!
+//! **Words.** The *to* snapshot is the one that is sent; *from* is the one that the receiver has.
+//! A *full* stream has none.
+//!
+//! Invariants: objects and offsets ascend, and each offset is written once; the running sum covers
+//! all bytes (`ondisk::stream`). Blocks are read several at once, and sent in order. A snapshot
+//! that is being sent is in use and cannot be destroyed.
+
+mod compose;
+mod tree;
+
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Guid, ObjectId, Result, Txg};
+use bdev::Bytes;
+use codec::checksum::Endian;
+use dmu::zap;
+use ondisk::dsl::DS_FLAG_CI_DATASET;
+use ondisk::feature::FeatureId;
+use ondisk::objset::ObjsetType;
+use ondisk::stream::record::{Begin, End, NAME_MAX};
+use ondisk::stream::{RECORD_SIZE, Record, Sent, StreamWriter, begin_flags, features};
+use rt::{LocalBoxFuture, Rt};
+
+use crate::dataset::Dataset;
+use crate::pool::DslPool;
+
+/// The first version of the ZPL with system attributes (format page 08).
+const ZPL_VERSION_SA: u64 = 5;
+/// The master node, which has the version of the ZPL.
+const MASTER_NODE: ObjectId = ObjectId(1);
+
+/// Takes the bytes of a stream in order.
+pub trait Sink {
+    /// Takes a record and its payload; waits while the receiver does not read. An error ends the
+    /// stream.
+    fn put(&mut self, record: [u8; RECORD_SIZE], payload: Bytes) -> LocalBoxFuture<'_, Result<()>>;
+}
+
+/// What a stream may have that not every receiver takes: the letters of `zfs send`.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SendOpts {
+    /// `-L`: blocks above 128 KiB are not cut.
+    pub large_blocks: bool,
+    /// `-e`: blocks that lie in their pointer are sent so.
+    pub embedded: bool,
+    /// `-c`: compressed blocks are sent as they are stored.
+    pub compressed: bool,
+}
+
+/// What decides about the features of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Source {
+    /// Files are described by system attributes.
+    sa: bool,
+    /// The dataset is encrypted.
+    encrypted: bool,
+    /// The pool has compressed with lz4.
+    lz4: bool,
+    /// The pool has embedded blocks.
+    embedded: bool,
+    /// The dataset has had blocks above 128 KiB.
+    large_blocks: bool,
+    /// The dataset has had dnodes of several slots.
+    large_dnode: bool,
+    /// The dataset has compressed with zstd.
+    zstd: bool,
+}
+
+/// The features that a stream of `source` needs (format page 21 section 1).
+fn features_of(source: Source, opts: SendOpts) -> u64 {
+    let mut out = 0;
+    let mut add = |wanted: bool, feature: u64| out |= if wanted { feature } else { 0 };
+    let embedded = opts.embedded && source.embedded && !source.encrypted;
+    add(source.sa, features::SA_SPILL);
+    add(opts.large_blocks && source.large_blocks, features::LARGE_BLOCKS);
+    add(embedded, features::EMBED_DATA);
+    add(opts.compressed, features::COMPRESSED);
+    add((embedded || opts.compressed) && source.lz4, features::LZ4);
+    add(opts.compressed && source.zstd, features::ZSTD);
+    add(source.large_dnode, features::LARGE_DNODE);
+    out
+}
+
+/// The snapshot that a stream starts from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct From {
+    guid: Guid,
+    txg: Txg,
+    /// It belongs to another file system.
+    is_clone: bool,
+}
+
+impl DslPool {
+    /// Sends the snapshot `to`, or what changed in it since its earlier snapshot `from`, to `sink`.
+    /// Errors: `NotFound` if there is no such snapshot; `CrossDevice` if `from` is not an earlier
+    /// one of `to`; `Denied` if the key of an encrypted dataset is not loaded; `Unsupported` for
+    /// snapshots that are redacted or need large micro ZAPs; those of reads and of the sink.
+    pub async fn send(&self, to: &str, from: Option<&str>, opts: SendOpts, sink: &mut dyn Sink) -> Result<Sent> {
+        let ds = self.find_snapshot(to).await?;
+        ds.check_complete()?;
+        let from = match from {
+            Some(name) => Some(self.from_of(&ds, name).await?),
+            None => None,
+        };
+        let _use = Use::of(&ds);
+        let os = ds.objset().await?;
+        let source = self.source_of(&ds).await?;
+        let features = features_of(source, opts);
+        let phys = ds.phys();
+        let name = ds.name().into_bytes();
+        if name.len() > NAME_MAX {
+            return Err(Error::new(ErrorKind::NameTooLong, format!("the name of '{}' does not fit a stream", ds.name())));
+        }
+        let mut flags = begin_flags::FREERECORDS | begin_flags::SPILL_BLOCK;
+        if from.is_some_and(|f| f.is_clone) {
+            flags |= begin_flags::CLONE;
+        }
+        if phys.flags & DS_FLAG_CI_DATASET != 0 {
+            flags |= begin_flags::CI_DATA;
+        }
+        let begin = Begin {
+            payload_len: 0,
+            version_info: Begin::SUBSTREAM,
+            creation_time: phys.creation_time,
+            objset_type: os.os_type() as u32,
+            flags,
+            to_guid: Guid(phys.guid),
+            from_guid: from.map_or(Guid(0), |f| f.guid),
+            to_name: name,
+        };
+        let mut out = Out::new(os.ctx().rt().clone(), sink);
+        out.put(Record::Begin(begin.with_features(features)), Bytes::default()).await?;
+        let form = compose::Form { features, to_guid: Guid(phys.guid) };
+        tree::send_blocks(os.ctx(), phys.bp, from.map_or(Txg(0), |f| f.txg), form, &mut out)
+            .await
+            .map_err(|e| e.at(format!("cannot send '{to}'")))?;
+        out.put(Record::End(End { to_guid: Guid(phys.guid), ..End::default() }), Bytes::default()).await?;
+        Ok(out.writer.sent())
+    }
+
+    /// The snapshot called `name` as the start of a stream of `ds`.
+    async fn from_of(&self, ds: &Rc<Dataset>, name: &str) -> Result<From> {
+        let from = self.find_snapshot(name).await?;
+        let mut at = ds.phys();
+        let mut steps = 0u32;
+        loop {
+            // Each snapshot is older than the one after it, so a damaged chain ends too.
+            let prev = ObjectId(at.prev_snap_obj);
+            if prev == from.object {
+                break;
+            }
+            if prev.0 == 0 || prev == self.origin_snap() || steps == u32::MAX {
+                let text = format!("'{}' is not an earlier snapshot from the same fs as '{}'", name, ds.name());
+                return Err(Error::new(ErrorKind::CrossDevice, text));
+            }
+            let older = self.hold_dataset(prev).await?.phys();
+            if older.creation_txg >= at.creation_txg && steps > 0 {
+                return Err(Error::corrupt(format!("the snapshots before '{}' are not in order", ds.name())));
+            }
+            at = older;
+            steps += 1;
+        }
+        let phys = from.phys();
+        Ok(From { guid: Guid(phys.guid), txg: Txg(phys.creation_txg), is_clone: from.dir().object != ds.dir().object })
+    }
+
+    async fn source_of(&self, ds: &Dataset) -> Result<Source> {
+        let os = ds.objset().await?;
+        let has = |id: FeatureId| ds.features().contains(id.get().guid);
+        if has(FeatureId::LargeMicrozap) || has(FeatureId::Longname) {
+            let text = format!("'{}' has long names or large micro ZAPs, which weir does not send", ds.name());
+            return Err(Error::unsupported(text));
+        }
+        let sa = match os.os_type() {
+            ObjsetType::Zfs => {
+                let version = zap::lookup_u64(&os.hold(MASTER_NODE).await?, b"VERSION").await?;
+                version.is_some_and(|v| v >= ZPL_VERSION_SA)
+            }
+            _ => false,
+        };
+        Ok(Source {
+            sa,
+            encrypted: ds.dir().is_encrypted(),
+            lz4: self.features().is_active(FeatureId::Lz4Compress),
+            embedded: self.features().is_active(FeatureId::EmbeddedData),
+            large_blocks: has(FeatureId::LargeBlocks),
+            large_dnode: has(FeatureId::LargeDnode),
+            zstd: has(FeatureId::ZstdCompress),
+        })
+    }
+}
+
+/// A dataset that is in use.
+struct Use(Rc<Dataset>);
+
+impl Use {
+    fn of(ds: &Rc<Dataset>) -> Use {
+        ds.begin_use();
+        Use(ds.clone())
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.0.end_use();
+    }
+}
+
+/// The stream on its way to the sink.
+struct Out<'a> {
+    rt: Rt,
+    writer: StreamWriter,
+    sink: &'a mut dyn Sink,
+}
+
+impl<'a> Out<'a> {
+    fn new(rt: Rt, sink: &'a mut dyn Sink) -> Out<'a> {
+        Out { rt, writer: StreamWriter::new(Endian::Little), sink }
+    }
+
+    /// Sends a record with its payload.
+    async fn put(&mut self, record: Record, payload: Bytes) -> Result<()> {
+        let cost = rt::cost::FLETCHER.cost((RECORD_SIZE + payload.len()) as u64);
+        // The sums of large payloads are a job for another thread, which gives the writer back.
+        let mut writer = std::mem::replace(&mut self.writer, StreamWriter::new(Endian::Little));
+        let (writer, bytes, payload) = self
+            .rt
+            .cpu(cost, move || {
+                let bytes = writer.record(&record, &payload);
+                (writer, bytes, payload)
+            })
+            .await;
+        self.writer = writer;
+        self.sink.put(bytes, payload).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_follow_from_the_dataset_and_the_letters() {
+        use features::*;
+        let opts = |letters: &str| SendOpts {
+            large_blocks: letters.contains('L'),
+            embedded: letters.contains('e'),
+            compressed: letters.contains('c'),
+        };
+        let plain = Source { sa: true, lz4: true, embedded: true, ..Source::default() };
+        let all = Source { large_blocks: true, large_dnode: true, zstd: true, ..plain };
+        for (source, letters, has) in [
+            (plain, "", SA_SPILL),
+            (plain, "L", SA_SPILL),
+            (plain, "ce", SA_SPILL | COMPRESSED | EMBED_DATA | LZ4),
+            (plain, "e", SA_SPILL | EMBED_DATA | LZ4),
+            (Source { lz4: false, ..plain }, "c", SA_SPILL | COMPRESSED),
+            (Source { encrypted: true, ..plain }, "e", SA_SPILL),
+            (all, "", SA_SPILL | LARGE_DNODE),
+            (all, "Lec", SA_SPILL | LARGE_DNODE | LARGE_BLOCKS | EMBED_DATA | COMPRESSED | LZ4 | ZSTD),
+        ] {
+            assert_eq!(features_of(source, opts(letters)), has, "{source:?} {letters}");
+        }
+    }
+}

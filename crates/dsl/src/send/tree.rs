@@ -1,0 +1,303 @@
+//! The walk of a snapshot for sending: everything born after a txg, in the order of objects and
+//! offsets (format page 25 section 1).
+//!
+//! Unlike [`crate::walk`], which scans and frees blocks, it follows dnodes, whose fields go into
+//! the stream, and sees holes. Blocks of data are queued with their records and read several at
+//! once; the queue is sent in order when it is long enough.
+
+use base::{Error, ObjectId, Result, Txg};
+use bdev::Bytes;
+use dmu::DmuCtx;
+use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
+use ondisk::dnode::{DNODE_SIZE, DnodePhys};
+use ondisk::object_type::ObjectType;
+use ondisk::objset::ObjsetPhys;
+use ondisk::stream::Record;
+use ondisk::stream::record::{ObjectRange, TO_THE_END};
+use rt::LocalBoxFuture;
+use rt::cost::{DMU_POINTER, SCAN_VISIT};
+use rt::join::join_all;
+use zio::Prio;
+
+use super::Out;
+use super::compose::{Composer, Form, OLD_BLOCK_MAX, Payload};
+
+/// Dnodes of a block of the meta-dnode, as streams count them: blocks of 16 KiB.
+const DNODES: u64 = 32;
+/// Levels of a tree of blocks that are followed (format page 03).
+const LEVELS_MAX: u8 = 12;
+/// Blocks that are read at once.
+const READS_MAX: usize = 64;
+/// Bytes that are read at once.
+const BYTES_MAX: u64 = 8 << 20;
+
+/// A record whose payload may still be on disk.
+enum Queued {
+    /// It is complete.
+    Ready(Record, Bytes),
+    /// Its payload is read from a block.
+    Block(Record, Blkptr, Payload),
+    /// Its payload is a part of the content of a block: pieces of one block follow each other.
+    Pieces(Vec<Record>, Blkptr),
+}
+
+/// The object whose blocks are walked.
+#[derive(Clone, Copy)]
+struct Owner<'a> {
+    object: ObjectId,
+    dn: &'a DnodePhys,
+}
+
+struct Walk<'a, 'o> {
+    ctx: &'a DmuCtx,
+    from: Txg,
+    form: Form,
+    composer: Composer,
+    queue: Vec<Queued>,
+    queued_bytes: u64,
+    out: &'a mut Out<'o>,
+}
+
+/// Sends all blocks below the root block `root` of an object set that are newer than `from`.
+pub(super) async fn send_blocks(ctx: &DmuCtx, root: Blkptr, from: Txg, form: Form, out: &mut Out<'_>) -> Result<()> {
+    let block = ctx.read(&root).await?;
+    let os = ObjsetPhys::parse(&block)?;
+    let meta = os.meta_dnode;
+    let objects = DNODES.saturating_mul(meta.maxblkid.saturating_add(1));
+    let composer = Composer::new(form.to_guid, objects);
+    let mut walk = Walk { ctx, from, form, composer, queue: Vec::new(), queued_bytes: 0, out };
+    if walk.is_new(&root) {
+        walk.object(Owner { object: ObjectId::META, dn: &meta }).await?;
+    }
+    walk.push_pending();
+    walk.drain().await
+}
+
+impl Walk<'_, '_> {
+    /// Whether a block, or a hole, belongs into the stream. Holes without a birth may have been
+    /// punched at any time.
+    fn is_new(&self, bp: &Blkptr) -> bool {
+        bp.birth().0 == 0 || bp.birth() > self.from
+    }
+
+    /// All blocks of an object.
+    async fn object(&mut self, owner: Owner<'_>) -> Result<()> {
+        let level = owner.dn.nlevels.saturating_sub(1);
+        for (blkid, bp) in owner.dn.bps().iter().enumerate() {
+            self.block(owner, *bp, level, blkid as u64).await?;
+        }
+        if let Some(spill) = owner.dn.spill.filter(|s| self.is_new(s) && !s.is_hole()) {
+            self.spill(owner.object, spill, false).await?;
+        }
+        Ok(())
+    }
+
+    /// A block and those below it.
+    fn block<'b>(&'b mut self, owner: Owner<'b>, bp: Blkptr, level: u8, blkid: u64) -> LocalBoxFuture<'b, Result<()>> {
+        Box::pin(async move {
+            if !self.is_new(&bp) {
+                return Ok(());
+            }
+            self.ctx.rt().spend(SCAN_VISIT).await;
+            if bp.is_hole() || bp.is_redacted() {
+                return self.gap(owner, &bp, level, blkid).await;
+            }
+            if bp.level() != level || level > LEVELS_MAX {
+                return Err(Error::corrupt(format!("block {bp} of object {} is not of level {level}", owner.object)));
+            }
+            if level == 0 {
+                return match owner.object {
+                    ObjectId::META => self.dnodes(&bp, blkid).await,
+                    _ => self.data(owner, bp, blkid).await,
+                };
+            }
+            let block = self.ctx.read(&bp).await?;
+            let per = (block.len() / BLKPTR_SIZE) as u64;
+            self.ctx.rt().spend(base::Nanos(DMU_POINTER.0 * per)).await;
+            let below: Vec<Blkptr> = Blkptr::iter_block(&block).collect();
+            drop(block);
+            for (i, child) in (0..).zip(below) {
+                let Some(id) = blkid.checked_mul(per).and_then(|first| first.checked_add(i)) else { break };
+                self.block(owner, child, level - 1, id).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// A hole, or a part that was left out, of any level.
+    async fn gap(&mut self, owner: Owner<'_>, bp: &Blkptr, level: u8, blkid: u64) -> Result<()> {
+        let Owner { object, dn } = owner;
+        let bits = u32::from(level) * dn.epb_shift();
+        let span = 1u64.checked_shl(bits).filter(|_| bits < 64);
+        // A place that no offset can name needs no record.
+        let Some(start) = span.and_then(|s| s.checked_mul(blkid)) else { return Ok(()) };
+        if start > dn.maxblkid && !dn.otype.is_metadata() {
+            return Ok(());
+        }
+        let end = start.saturating_add(span.unwrap_or(u64::MAX));
+        let records = if object == ObjectId::META {
+            let slots = u64::from(dn.datablksz()) / DNODE_SIZE as u64;
+            let first = start.saturating_mul(slots);
+            self.composer.free_objects(first, end.saturating_mul(slots) - first)
+        } else {
+            let size = u64::from(dn.datablksz());
+            let Some(offset) = start.checked_mul(size) else { return Ok(()) };
+            let length = end.checked_mul(size).unwrap_or(u64::MAX) - offset;
+            match bp.is_redacted() {
+                true => self.composer.redact(object, offset, length),
+                false => self.composer.free(object, offset, length),
+            }
+        };
+        self.ready(records).await
+    }
+
+    /// A block of dnodes: each object with its blocks, and what is free between them.
+    async fn dnodes(&mut self, bp: &Blkptr, blkid: u64) -> Result<()> {
+        let block = self.ctx.read(bp).await?;
+        let slots = block.len() / DNODE_SIZE;
+        let first = blkid.checked_mul(slots as u64).ok_or_else(|| Error::corrupt("object numbers overflow"))?;
+        if self.form.is_raw() {
+            let range = ObjectRange {
+                first: first.into(),
+                slots: slots as u64,
+                to_guid: self.form.to_guid,
+                crypt: super::compose::crypt_of(bp),
+                flags: if bp.needs_swap() { ondisk::stream::record_flags::RAW_BYTESWAP } else { 0 },
+            };
+            self.push(Queued::Ready(Record::ObjectRange(range), Bytes::default()), 0).await?;
+        }
+        let mut slot = 0;
+        while slot < slots {
+            let object = ObjectId(first + slot as u64);
+            // The number of the meta-dnode is not that of an object.
+            if object == ObjectId::META {
+                slot += 1;
+                continue;
+            }
+            let Some(dn) = DnodePhys::parse_slot(&block, slot)? else {
+                let records = self.composer.free_objects(object.0, 1);
+                self.ready(records).await?;
+                slot += 1;
+                continue;
+            };
+            slot += dn.num_slots();
+            let (record, bonus) = self.form.object(object, &dn, bp.needs_swap());
+            self.push(Queued::Ready(Record::Object(record), bonus.into()), 0).await?;
+            let end = dn.maxblkid.saturating_add(1).saturating_mul(u64::from(dn.datablksz()));
+            let records = self.composer.free(object, end, TO_THE_END);
+            self.ready(records).await?;
+            if let Some(spill) = dn.spill.filter(|s| !self.is_new(s)) {
+                self.spill(object, spill, true).await?;
+            }
+            self.object(Owner { object, dn: &dn }).await?;
+        }
+        Ok(())
+    }
+
+    async fn spill(&mut self, object: ObjectId, bp: Blkptr, unmodified: bool) -> Result<()> {
+        let payload = if self.form.is_raw() { Payload::Stored } else { Payload::Content };
+        let record = Record::Spill(self.form.spill(object, &bp, unmodified));
+        self.push(Queued::Block(record, bp, payload), bp.lsize()).await
+    }
+
+    /// A block of data.
+    async fn data(&mut self, owner: Owner<'_>, bp: Blkptr, blkid: u64) -> Result<()> {
+        let Owner { object, dn } = owner;
+        if blkid > dn.maxblkid && !dn.otype.is_metadata() {
+            return Ok(());
+        }
+        if bp.otype() == ObjectType::SA && dn.otype != ObjectType::SA {
+            return Err(Error::corrupt(format!("block {bp} of object {object} is a spill block among data")));
+        }
+        let size = u64::from(dn.datablksz());
+        let Some(offset) = blkid.checked_mul(size) else { return Ok(()) };
+        let what = (object, dn.otype);
+        let payload = self.form.payload(&bp, size);
+        let queued = match payload {
+            Payload::Embedded => {
+                let (bytes, len) = bp.payload();
+                let mut content = bytes[..len].to_vec();
+                content.resize(len.next_multiple_of(8), 0);
+                Queued::Ready(Record::WriteEmbedded(self.form.embedded(object, offset, size, &bp)), content.into())
+            }
+            Payload::Pieces => {
+                let starts = (0..bp.lsize()).step_by(OLD_BLOCK_MAX as usize);
+                let pieces = starts.map(|at| {
+                    let len = OLD_BLOCK_MAX.min(bp.lsize() - at);
+                    Record::Write(self.form.piece(what, offset + at, len))
+                });
+                Queued::Pieces(pieces.collect(), bp)
+            }
+            Payload::Content | Payload::Stored => {
+                if bp.lsize() != size {
+                    return Err(Error::corrupt(format!("block {bp} of object {object} has not {size} bytes")));
+                }
+                Queued::Block(Record::Write(self.form.write(what, offset, size, &bp)), bp, payload)
+            }
+        };
+        self.push(queued, bp.lsize()).await
+    }
+
+    /// Queues records without payload.
+    async fn ready(&mut self, records: Vec<Record>) -> Result<()> {
+        self.queue.extend(records.into_iter().map(|r| Queued::Ready(r, Bytes::default())));
+        if self.queue.len() >= READS_MAX { self.drain().await } else { Ok(()) }
+    }
+
+    fn push_pending(&mut self) {
+        let pending = self.composer.push_out();
+        self.queue.extend(pending.map(|r| Queued::Ready(r, Bytes::default())));
+    }
+
+    /// Queues a record after the one that waits.
+    async fn push(&mut self, queued: Queued, bytes: u64) -> Result<()> {
+        self.push_pending();
+        self.queue.push(queued);
+        self.queued_bytes += bytes;
+        if self.queue.len() >= READS_MAX || self.queued_bytes >= BYTES_MAX { self.drain().await } else { Ok(()) }
+    }
+
+    /// Reads what is queued and sends it.
+    async fn drain(&mut self) -> Result<()> {
+        self.queued_bytes = 0;
+        let queue = std::mem::take(&mut self.queue);
+        let reads = queue.iter().filter_map(|q| match q {
+            Queued::Ready(..) => None,
+            Queued::Block(_, bp, payload) => Some(self.read(*bp, *payload)),
+            Queued::Pieces(_, bp) => Some(self.read(*bp, Payload::Content)),
+        });
+        let mut blocks = join_all(reads.collect()).await.into_iter();
+        for queued in queue {
+            match queued {
+                Queued::Ready(record, payload) => self.out.put(record, payload).await?,
+                Queued::Block(record, ..) => {
+                    let payload = blocks.next().expect("one block was read for it")?;
+                    self.out.put(record, payload).await?;
+                }
+                Queued::Pieces(pieces, _) => {
+                    let content = blocks.next().expect("one block was read for them")?;
+                    let mut at = 0;
+                    for piece in pieces {
+                        let len = piece.payload_len() as usize;
+                        self.out.put(piece, content.slice(at..at + len)).await?;
+                        at += len;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A block as it is sent.
+    async fn read(&self, bp: Blkptr, payload: Payload) -> Result<Bytes> {
+        let zio = self.ctx.zio();
+        if payload != Payload::Stored {
+            return zio.read_with(&bp, self.ctx.key().map(|k| &**k), Prio::AsyncRead).await;
+        }
+        // Read as a block that is not compressed, its checksum is verified and nothing unpacked.
+        let mut stored = bp;
+        stored.set_compress(codec::compress::CompressAlgo::Off as u8);
+        stored.set_lsize(bp.psize());
+        zio.read_sealed(&stored, Prio::AsyncRead).await
+    }
+}

@@ -1,0 +1,97 @@
+//! Streams against those of a kernel: the pool `streams` of the collection has snapshots and the
+//! streams that the kernel made of them, and weir's streams are the same bytes.
+//!
+//! The pools are in `../shared/pools` beside the project; without them a test says NOT RUN.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use base::Result;
+use bdev::{BlockDev, Bytes};
+use dsl::send::{SendOpts, Sink};
+use ondisk::stream::{RECORD_SIZE, StreamReader};
+use rt::LocalBoxFuture;
+use sim::{DiskImage, Model, Sim, SimConfig, SimDisk};
+use spa::{ImportOpts, Pool};
+
+/// Collects a stream.
+#[derive(Default)]
+struct Collect(Vec<u8>);
+
+impl Sink for Collect {
+    fn put(&mut self, record: [u8; RECORD_SIZE], payload: Bytes) -> LocalBoxFuture<'_, Result<()>> {
+        self.0.extend(record);
+        self.0.extend(&payload[..]);
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// The unpacked pool; `None`, with a message, if that is impossible here.
+fn unpack() -> Option<PathBuf> {
+    let tar = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/pools/streams.tar.zst");
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dsl-send");
+    if !tar.exists() {
+        eprintln!("NOT RUN: {} is not there", tar.display());
+        return None;
+    }
+    std::fs::create_dir_all(&to).unwrap();
+    let untar = std::process::Command::new("tar").arg("--zstd").arg("-xf").arg(&tar).arg("-C").arg(&to).status();
+    if !untar.is_ok_and(|s| s.success()) {
+        eprintln!("NOT RUN: tar --zstd does not work here");
+        return None;
+    }
+    Some(to.join("streams"))
+}
+
+/// The first place where two streams differ, in words.
+fn difference(ours: &[u8], theirs: &[u8]) -> Option<String> {
+    if ours == theirs {
+        return None;
+    }
+    let (mut a, mut b, mut at) = (StreamReader::without_sums(), StreamReader::without_sums(), 0);
+    loop {
+        let record = |reader: &mut StreamReader, bytes: &[u8], at: usize| {
+            let head = bytes.get(at..at + RECORD_SIZE)?.try_into().unwrap();
+            let frame = reader.record(head).unwrap();
+            let len = reader.payload_left() as usize;
+            let payload = bytes[at + RECORD_SIZE..at + RECORD_SIZE + len].to_vec();
+            reader.payload(&payload);
+            Some((frame.record, payload))
+        };
+        let (x, y) = (record(&mut a, ours, at), record(&mut b, theirs, at));
+        if x != y {
+            let name = |r: &Option<(ondisk::stream::Record, Vec<u8>)>| r.as_ref().map(|r| format!("{:?}", r.0));
+            return Some(format!("at byte {at}: {:?} is to be {:?}", name(&x), name(&y)));
+        }
+        at += RECORD_SIZE + x.map_or(0, |r| r.1.len());
+    }
+}
+
+#[test]
+fn streams_are_those_of_a_kernel() {
+    let Some(dir) = unpack() else { return };
+    let image = DiskImage::load(dir.join("d0.img")).unwrap();
+    let sim = Sim::new(SimConfig::seeded(1));
+    let disk = SimDisk::from_image(&sim.handle(), image, Model::random(), 1);
+    let out = sim.block_on(async {
+        let devices: Vec<Rc<dyn BlockDev>> = vec![disk.dev()];
+        let candidate = spa::scan(devices).await.remove(0);
+        let import = ImportOpts { readonly: true, ..ImportOpts::default() };
+        let pool = Pool::import(sim.rt(), candidate, import, spa::EngineOpts::for_memory(256 << 20)).await.unwrap();
+        let mut out = Vec::new();
+        let compressed = SendOpts { compressed: true, embedded: true, ..SendOpts::default() };
+        for (file, to, from, opts) in [
+            ("full", "str/src@1", None, SendOpts::default()),
+            ("incremental", "str/src@2", Some("str/src@1"), SendOpts::default()),
+            ("compressed", "str/src@1", None, compressed),
+        ] {
+            let mut sink = Collect::default();
+            let sent = pool.dsl().send(to, from, opts, &mut sink).await.unwrap();
+            assert_eq!(sent.bytes, sink.0.len() as u64);
+            let theirs = std::fs::read(dir.join(format!("{file}.zstream"))).unwrap();
+            out.extend(difference(&sink.0, &theirs).map(|d| format!("{file}: {d}")));
+        }
+        out
+    });
+    assert!(out.is_empty(), "{}", out.join("\n"));
+}
