@@ -18,7 +18,7 @@ use crate::source;
 /// [`EXTRA_RULES`] allows fewer.
 pub(crate) const ORDER: &[&str] = &[
     "base", "codec", "ondisk", "rt", "bdev", "vdev", "metaslab", "zio", "arc", "txg", "dmu", "zil", "dsl", "spa",
-    "zpl", "zvol",
+    "zpl", "zvol", "nbd",
 ];
 /// Edges of the crates around the engine. `*` stands for every engine crate.
 const EDGES: &[(&str, &[&str])] = &[
