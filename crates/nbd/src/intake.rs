@@ -1,4 +1,4 @@
-//! The stream of requests: cuts the client's bytes into headers, and skips what follows refused
+//! The stream of requests: cuts the client's bytes into headers, and skips the payloads of refused
 //! ones.
 //!
 //! The normal path: the caller hands bytes to [`Intake::take`] until it gives a [`Taken`] that is
@@ -8,8 +8,10 @@
 //! bytes `take` can use for certain: a caller that reads no more gets payloads straight from the
 //! socket.
 //!
-//! Invariant: an intake holds less than one header. After [`Taken::End`] or a fault it takes
-//! nothing.
+//! Invariants: an intake holds one header at most. A refusal comes out behind its payload: libnbd
+//! does not know the cookie of a request that it has not sent to the end, and gives up the
+//! connection. For the same reason answer a write when all of its payload has come. After
+//! [`Taken::End`] or a fault an intake takes nothing.
 
 use crate::fault::Fault;
 use crate::proto::REQUEST_HEADER;
@@ -23,7 +25,7 @@ pub enum Taken {
     More,
     /// A request to serve.
     Serve(Request),
-    /// A request to answer with [`Terms::refuse`]. Its payload is skipped by the next calls.
+    /// A request to answer with [`Terms::refuse`]. Its payload has been skipped.
     Refuse(Refusal),
     /// The client disconnects: answer what is under way, then close.
     End,
@@ -34,8 +36,8 @@ pub enum Taken {
 pub struct Intake {
     header: [u8; REQUEST_HEADER],
     have: usize,
-    /// Bytes of a refused payload that are still to come.
-    skip: u32,
+    /// A refusal, and how many bytes of its payload are still to come.
+    refused: Option<(Refusal, u32)>,
     /// How it ended.
     end: Option<Result<(), Fault>>,
 }
@@ -49,13 +51,17 @@ impl Default for Intake {
 impl Intake {
     /// Before the first request.
     pub fn new() -> Intake {
-        Intake { header: [0; REQUEST_HEADER], have: 0, skip: 0, end: None }
+        Intake { header: [0; REQUEST_HEADER], have: 0, refused: None, end: None }
     }
 
-    /// Bytes that the next calls of [`Intake::take`] use up before anything else may follow. 0:
-    /// the stream is over.
+    /// Bytes that the next calls of [`Intake::take`] use up for certain: what is missing of a
+    /// header, or of a payload to skip. 0: the stream is over.
     pub fn wanted(&self) -> usize {
-        if self.end.is_some() { 0 } else { self.skip as usize + REQUEST_HEADER - self.have }
+        match (&self.end, self.refused) {
+            (Some(_), _) => 0,
+            (None, Some((_, left))) => left as usize,
+            (None, None) => REQUEST_HEADER - self.have,
+        }
     }
 
     /// Takes bytes of the stream: how many of them, and what they were. At most one request is
@@ -66,34 +72,41 @@ impl Intake {
             Some(Err(fault)) => return Err(fault.clone()),
             None => {}
         }
-        let skipped = (self.skip as usize).min(input.len());
-        // No more than what was left, which is 32 bits.
-        self.skip -= skipped as u32;
-        let input = &input[skipped..];
-        let n = (REQUEST_HEADER - self.have).min(input.len());
-        self.header[self.have..self.have + n].copy_from_slice(&input[..n]);
-        self.have += n;
-        let used = skipped + n;
-        if self.have < REQUEST_HEADER {
-            return Ok((used, Taken::More));
+        let mut used = 0;
+        if self.refused.is_none() {
+            used = (REQUEST_HEADER - self.have).min(input.len());
+            self.header[self.have..self.have + used].copy_from_slice(&input[..used]);
+            self.have += used;
+            if self.have < REQUEST_HEADER {
+                return Ok((used, Taken::More));
+            }
+            self.have = 0;
+            match Header::parse(&self.header).and_then(|header| terms.judge(&header)) {
+                Ok(Verdict::Serve(request)) => return Ok((used, Taken::Serve(request))),
+                Ok(Verdict::Refuse(refusal)) => self.refused = Some((refusal, refusal.skip)),
+                Ok(Verdict::Disconnect) => {
+                    self.end = Some(Ok(()));
+                    return Ok((used, Taken::End));
+                }
+                Err(fault) => {
+                    self.end = Some(Err(fault.clone()));
+                    return Err(fault);
+                }
+            }
         }
-        self.have = 0;
-        let verdict = Header::parse(&self.header).and_then(|header| terms.judge(&header));
-        let taken = match verdict {
-            Ok(Verdict::Serve(request)) => Taken::Serve(request),
-            Ok(Verdict::Refuse(refusal)) => {
-                self.skip = refusal.skip;
-                Taken::Refuse(refusal)
+        let taken = match &mut self.refused {
+            Some((refusal, left)) => {
+                let n = (*left as usize).min(input.len() - used);
+                used += n;
+                // No more than what was left, which is 32 bits.
+                *left -= n as u32;
+                if *left > 0 { Taken::More } else { Taken::Refuse(*refusal) }
             }
-            Ok(Verdict::Disconnect) => {
-                self.end = Some(Ok(()));
-                Taken::End
-            }
-            Err(fault) => {
-                self.end = Some(Err(fault.clone()));
-                return Err(fault);
-            }
+            None => Taken::More,
         };
+        if taken != Taken::More {
+            self.refused = None;
+        }
         Ok((used, taken))
     }
 }
@@ -138,8 +151,9 @@ mod tests {
             let (mut intake, mut found, mut at) = (Intake::new(), Vec::new(), 0);
             loop {
                 let wanted = intake.wanted();
-                let (n, taken) = intake.take(&terms(), &all[at..all.len().min(at + piece)]).unwrap();
-                assert!(n <= wanted);
+                let input = &all[at..all.len().min(at + piece)];
+                let (n, taken) = intake.take(&terms(), input).unwrap();
+                assert!(n >= wanted.min(input.len()));
                 at += n;
                 match taken {
                     Taken::More => continue,

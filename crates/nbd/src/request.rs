@@ -138,7 +138,7 @@ pub struct Refusal {
     /// A sentence for the client's user.
     pub why: &'static str,
     /// Bytes of payload that follow the header and mean nothing. [`Intake`](crate::Intake) skips
-    /// them itself; who calls [`Terms::judge`] must skip them before the next header.
+    /// them itself; who calls [`Terms::judge`] must skip them before the answer.
     pub skip: u32,
 }
 
