@@ -29,7 +29,7 @@ const RSS_MAX: u64 = 1024;
 /// How much longer than its seconds a target may take: the corpus is read first.
 const GRACE: Duration = Duration::from_secs(60);
 /// Crates with counters, beside the targets themselves.
-const COVERED: &[&str] = &["base", "codec", "ondisk", "fuse", "admin", "daemon", "serde_json", "weir_fuzz"];
+const COVERED: &[&str] = &["base", "codec", "ondisk", "fuse", "nbd", "admin", "daemon", "serde_json", "weir_fuzz"];
 /// Flags with which rustc inserts counters.
 const COVERAGE: &[&str] = &[
     "-Cpasses=sancov-module",

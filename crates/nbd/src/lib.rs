@@ -9,9 +9,9 @@
 //! in the answer to a read.
 //!
 //! The normal path: [`Handshake::take`] eats what the client sends and says what comes next: send
-//! the output, find an export, list exports, or start. From then on [`Intake::take`] eats headers of
-//! requests and yields each one as [`Taken::Serve`] or [`Taken::Refuse`]. The caller serves it and
-//! answers with [`Terms::done`], [`Terms::read_answer`], [`Extents`] or [`Terms::error`].
+//! the output, find an export, list exports, or start. From then on [`Intake::take`] eats headers
+//! of requests and yields each one as [`Taken::Serve`] or [`Taken::Refuse`]. The caller serves it
+//! and answers with [`Terms::done`], [`Terms::read_answer`], [`Extents`] or [`Terms::error`].
 //!
 //! Invariants:
 //! * The payload of a write is never in here: its length is in the request, and the caller takes

@@ -16,18 +16,10 @@ pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// First number of a chunk (section "Structured reply chunk message").
 pub const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
-/// Bytes of the greeting.
-pub const GREETING_LEN: usize = 18;
 /// Bytes of an option before its data.
 pub const OPTION_HEADER: usize = 16;
-/// Bytes of an answer to an option before its data.
-pub const OPTION_REPLY_HEADER: usize = 20;
 /// Bytes of a request before its payload.
 pub const REQUEST_HEADER: usize = 28;
-/// Bytes of a simple reply before its payload.
-pub const SIMPLE_REPLY_HEADER: usize = 16;
-/// Bytes of a chunk before its payload.
-pub const CHUNK_HEADER: usize = 20;
 /// Zeros behind the answer to `EXPORT_NAME` for clients that did not ask to be spared them.
 pub const EXPORT_NAME_ZEROES: usize = 124;
 

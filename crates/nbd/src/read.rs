@@ -93,9 +93,10 @@ fn joined(runs: &[Run]) -> Vec<Run> {
     out
 }
 
-/// Groups runs into chunks: a long hole is one, what lies between long holes is one.
+/// Groups runs into chunks: a long hole is one, and what lies between long holes is one. Short
+/// holes have data beside them, unless the whole read is one.
 fn cut_chunks(runs: &[Run]) -> Vec<&[Run]> {
-    let is_long = |run: &Run| matches!(run, Run::Hole(n) if *n >= HOLE_MIN || runs.len() == 1);
+    let is_long = |run: &Run| matches!(run, Run::Hole(n) if *n >= HOLE_MIN);
     runs.chunk_by(|a, b| !is_long(a) && !is_long(b)).collect()
 }
 

@@ -128,7 +128,8 @@ fn flags_belong_to_commands() {
 
 #[test]
 fn only_what_was_offered_is_served() {
-    let table: [(u16, fn(&mut Terms)); 5] = [
+    type Change = fn(&mut Terms);
+    let table: [(u16, Change); 5] = [
         (cmd::FLUSH, |t| t.export.flush = false),
         (cmd::TRIM, |t| t.export.trim = false),
         (cmd::CACHE, |t| t.export.cache = false),

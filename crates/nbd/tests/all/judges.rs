@@ -338,6 +338,15 @@ fn qemu_converts_and_compares() {
     assert!(exports[0].1.lock().unwrap().bytes == image);
     let map = run("qemu-img", &["map", "--output=json", "-f", "raw", &uri]);
     assert!(map.contains("\"zero\": true, \"data\": false"), "{map}");
+    if have("qemu-nbd", "qemu-utils") {
+        let said = run("qemu-nbd", &["--list", "-k", &server.file("sock")]);
+        for part in
+            ["exports available: 4", "export: 'tank/locked'", "description: the disk tank/blocks", "max block: 1048576"]
+        {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        assert_eq!(said.matches("base:allocation").count(), 3, "{said}");
+    }
     // An image format on the export itself.
     run("qemu-img", &["create", "-f", "qcow2", &uri, "8M"]);
     run("qemu-img", &["check", "-f", "qcow2", &uri]);

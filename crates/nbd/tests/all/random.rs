@@ -127,7 +127,7 @@ fn one_option(link: &mut Link, exports: &Exports, rng: &mut Rng, agreed: &mut Ag
             agreed.structured = true;
         }
         5 => {
-            let answers = link.ask(9, &client::contexts(good, &rng.pick(&[&[][..], &["base:"], &["base:allocation"]])));
+            let answers = link.ask(9, &client::contexts(good, rng.pick(&[&[][..], &["base:"], &["base:allocation"]])));
             assert_eq!(kinds(&answers), if agreed.structured { vec![4, 1] } else { vec![INVALID] });
         }
         6 | 7 => {
@@ -210,11 +210,12 @@ fn plan(rng: &mut Rng, export: &Export, agreed: &Agreed) -> Planned {
         (offset, length) = (0, 0);
     } else if rng.one_in(12) {
         let beyond = if kind == WRITE || kind == ZEROES { 28 } else { 22 };
-        (offset, length, error) = match rng.below(4) {
+        (offset, length, error) = match rng.below(5) {
             0 => (offset, 0, 22),
             1 => (SIZE, min, beyond),
             2 => (SIZE - min, 2 * min, beyond),
-            _ if min > 1 => (offset + 1, length, 22),
+            3 if min > 1 => (offset + 1, length, 22),
+            4 if min > 1 => (offset, length - 1, 22),
             _ => (SIZE - 1, SIZE, beyond),
         };
     } else if rng.one_in(30) {
@@ -223,6 +224,8 @@ fn plan(rng: &mut Rng, export: &Export, agreed: &Agreed) -> Planned {
         (kind, flags, error) = (rng.pick(&[WRITE, TRIM, ZEROES]), 0, 1);
     } else if rng.one_in(30) {
         (kind, flags, error) = (rng.pick(&[8, 99]), 0, 22);
+    } else if rng.one_in(10) && agreed.context.is_none() {
+        (kind, flags, error) = (STATUS, 0, 22);
     }
     let payload = if kind == WRITE { rng.bytes(length) } else { Vec::new() };
     Planned { kind, flags, offset, length, payload, error }
