@@ -17,6 +17,10 @@ const JUDGES: &[(&str, &str, &str)] = &[
     ("setfacl", "acl", "sets and shows POSIX ACLs"),
     ("getfattr", "attr", "shows extended attributes"),
     ("setcap", "libcap2-bin", "gives programs capabilities"),
+    ("nbdinfo", "libnbd-bin", "asks an NBD server what it offers"),
+    ("nbdsh", "python3-libnbd", "sends single NBD requests"),
+    ("nbdkit", "nbdkit", "passes NBD requests on"),
+    ("qemu-io", "qemu-utils", "reads and writes NBD exports as virtual machines do"),
 ];
 
 /// Which judges this machine has.
