@@ -492,9 +492,14 @@ impl Dataset {
         Ok(os)
     }
 
+    /// The pool's DMU without a key.
+    pub(crate) fn sealed_ctx(&self) -> DmuCtx {
+        self.ctx.clone()
+    }
+
     /// The pool's DMU with the dataset's key if it is encrypted. Error: `Denied` if that key is not
     /// loaded.
-    fn keyed_ctx(&self) -> Result<DmuCtx> {
+    pub(crate) fn keyed_ctx(&self) -> Result<DmuCtx> {
         match self.dir().crypt() {
             Some(crypt) => match crypt.data_key() {
                 Some(key) => Ok(self.ctx.with_key(key)),

@@ -31,6 +31,7 @@ use crate::pool::DslPool;
 
 mod create;
 mod key_object;
+mod keydata;
 mod root;
 pub(crate) mod salt;
 mod wrapping;

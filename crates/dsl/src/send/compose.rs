@@ -339,7 +339,7 @@ mod tests {
         let mut plain = stored;
         plain.set_compress(CompressAlgo::Off as u8);
         let mut directory = stored;
-        directory.set_otype(ObjectType::DIRECTORY_CONTENTS);
+        directory.set_otype(ObjectType::DIRECTORY);
         let embedded =
             Blkptr::embedded(&[1; 17], 512, CompressAlgo::Lz4 as u8, ObjectType::PLAIN_FILE, 0, base::Txg(5));
         for (bp, size, features, payload) in [

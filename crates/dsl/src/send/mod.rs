@@ -24,7 +24,8 @@ use codec::checksum::Endian;
 use dmu::zap;
 use ondisk::dsl::DS_FLAG_CI_DATASET;
 use ondisk::feature::FeatureId;
-use ondisk::objset::ObjsetType;
+use ondisk::nvlist::NvList;
+use ondisk::objset::{ObjsetPhys, ObjsetType};
 use ondisk::stream::record::{Begin, End, NAME_MAX};
 use ondisk::stream::{RECORD_SIZE, Record, Sent, StreamWriter, begin_flags, features};
 use rt::{LocalBoxFuture, Rt};
@@ -53,6 +54,9 @@ pub struct SendOpts {
     pub embedded: bool,
     /// `-c`: compressed blocks are sent as they are stored.
     pub compressed: bool,
+    /// `-w`: all blocks are sent as they are stored, encrypted ones too: no key is needed. Means the
+    /// other three as well.
+    pub raw: bool,
 }
 
 /// What decides about the features of a stream.
@@ -78,20 +82,24 @@ struct Source {
 fn features_of(source: Source, opts: SendOpts) -> u64 {
     let mut out = 0;
     let mut add = |wanted: bool, feature: u64| out |= if wanted { feature } else { 0 };
-    let embedded = opts.embedded && source.embedded && !source.encrypted;
+    let raw = opts.raw && source.encrypted;
+    let embedded = (opts.embedded || opts.raw) && source.embedded && !source.encrypted;
+    let compressed = opts.compressed || opts.raw;
     add(source.sa, features::SA_SPILL);
-    add(opts.large_blocks && source.large_blocks, features::LARGE_BLOCKS);
+    add((opts.large_blocks || opts.raw) && source.large_blocks, features::LARGE_BLOCKS);
     add(embedded, features::EMBED_DATA);
-    add(opts.compressed, features::COMPRESSED);
-    add((embedded || opts.compressed) && source.lz4, features::LZ4);
-    add(opts.compressed && source.zstd, features::ZSTD);
+    add(compressed, features::COMPRESSED);
+    add(raw, features::RAW);
+    add((embedded || compressed) && source.lz4, features::LZ4);
+    add(compressed && source.zstd, features::ZSTD);
     add(source.large_dnode, features::LARGE_DNODE);
     out
 }
 
 /// The snapshot that a stream starts from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct From {
+struct Start {
+    object: ObjectId,
     guid: Guid,
     txg: Txg,
     /// It belongs to another file system.
@@ -107,17 +115,24 @@ impl DslPool {
         let ds = self.find_snapshot(to).await?;
         ds.check_complete()?;
         let from = match from {
-            Some(name) => Some(self.from_of(&ds, name).await?),
+            Some(name) => Some(self.start_of(&ds, name).await?),
             None => None,
         };
         let _use = Use::of(&ds);
-        let os = ds.objset().await?;
-        let source = self.source_of(&ds).await?;
-        let features = features_of(source, opts);
+        let raw = opts.raw && ds.dir().is_encrypted();
+        // A raw stream is made without the key, so that nothing is decrypted on its way.
+        let ctx = if raw { ds.sealed_ctx() } else { ds.keyed_ctx()? };
         let phys = ds.phys();
+        let block = ctx.read(&phys.bp).await.map_err(|e| e.at(format!("dataset '{}'", ds.name())))?;
+        let os = ObjsetPhys::parse(&block)?;
+        let source = self.source_of(&ds, &os, raw).await?;
+        let features = features_of(source, opts);
         let name = ds.name().into_bytes();
         if name.len() > NAME_MAX {
-            return Err(Error::new(ErrorKind::NameTooLong, format!("the name of '{}' does not fit a stream", ds.name())));
+            return Err(Error::new(
+                ErrorKind::NameTooLong,
+                format!("the name of '{}' does not fit a stream", ds.name()),
+            ));
         }
         let mut flags = begin_flags::FREERECORDS | begin_flags::SPILL_BLOCK;
         if from.is_some_and(|f| f.is_clone) {
@@ -126,20 +141,24 @@ impl DslPool {
         if phys.flags & DS_FLAG_CI_DATASET != 0 {
             flags |= begin_flags::CI_DATA;
         }
+        let list = match raw {
+            true => self.begin_list(&ds, &os, from).await?.encode_native(),
+            false => Vec::new(),
+        };
         let begin = Begin {
-            payload_len: 0,
+            payload_len: list.len() as u32,
             version_info: Begin::SUBSTREAM,
             creation_time: phys.creation_time,
-            objset_type: os.os_type() as u32,
+            objset_type: os.os_type as u32,
             flags,
             to_guid: Guid(phys.guid),
             from_guid: from.map_or(Guid(0), |f| f.guid),
             to_name: name,
         };
-        let mut out = Out::new(os.ctx().rt().clone(), sink);
-        out.put(Record::Begin(begin.with_features(features)), Bytes::default()).await?;
+        let mut out = Out::new(ctx.rt().clone(), sink);
+        out.put(Record::Begin(begin.with_features(features)), list.into()).await?;
         let form = compose::Form { features, to_guid: Guid(phys.guid) };
-        tree::send_blocks(os.ctx(), phys.bp, from.map_or(Txg(0), |f| f.txg), form, &mut out)
+        tree::send_blocks(&ctx, (phys.bp, &os), from.map_or(Txg(0), |f| f.txg), form, &mut out)
             .await
             .map_err(|e| e.at(format!("cannot send '{to}'")))?;
         out.put(Record::End(End { to_guid: Guid(phys.guid), ..End::default() }), Bytes::default()).await?;
@@ -147,41 +166,59 @@ impl DslPool {
     }
 
     /// The snapshot called `name` as the start of a stream of `ds`.
-    async fn from_of(&self, ds: &Rc<Dataset>, name: &str) -> Result<From> {
+    async fn start_of(&self, ds: &Rc<Dataset>, name: &str) -> Result<Start> {
         let from = self.find_snapshot(name).await?;
         let mut at = ds.phys();
-        let mut steps = 0u32;
         loop {
-            // Each snapshot is older than the one after it, so a damaged chain ends too.
             let prev = ObjectId(at.prev_snap_obj);
             if prev == from.object {
                 break;
             }
-            if prev.0 == 0 || prev == self.origin_snap() || steps == u32::MAX {
+            if prev.0 == 0 || prev == self.origin_snap() {
                 let text = format!("'{}' is not an earlier snapshot from the same fs as '{}'", name, ds.name());
                 return Err(Error::new(ErrorKind::CrossDevice, text));
             }
             let older = self.hold_dataset(prev).await?.phys();
-            if older.creation_txg >= at.creation_txg && steps > 0 {
+            // So a damaged chain ends, too.
+            if older.creation_txg >= at.creation_txg {
                 return Err(Error::corrupt(format!("the snapshots before '{}' are not in order", ds.name())));
             }
             at = older;
-            steps += 1;
         }
         let phys = from.phys();
-        Ok(From { guid: Guid(phys.guid), txg: Txg(phys.creation_txg), is_clone: from.dir().object != ds.dir().object })
+        Ok(Start {
+            object: from.object,
+            guid: Guid(phys.guid),
+            txg: Txg(phys.creation_txg),
+            is_clone: from.dir().object != ds.dir().object,
+        })
     }
 
-    async fn source_of(&self, ds: &Dataset) -> Result<Source> {
-        let os = ds.objset().await?;
+    /// The list after BEGIN of a raw stream.
+    async fn begin_list(&self, ds: &Dataset, os: &ObjsetPhys, from: Option<Start>) -> Result<NvList> {
+        let missing =
+            || Error::unsupported(format!("'{}' has no guid of its IV set, as old pools have none", ds.name()));
+        let to = self.ivset_guid(ds.object).await?.ok_or_else(missing)?;
+        let from = match from {
+            Some(start) => self.ivset_guid(start.object).await?.ok_or_else(missing)?,
+            None => 0,
+        };
+        let keys = self.crypt_keydata(&ds.dir(), os, Guid(to), Guid(from))?;
+        Ok(NvList::new().with_list("crypt_keydata", keys))
+    }
+
+    async fn source_of(&self, ds: &Dataset, os: &ObjsetPhys, raw: bool) -> Result<Source> {
+        ds.load_features().await?;
         let has = |id: FeatureId| ds.features().contains(id.get().guid);
         if has(FeatureId::LargeMicrozap) || has(FeatureId::Longname) {
             let text = format!("'{}' has long names or large micro ZAPs, which weir does not send", ds.name());
             return Err(Error::unsupported(text));
         }
-        let sa = match os.os_type() {
+        let sa = match os.os_type {
+            // Encrypted file systems are younger than system attributes.
+            ObjsetType::Zfs if raw => true,
             ObjsetType::Zfs => {
-                let version = zap::lookup_u64(&os.hold(MASTER_NODE).await?, b"VERSION").await?;
+                let version = zap::lookup_u64(&ds.objset().await?.hold(MASTER_NODE).await?, b"VERSION").await?;
                 version.is_some_and(|v| v >= ZPL_VERSION_SA)
             }
             _ => false,
@@ -254,6 +291,7 @@ mod tests {
             large_blocks: letters.contains('L'),
             embedded: letters.contains('e'),
             compressed: letters.contains('c'),
+            raw: letters.contains('w'),
         };
         let plain = Source { sa: true, lz4: true, embedded: true, ..Source::default() };
         let all = Source { large_blocks: true, large_dnode: true, zstd: true, ..plain };
@@ -264,6 +302,8 @@ mod tests {
             (plain, "e", SA_SPILL | EMBED_DATA | LZ4),
             (Source { lz4: false, ..plain }, "c", SA_SPILL | COMPRESSED),
             (Source { encrypted: true, ..plain }, "e", SA_SPILL),
+            (Source { encrypted: true, ..plain }, "w", SA_SPILL | RAW | COMPRESSED | LZ4),
+            (plain, "w", SA_SPILL | COMPRESSED | EMBED_DATA | LZ4),
             (all, "", SA_SPILL | LARGE_DNODE),
             (all, "Lec", SA_SPILL | LARGE_DNODE | LARGE_BLOCKS | EMBED_DATA | COMPRESSED | LZ4 | ZSTD),
         ] {

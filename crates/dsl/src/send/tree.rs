@@ -58,16 +58,20 @@ struct Walk<'a, 'o> {
     out: &'a mut Out<'o>,
 }
 
-/// Sends all blocks below the root block `root` of an object set that are newer than `from`.
-pub(super) async fn send_blocks(ctx: &DmuCtx, root: Blkptr, from: Txg, form: Form, out: &mut Out<'_>) -> Result<()> {
-    let block = ctx.read(&root).await?;
-    let os = ObjsetPhys::parse(&block)?;
-    let meta = os.meta_dnode;
+/// Sends all blocks of an object set with that root block that are newer than `from`.
+pub(super) async fn send_blocks(
+    ctx: &DmuCtx,
+    (root, os): (Blkptr, &ObjsetPhys),
+    from: Txg,
+    form: Form,
+    out: &mut Out<'_>,
+) -> Result<()> {
+    let meta = &os.meta_dnode;
     let objects = DNODES.saturating_mul(meta.maxblkid.saturating_add(1));
     let composer = Composer::new(form.to_guid, objects);
     let mut walk = Walk { ctx, from, form, composer, queue: Vec::new(), queued_bytes: 0, out };
     if walk.is_new(&root) {
-        walk.object(Owner { object: ObjectId::META, dn: &meta }).await?;
+        walk.object(Owner { object: ObjectId::META, dn: meta }).await?;
     }
     walk.push_pending();
     walk.drain().await
@@ -111,7 +115,7 @@ impl Walk<'_, '_> {
                     _ => self.data(owner, bp, blkid).await,
                 };
             }
-            let block = self.ctx.read(&bp).await?;
+            let block = self.metadata(&bp).await?;
             let per = (block.len() / BLKPTR_SIZE) as u64;
             self.ctx.rt().spend(base::Nanos(DMU_POINTER.0 * per)).await;
             let below: Vec<Blkptr> = Blkptr::iter_block(&block).collect();
@@ -142,7 +146,7 @@ impl Walk<'_, '_> {
         } else {
             let size = u64::from(dn.datablksz());
             let Some(offset) = start.checked_mul(size) else { return Ok(()) };
-            let length = end.checked_mul(size).unwrap_or(u64::MAX) - offset;
+            let length = end.saturating_mul(size) - offset;
             match bp.is_redacted() {
                 true => self.composer.redact(object, offset, length),
                 false => self.composer.free(object, offset, length),
@@ -153,7 +157,7 @@ impl Walk<'_, '_> {
 
     /// A block of dnodes: each object with its blocks, and what is free between them.
     async fn dnodes(&mut self, bp: &Blkptr, blkid: u64) -> Result<()> {
-        let block = self.ctx.read(bp).await?;
+        let block = self.metadata(bp).await?;
         let slots = block.len() / DNODE_SIZE;
         let first = blkid.checked_mul(slots as u64).ok_or_else(|| Error::corrupt("object numbers overflow"))?;
         if self.form.is_raw() {
@@ -286,6 +290,21 @@ impl Walk<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// A block that is walked through.
+    async fn metadata(&self, bp: &Blkptr) -> Result<Bytes> {
+        if !self.form.is_raw() {
+            return self.ctx.read(bp).await;
+        }
+        if !bp.encrypted() {
+            return Err(Error::corrupt(format!("block {bp} of an encrypted dataset is not encrypted")));
+        }
+        if bp.needs_swap() {
+            return Err(Error::unsupported("raw streams of big-endian datasets are not made"));
+        }
+        // Bonus areas stay encrypted.
+        self.ctx.zio().read_sealed(bp, Prio::SyncRead).await
     }
 
     /// A block as it is sent.

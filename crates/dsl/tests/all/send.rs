@@ -84,6 +84,7 @@ fn streams_are_those_of_a_kernel() {
             ("full", "str/src@1", None, SendOpts::default()),
             ("incremental", "str/src@2", Some("str/src@1"), SendOpts::default()),
             ("compressed", "str/src@1", None, compressed),
+            ("raw", "str/enc@1", None, SendOpts { raw: true, ..SendOpts::default() }),
         ] {
             let mut sink = Collect::default();
             let sent = pool.dsl().send(to, from, opts, &mut sink).await.unwrap();
