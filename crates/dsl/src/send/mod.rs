@@ -113,6 +113,7 @@ impl DslPool {
     /// snapshots that are redacted or need large micro ZAPs; those of reads and of the sink.
     pub async fn send(&self, to: &str, from: Option<&str>, opts: SendOpts, sink: &mut dyn Sink) -> Result<Sent> {
         let ds = self.find_snapshot(to).await?;
+        ds.load_features().await?;
         ds.check_complete()?;
         let from = match from {
             Some(name) => Some(self.start_of(&ds, name).await?),
@@ -208,7 +209,6 @@ impl DslPool {
     }
 
     async fn source_of(&self, ds: &Dataset, os: &ObjsetPhys, raw: bool) -> Result<Source> {
-        ds.load_features().await?;
         let has = |id: FeatureId| ds.features().contains(id.get().guid);
         if has(FeatureId::LargeMicrozap) || has(FeatureId::Longname) {
             let text = format!("'{}' has long names or large micro ZAPs, which weir does not send", ds.name());
