@@ -54,8 +54,8 @@ pub struct SendOpts {
     pub embedded: bool,
     /// `-c`: compressed blocks are sent as they are stored.
     pub compressed: bool,
-    /// `-w`: all blocks are sent as they are stored, encrypted ones too: no key is needed. Means the
-    /// other three as well.
+    /// `-w`: all blocks are sent as they are stored, encrypted ones too: no key is needed. Means
+    /// the other three as well.
     pub raw: bool,
 }
 
