@@ -35,7 +35,7 @@ fn names() {
         let list = fs::read_to_string("/proc/self/mounts").unwrap();
         let line = list.lines().find(|l| l.contains(root.to_str().unwrap())).unwrap();
         assert!(
-            line.starts_with("tank ") && (line.contains(" fuse.zfs rw,") || line.contains(" fuseblk.zfs rw,")),
+            line.starts_with("fuse-tests ") && (line.contains(" fuse.zfs rw,") || line.contains(" fuseblk.zfs rw,")),
             "{line}"
         );
         let p = |s: &str| root.join(s);

@@ -57,7 +57,9 @@ pub async fn mounted(rt: &rt::Rt, dir: &Path, setup: Setup) -> (Rc<Pool>, Rc<Zfs
     let pool = Pool::create(rt.clone(), spec, opts).await.unwrap();
     let ds = pool.dsl().find("tank").unwrap();
     let zfs = Zfs::open(&ds, zpl::MountOpts::from_props(&ds)).await.unwrap();
-    let opts = MountOpts { fsname: "tank".into(), ..setup.mount };
+    // Not the name of a pool: a daemon looks whether mounts of that name are dead, and they are
+    // busy while it looks.
+    let opts = MountOpts { fsname: "fuse-tests".into(), ..setup.mount };
     let m = fuse::mount(rt, zfs.clone(), dir, opts, None).await.unwrap();
     (pool, zfs, m)
 }
