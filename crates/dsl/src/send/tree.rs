@@ -21,9 +21,8 @@ use zio::Prio;
 
 use super::Out;
 use super::compose::{Composer, Form, OLD_BLOCK_MAX, Payload};
+use crate::walk::DNODES;
 
-/// Dnodes of a block of the meta-dnode, as streams count them: blocks of 16 KiB.
-const DNODES: u64 = 32;
 /// Levels of a tree of blocks that are followed (format page 03).
 const LEVELS_MAX: u8 = 12;
 /// Blocks that are read at once.
