@@ -7,10 +7,9 @@
 use std::io::{Read, Write};
 
 use base::{Error, ErrorKind, Result};
-use codec::checksum::Checksum;
 use ondisk::nvlist::NvList;
 use ondisk::stream::record::{Begin, Crypt, TYPE_NAMES};
-use ondisk::stream::{Frame, RECORD_SIZE, Record};
+use ondisk::stream::{Frame, RECORD_SIZE, Record, words};
 
 use crate::input::Input;
 
@@ -198,11 +197,6 @@ fn line(record: &Record, payload: usize) -> String {
         ),
         Record::Redact(r) => format!("REDACT object = {} offset = {} length = {}", r.object, r.offset, r.length),
     }
-}
-
-fn words(sum: Checksum) -> String {
-    let [a, b, c, d] = sum.0;
-    format!("{a:x}/{b:x}/{c:x}/{d:x}")
 }
 
 fn crypt(c: &Crypt) -> String {

@@ -199,7 +199,7 @@ fn follow(place: Place, record: &Record) -> Result<Place> {
 }
 
 /// A sum as OpenZFS prints it: four hexadecimal numbers.
-fn words(sum: Checksum) -> String {
+pub fn words(sum: Checksum) -> String {
     let [a, b, c, d] = sum.0;
     format!("{a:x}/{b:x}/{c:x}/{d:x}")
 }

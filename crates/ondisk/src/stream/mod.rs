@@ -23,7 +23,7 @@ mod frame;
 pub mod record;
 mod token;
 
-pub use frame::{Frame, Sent, StreamReader, StreamWriter};
+pub use frame::{Frame, Sent, StreamReader, StreamWriter, words};
 pub use record::Record;
 pub use token::Token;
 
