@@ -30,6 +30,7 @@ mod wait;
 mod zfs;
 pub mod zfs_key;
 mod zfs_out;
+mod zfs_send;
 mod zfs_snap;
 mod zpool;
 pub mod zpool_out;
@@ -172,7 +173,7 @@ pub(crate) fn ask_each<R: Report>(request: &R, each: &mut dyn FnMut(Option<R::It
 }
 
 /// Prints the pools that a new daemon could not import: only the command that started it does.
-fn print_failures(client: &Client) {
+pub(crate) fn print_failures(client: &Client) {
     if client.has_started()
         && let Ok(Some(info)) = client.info()
     {

@@ -12,7 +12,7 @@ use crate::opts::Parsed;
 use crate::zfs_out::{self, LIST_COLUMNS, SPACE_COLUMNS, SortKey};
 use crate::zpool::{fields, for_each_name, parse_for, run_other};
 use crate::zpool_out::get_table;
-use crate::{Done, Fail, ask, assignment, json, print, properties, unique, zfs_key, zfs_snap};
+use crate::{Done, Fail, ask, assignment, json, print, properties, unique, zfs_key, zfs_send, zfs_snap};
 
 /// Commands of OpenZFS that weir does not have yet.
 const NOT_YET: &[&str] = &[
@@ -25,7 +25,6 @@ const NOT_YET: &[&str] = &[
     "receive",
     "recv",
     "redact",
-    "send",
     "share",
     "unallow",
     "unshare",
@@ -39,6 +38,8 @@ pub fn run(args: &[String]) -> Done {
     let Some(command) = args.first() else { return Err(Fail::Usage("missing command".into(), "")) };
     let rest = &args[1..];
     const J: &[(&str, bool, char)] = &[("json", false, 'j')];
+    const SEND_LONG: &[(&str, bool, char)] =
+        &[("large-block", false, 'L'), ("embed", false, 'e'), ("compressed", false, 'c'), ("raw", false, 'w')];
     match command.as_str() {
         "create" => create(&parse(rest, "Pnpuvo:V:b:s", &[], "create")?),
         "destroy" => destroy(&parse(rest, "fnpRrvd", &[], "destroy")?),
@@ -50,6 +51,7 @@ pub fn run(args: &[String]) -> Done {
         "release" => zfs_snap::hold(&parse(rest, "r", &[], "release")?, true),
         "holds" => zfs_snap::holds(&parse(rest, "rH", &[], "holds")?),
         "bookmark" => zfs_snap::bookmark(&parse(rest, "", &[], "bookmark")?),
+        "send" => zfs_send::send(&parse(rest, "DLecwi:", SEND_LONG, "send")?),
         "list" => list(&parse(rest, "Hprd:o:t:s:S:j", J, "list")?),
         "get" => get(&parse(rest, "Hprd:o:s:t:j", J, "get")?),
         "set" => set(&parse(rest, "", &[], "set")?),

@@ -8,5 +8,6 @@ pub mod keys;
 pub mod mounts;
 pub mod ops;
 pub mod places;
+mod send;
 pub mod snaps;
 pub mod temp_props;

@@ -171,10 +171,11 @@ impl Cx<'_> {
     }
 
     /// As [`Cx::on_pool`], with work that writes to the request's stream.
-    pub(crate) fn report_on_pool<F, Fut>(&self, pool: &str, work: F) -> Result<()>
+    pub(crate) fn report_on_pool<T, F, Fut>(&self, pool: &str, work: F) -> Result<T>
     where
+        T: Send + 'static,
         F: FnOnce(Rc<PoolEngine>, Outlet) -> Fut + Send + 'static,
-        Fut: Future<Output = Result<()>> + 'static,
+        Fut: Future<Output = Result<T>> + 'static,
     {
         let stream = self.stream()?;
         let running = self.pools.need_running(pool)?;

@@ -2,7 +2,8 @@
 //!
 //! **Words.** A request whose [`Request::STREAM`] names a [`Direction`] has
 //! a *stream*: a socket of the client's, whose other end came beside the message as a descriptor. A
-//! [`Report`] is a request whose stream has *items*, each a line of JSON. The *outlet* is the
+//! [`Report`] is a request whose stream has *items*, each a line of JSON; other streams are bytes
+//! with a format of their own (send streams). The *outlet* is the
 //! engine's half of a stream, the [`Stream`] that of the request's thread.
 //!
 //! **Normal path.** The client makes a pair of sockets and sends one with the message of the
@@ -33,12 +34,14 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
+use bdev::Bytes;
 use host::PassedStream;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -146,9 +149,28 @@ struct Between {
     changed: Condvar,
 }
 
+/// Bytes on their way.
+pub(crate) enum Chunk {
+    /// Made for the stream.
+    Own(Vec<u8>),
+    /// A buffer of the engine's, not copied.
+    Shared(Bytes),
+}
+
+impl Deref for Chunk {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Chunk::Own(bytes) => bytes,
+            Chunk::Shared(bytes) => bytes,
+        }
+    }
+}
+
 #[derive(Default)]
 struct State {
-    chunks: VecDeque<Vec<u8>>,
+    chunks: VecDeque<Chunk>,
     bytes: usize,
     /// The task has dropped its outlet.
     ended: bool,
@@ -164,7 +186,7 @@ impl Between {
     }
 
     /// All chunks there are, as soon as there is one, or none after `span`; `None` at the end.
-    fn next(&self, span: Duration) -> Option<VecDeque<Vec<u8>>> {
+    fn next(&self, span: Duration) -> Option<VecDeque<Chunk>> {
         let idle = |s: &mut State| s.chunks.is_empty() && !s.ended;
         let waited = self.changed.wait_timeout_while(self.lock(), span, idle);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -197,7 +219,15 @@ impl Outlet {
     /// # Errors
     /// The client has gone away.
     pub(crate) async fn item<T: Serialize>(&self, item: &T) -> Result<()> {
-        let mut line = Some(line(item)?);
+        self.chunk(Chunk::Own(line(item)?)).await
+    }
+
+    /// Writes bytes as they are, when there is room for them.
+    ///
+    /// # Errors
+    /// The client has gone away.
+    pub(crate) async fn chunk(&self, chunk: Chunk) -> Result<()> {
+        let mut chunk = Some(chunk);
         poll_fn(|cx| {
             let mut state = self.0.lock();
             if state.gone {
@@ -207,9 +237,10 @@ impl Outlet {
                 state.waker = Some(cx.waker().clone());
                 return Poll::Pending;
             }
-            let line = line.take().unwrap_or_default();
-            state.bytes += line.len();
-            state.chunks.push_back(line);
+            if let Some(chunk) = chunk.take() {
+                state.bytes += chunk.len();
+                state.chunks.push_back(chunk);
+            }
             self.0.changed.notify_one();
             Poll::Ready(Ok(()))
         })

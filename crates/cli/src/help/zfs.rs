@@ -42,6 +42,22 @@ Makes snapshots, all at the same moment.
 ",
     },
     Page {
+        name: "zfs send",
+        usage: &["send [-DLecw] [-i snapshot] <snapshot>"],
+        text: "\
+Writes a snapshot as a stream to standard output, which is a pipe or a file.
+OpenZFS receives it.
+
+  -i  only what changed since this earlier snapshot; '@name' is one of the same
+      file system
+  -L  blocks above 128 KiB as they are (--large-block)
+  -e  small blocks as they lie in their pointers (--embed)
+  -c  compressed blocks as they are stored (--compressed)
+  -w  everything as it is stored, encrypted blocks too: no key is needed (--raw)
+  -D  nothing: a warning
+",
+    },
+    Page {
         name: "zfs rollback",
         usage: &["rollback [-rRf] <snapshot>"],
         text: "\

@@ -213,6 +213,19 @@ impl Client {
         converse_streaming(self.connection_for(R::RIGHTS)?, request, None, progress, &mut take).map(drop)
     }
 
+    /// Sends a request whose stream is bytes; `each` gets them as they come. An error of `each` ends
+    /// the work.
+    pub fn ask_bytes<R: Request>(
+        &self,
+        request: &R,
+        progress: &mut dyn FnMut(&str, u64, u64),
+        each: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<R::Reply> {
+        let mut take = |bytes: &[u8]| each(bytes).map(|()| true);
+        let reply = converse_streaming(self.connection_for(R::RIGHTS)?, request, None, progress, &mut take)?;
+        reply.ok_or_else(|| Error::new(ErrorKind::Io, "the daemon's answer is missing"))
+    }
+
     /// A connection for a request; starts a daemon if there is none.
     fn connection_for(&self, rights: Rights) -> Result<UnixStream> {
         match self.connect()? {

@@ -18,7 +18,7 @@ mod tree;
 
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Guid, ObjectId, Result, Txg};
+use base::{Error, ErrorKind, Guid, ObjectId, Result, ResultExt, Txg};
 use bdev::Bytes;
 use codec::checksum::Endian;
 use dmu::zap;
@@ -113,20 +113,30 @@ impl DslPool {
     /// snapshots that are redacted or need large micro ZAPs; those of reads and of the sink.
     pub async fn send(&self, to: &str, from: Option<&str>, opts: SendOpts, sink: &mut dyn Sink) -> Result<Sent> {
         let ds = self.find_snapshot(to).await?;
+        self.send_dataset(&ds, from, opts, sink).await.at(|| format!("cannot send '{to}'"))
+    }
+
+    async fn send_dataset(
+        &self,
+        ds: &Rc<Dataset>,
+        from: Option<&str>,
+        opts: SendOpts,
+        sink: &mut dyn Sink,
+    ) -> Result<Sent> {
         ds.load_features().await?;
         ds.check_complete()?;
         let from = match from {
-            Some(name) => Some(self.start_of(&ds, name).await?),
+            Some(name) => Some(self.start_of(ds, name).await?),
             None => None,
         };
-        let _use = Use::of(&ds);
+        let _use = Use::of(ds);
         let raw = opts.raw && ds.dir().is_encrypted();
         // A raw stream is made without the key, so that nothing is decrypted on its way.
         let ctx = if raw { ds.sealed_ctx() } else { ds.keyed_ctx()? };
         let phys = ds.phys();
         let block = ctx.read(&phys.bp).await.map_err(|e| e.at(format!("dataset '{}'", ds.name())))?;
         let os = ObjsetPhys::parse(&block)?;
-        let source = self.source_of(&ds, &os, raw).await?;
+        let source = self.source_of(ds, &os, raw).await?;
         let features = features_of(source, opts);
         let name = ds.name().into_bytes();
         if name.len() > NAME_MAX {
@@ -143,7 +153,7 @@ impl DslPool {
             flags |= begin_flags::CI_DATA;
         }
         let list = match raw {
-            true => self.begin_list(&ds, &os, from).await?.encode_native(),
+            true => self.begin_list(ds, &os, from).await?.encode_native(),
             false => Vec::new(),
         };
         let begin = Begin {
@@ -159,16 +169,17 @@ impl DslPool {
         let mut out = Out::new(ctx.rt().clone(), sink);
         out.put(Record::Begin(begin.with_features(features)), list.into()).await?;
         let form = compose::Form { features, to_guid: Guid(phys.guid) };
-        tree::send_blocks(&ctx, (phys.bp, &os), from.map_or(Txg(0), |f| f.txg), form, &mut out)
-            .await
-            .map_err(|e| e.at(format!("cannot send '{to}'")))?;
+        tree::send_blocks(&ctx, (phys.bp, &os), from.map_or(Txg(0), |f| f.txg), form, &mut out).await?;
         out.put(Record::End(End { to_guid: Guid(phys.guid), ..End::default() }), Bytes::default()).await?;
         Ok(out.writer.sent())
     }
 
     /// The snapshot called `name` as the start of a stream of `ds`.
     async fn start_of(&self, ds: &Rc<Dataset>, name: &str) -> Result<Start> {
-        let from = self.find_snapshot(name).await?;
+        let from = self.find_snapshot(name).await.map_err(|e| match e.kind() {
+            ErrorKind::NotFound => Error::not_found(format!("incremental source ({name}) does not exist")),
+            _ => e,
+        })?;
         let mut at = ds.phys();
         loop {
             let prev = ObjectId(at.prev_snap_obj);
@@ -176,7 +187,7 @@ impl DslPool {
                 break;
             }
             if prev.0 == 0 || prev == self.origin_snap() {
-                let text = format!("'{}' is not an earlier snapshot from the same fs as '{}'", name, ds.name());
+                let text = format!("'{name}' is not an earlier snapshot from the same fs");
                 return Err(Error::new(ErrorKind::CrossDevice, text));
             }
             let older = self.hold_dataset(prev).await?.phys();
