@@ -7,7 +7,7 @@
 //! [`campaign`] (workloads), [`cuts`] (power cuts), [`zilcuts`] (power cuts under synchronous load)
 //! and [`mutate`] (damaged images, with [`surgery`] for damage that no checksum shows); [`losses`]
 //! (devices lost at any moment); [`snaps`] (snapshots, clones, holds, bookmarks) also on foreign
-//! pools ([`mod@reference`]).
+//! pools ([`mod@reference`]); [`sends`] (send streams).
 
 pub mod campaign;
 pub mod cuts;
@@ -23,6 +23,7 @@ pub mod mutate;
 pub mod mutate_write;
 pub mod reference;
 pub mod scan;
+pub mod sends;
 pub mod snaps;
 pub mod surgery;
 pub mod tree;

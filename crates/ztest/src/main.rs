@@ -39,6 +39,7 @@ ztest --fill N|FROM..TO [--layout NAME] [--state FILE]
 ztest --snapcuts N|FROM..TO [--every 1] [--state FILE]
                                                     power cuts while snapshots, clones and file systems are destroyed, rolled back, promoted
 ztest --foreign N|FROM..TO                          pools of the real ztest: a scrub finds what zdb -cc finds
+ztest --sends N|FROM..TO                            send streams of random pools are OpenZFS's, byte by byte
 ztest --campaign --cuts N [--seed S] [--state FILE] [--images N] [--bug NAME]
                                                     power cuts under synchronous load; FILE remembers the seeds that are done
 ztest --reference [NAME] [--start SEED] [--ops 60]  the same on copies of the pools of shared/pools, judged
@@ -481,6 +482,34 @@ fn foreign(args: &Args, from: u64, to: u64) -> bool {
     t[4] + t[5] == 0
 }
 
+fn sends(args: &Args, from: u64, to: u64) -> bool {
+    use ztest::sends::{Outcome, run_seed};
+    let total = Mutex::new([0u64; 5]);
+    spread(args, from, to, |seed| {
+        let got = std::panic::catch_unwind(|| run_seed(seed));
+        let got = got.unwrap_or_else(|p| Err(format!("panic: {}", ztest::campaign::panic_text(&*p))));
+        let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
+        total[0] += 1;
+        match got {
+            Ok(Outcome::Same(streams, bytes)) => {
+                total[1] += streams as u64;
+                total[2] += bytes;
+            }
+            Ok(Outcome::Missing(what)) => {
+                println!("MISSING seed {seed}: {what}");
+                total[3] += 1;
+            }
+            Err(why) => {
+                println!("BAD seed {seed}: {why}");
+                total[4] += 1;
+            }
+        }
+    });
+    let t = total.into_inner().unwrap_or_else(|e| e.into_inner());
+    println!("seeds={} streams={} bytes={} bad={} missing={}", t[0], t[1], t[2], t[4], t[3]);
+    t[3] + t[4] == 0
+}
+
 fn devices(args: &Args, from: u64, to: u64, level: Level) -> bool {
     let total = Mutex::new((Tally::default(), 0, 0));
     spread(args, from, to, |seed| {
@@ -665,6 +694,8 @@ fn main() -> ExitCode {
         snapcuts(&args, from, to)
     } else if let Some((from, to)) = of("--foreign") {
         foreign(&args, from, to)
+    } else if let Some((from, to)) = of("--sends") {
+        sends(&args, from, to)
     } else if let Some((from, to)) = of("--devices") {
         devices(&args, from, to, level)
     } else if let Some(dir) = args.value("--adopt") {
