@@ -38,8 +38,6 @@ pub fn run(args: &[String]) -> Done {
     let Some(command) = args.first() else { return Err(Fail::Usage("missing command".into(), "")) };
     let rest = &args[1..];
     const J: &[(&str, bool, char)] = &[("json", false, 'j')];
-    const SEND_LONG: &[(&str, bool, char)] =
-        &[("large-block", false, 'L'), ("embed", false, 'e'), ("compressed", false, 'c'), ("raw", false, 'w')];
     match command.as_str() {
         "create" => create(&parse(rest, "Pnpuvo:V:b:s", &[], "create")?),
         "destroy" => destroy(&parse(rest, "fnpRrvd", &[], "destroy")?),
@@ -51,7 +49,7 @@ pub fn run(args: &[String]) -> Done {
         "release" => zfs_snap::hold(&parse(rest, "r", &[], "release")?, true),
         "holds" => zfs_snap::holds(&parse(rest, "rH", &[], "holds")?),
         "bookmark" => zfs_snap::bookmark(&parse(rest, "", &[], "bookmark")?),
-        "send" => zfs_send::send(&parse(rest, "DLecwi:", SEND_LONG, "send")?),
+        "send" => zfs_send::send(&parse(rest, "DLecwnvPi:", zfs_send::LONG, "send")?),
         "list" => list(&parse(rest, "Hprd:o:t:s:S:j", J, "list")?),
         "get" => get(&parse(rest, "Hprd:o:s:t:j", J, "get")?),
         "set" => set(&parse(rest, "", &[], "set")?),

@@ -505,7 +505,7 @@ fn snapshots_are_sent_as_openzfs_reads_them() {
     let w = World::new("zfs-send");
     let mount = w.dir.join("m").display().to_string();
     w.ok(&format!("zfs create -o recordsize=16k -o mountpoint={mount} tank/a"));
-    let files = can_mount();
+    let files = can_mount("snapshots_are_sent_as_openzfs_reads_them");
     if files {
         std::fs::write(w.dir.join("m/big"), vec![7; 300_000]).unwrap();
         std::fs::write(w.dir.join("m/small"), "small").unwrap();
@@ -563,7 +563,36 @@ fn snapshots_are_sent_as_openzfs_reads_them() {
         "cannot send 'tank/a@one': 'tank/a@two' is not an earlier snapshot from the same fs",
     );
     w.fails("zfs send tank/a", 1, "cannot send 'tank/a': weir sends snapshots only");
-    w.fails("zfs send -i #m tank/a@one", 1, "cannot send 'tank/a@one': weir does not send from bookmarks yet");
+    // A bookmark stands for its snapshot, whether that is there or not.
+    let sent = |line: &str| w.command(line).output().unwrap().stdout;
+    let from_snapshot = sent("zfs send -i @one tank/a@two");
+    w.ok("zfs bookmark tank/a@one tank/a#m");
+    assert!(sent("zfs send -i #m tank/a@two") == from_snapshot);
+    for (letters, text) in
+        [("-nP", "incremental\ttank/a#m\ttank/a@two\t"), ("-nv", "send from tank/a#m to tank/a@two ")]
+    {
+        let said = w.ok(&format!("zfs send {letters} -i #m tank/a@two"));
+        assert!(said.starts_with(text), "{said}");
+    }
+    let dry = |from: &str| w.ok(&format!("zfs send -nP -i {from} tank/a@two"));
+    let size = |said: String| said.trim_end().rsplit('\t').next().unwrap().parse::<u64>().unwrap();
+    assert_eq!(size(dry("tank/a#m")), from_snapshot.len() as u64);
+    // The estimate knows nothing of metadata.
+    assert!(size(dry("@one")).abs_diff(from_snapshot.len() as u64) < 100_000);
+    w.ok("zfs destroy tank/c -r");
+    w.ok("zfs destroy tank/a@one");
+    assert!(sent("zfs send -i tank/a#m tank/a@two") == from_snapshot);
+    w.fails(
+        "zfs send -n -i #nope tank/a@two",
+        1,
+        "cannot send 'tank/a@two': incremental source (tank/a#nope) does not exist",
+    );
+    w.ok("zfs bookmark tank/a@two tank/a#late");
+    w.fails(
+        "zfs send -i #late tank/a@two",
+        1,
+        "cannot send 'tank/a@two': 'tank/a#late' is not an earlier snapshot from the same fs",
+    );
     w.fails("zfs send", 2, "missing snapshot argument");
     w.ok("zpool export tank");
 }

@@ -2,13 +2,13 @@
 
 use base::Result;
 use bdev::Bytes;
-use dsl::send::{SendOpts, Sink};
+use dsl::send::Sink;
 use ondisk::stream::RECORD_SIZE;
 use rt::LocalBoxFuture;
 
 use crate::engine::PoolEngine;
-use crate::request::SentView;
 use crate::request::stream::{Chunk, Outlet};
+use crate::request::{SendWhat, SentView};
 
 /// Payloads are not copied on their way from the engine.
 impl Sink for Outlet {
@@ -21,15 +21,14 @@ impl Sink for Outlet {
 }
 
 impl PoolEngine {
-    /// Sends a snapshot, or what changed in it since its earlier snapshot `from`, to `to`.
-    pub(crate) async fn send(
-        &self,
-        name: &str,
-        from: Option<&str>,
-        opts: SendOpts,
-        mut to: Outlet,
-    ) -> Result<SentView> {
-        let sent = self.pool.dsl().send(name, from, opts, &mut to).await?;
+    /// Sends a snapshot, or what changed in it since an earlier one.
+    pub(crate) async fn send(&self, what: &SendWhat, mut to: Outlet) -> Result<SentView> {
+        let sent = self.pool.dsl().send(&what.name, what.from.as_deref(), what.opts(), &mut to).await?;
         Ok(SentView { records: sent.records, bytes: sent.bytes })
+    }
+
+    /// About how many bytes [`PoolEngine::send`] would send.
+    pub(crate) async fn send_size(&self, what: &SendWhat) -> Result<u64> {
+        self.pool.dsl().send_size(&what.name, what.from.as_deref(), what.opts()).await
     }
 }

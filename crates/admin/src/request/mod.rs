@@ -38,6 +38,7 @@ mod pools;
 mod process;
 mod scan;
 mod secret;
+mod send;
 mod snaps;
 pub mod stream;
 mod watch;
@@ -56,7 +57,7 @@ pub use secret::Secret;
 pub use stream::{Direction, Report, Stream};
 
 // Globs, so that only its own file names a new request.
-pub use {devices::*, fs::*, keys::*, mounts::*, pools::*, process::*, scan::*, snaps::*, watch::*};
+pub use {devices::*, fs::*, keys::*, mounts::*, pools::*, process::*, scan::*, send::*, snaps::*, watch::*};
 
 /// A request of a command.
 pub trait Request: Serialize + DeserializeOwned + fmt::Debug + Send + 'static {
@@ -251,6 +252,7 @@ const KINDS: &[&[Kind]] = &[
     scan::KINDS,
     watch::KINDS,
     fs::KINDS,
+    send::KINDS,
     snaps::KINDS,
     keys::KINDS,
     mounts::KINDS,

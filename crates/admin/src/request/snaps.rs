@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use base::{Error, ErrorKind, Result};
-use dsl::send::SendOpts;
 use serde::{Deserialize, Serialize};
 
-use super::{Changes, Cx, Direction, Kind, Request, Rights, pool_part};
+use super::{Changes, Cx, Kind, Request, Rights, pool_part};
 use crate::fs::snaps::DestroyHow;
 use crate::pool_set::join_errors;
 use crate::view::HoldView;
@@ -21,7 +20,6 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::of::<Holds>(),
     Kind::of::<Bookmark>(),
     Kind::of::<SnapRename>(),
-    Kind::of::<SnapSend>(),
 ];
 
 /// Groups names by pool.
@@ -252,49 +250,5 @@ impl Request for SnapRename {
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let running = cx.pools.pool_of(&self.from)?;
         cx.on(&running, move |e| async move { e.snap_rename(&self.from, &self.to, self.recursive).await })
-    }
-}
-
-/// `zfs send`: a snapshot, or what changed since an earlier one, as a stream. The stream of the
-/// request is the send stream; an error after its first byte leaves it without its end, by which a
-/// receiver knows.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SnapSend {
-    /// The snapshot.
-    pub name: String,
-    /// The snapshot that the receiver has.
-    pub from: Option<String>,
-    /// `-L`: blocks above 128 KiB are not cut.
-    pub large_blocks: bool,
-    /// `-e`: blocks that lie in their pointer are sent so.
-    pub embedded: bool,
-    /// `-c`: compressed blocks are sent as they are stored.
-    pub compressed: bool,
-    /// `-w`: all blocks are sent as they are stored.
-    pub raw: bool,
-}
-
-/// What was sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SentView {
-    /// Records.
-    pub records: u64,
-    /// Bytes.
-    pub bytes: u64,
-}
-
-impl Request for SnapSend {
-    const NAME: &'static str = "SnapSend";
-    const TITLE: &'static str = "zfs send";
-    const STREAM: Option<Direction> = Some(Direction::ToClient);
-    type Reply = SentView;
-    fn changes(&self) -> Changes {
-        Changes::Nothing
-    }
-    fn run(self, cx: &Cx<'_>) -> Result<SentView> {
-        let pool = pool_part(&self.name).to_string();
-        let SnapSend { name, from, large_blocks, embedded, compressed, raw } = self;
-        let opts = SendOpts { large_blocks, embedded, compressed, raw };
-        cx.report_on_pool(&pool, move |e, to| async move { e.send(&name, from.as_deref(), opts, to).await })
     }
 }

@@ -43,17 +43,20 @@ Makes snapshots, all at the same moment.
     },
     Page {
         name: "zfs send",
-        usage: &["send [-DLecw] [-i snapshot] <snapshot>"],
+        usage: &["send [-DLecnPvw] [-i snapshot|bookmark] <snapshot>"],
         text: "\
 Writes a snapshot as a stream to standard output, which is a pipe or a file.
 OpenZFS receives it.
 
-  -i  only what changed since this earlier snapshot; '@name' is one of the same
-      file system
+  -i  only what changed since this earlier snapshot, or since that of a bookmark;
+      '@name' and '#name' are of the same file system
   -L  blocks above 128 KiB as they are (--large-block)
   -e  small blocks as they lie in their pointers (--embed)
   -c  compressed blocks as they are stored (--compressed)
   -w  everything as it is stored, encrypted blocks too: no key is needed (--raw)
+  -v  say how long the stream will be, and each second how much is sent
+      (--verbose)    -P  the same, for programs (--parsable)
+  -n  send nothing: with -v or -P only say how long it will be (--dryrun)
   -D  nothing: a warning
 ",
     },

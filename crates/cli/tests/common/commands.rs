@@ -121,6 +121,7 @@ pub const STORY: &[(Kind, i32, &str)] = &[
     (Own, 0, "zfs send tank/a@s"),
     (Own, 0, "zfs send -w -i tank/a@s tank/a@all"),
     (Own, 1, "zfs send -i tank/a@all tank/a@s"),
+    (Own, 0, "zfs send -nvP tank/a@s"),
     (Own, 0, "zfs bookmark tank/a@s tank/a#s"),
     (Own, 0, "zfs bookmark tank/a#s tank/a#t"),
     (Own, 0, "zfs destroy tank/a#t"),

@@ -9,11 +9,16 @@
 //! **Words.** The *to* snapshot is the one that is sent; *from* is the one that the receiver has.
 //! A *full* stream has none.
 //!
+//! How long a stream will be is estimated from what the pool counts ([`DslPool::send_size`],
+//! `estimate`). Where it does not count that, the stream is made *dry*: no data are read, and its
+//! records are only counted.
+//!
 //! Invariants: objects and offsets ascend, and each offset is written once; the running sum covers
 //! all bytes (`ondisk::stream`). Blocks are read several at once, and sent in order. A snapshot
 //! that is being sent is in use and cannot be destroyed.
 
 mod compose;
+mod estimate;
 mod tree;
 
 use std::rc::Rc;
@@ -22,7 +27,7 @@ use base::{Error, ErrorKind, Guid, ObjectId, Result, ResultExt, Txg};
 use bdev::Bytes;
 use codec::checksum::Endian;
 use dmu::zap;
-use ondisk::dsl::DS_FLAG_CI_DATASET;
+use ondisk::dsl::{DS_FLAG_CI_DATASET, DslDatasetPhys};
 use ondisk::feature::FeatureId;
 use ondisk::nvlist::NvList;
 use ondisk::objset::{ObjsetPhys, ObjsetType};
@@ -31,6 +36,7 @@ use ondisk::stream::{RECORD_SIZE, Record, Sent, StreamWriter, begin_flags, featu
 use rt::{LocalBoxFuture, Rt};
 
 use crate::dataset::Dataset;
+use crate::dir::Dir;
 use crate::pool::DslPool;
 
 /// The first version of the ZPL with system attributes (format page 08).
@@ -96,39 +102,50 @@ fn features_of(source: Source, opts: SendOpts) -> u64 {
     out
 }
 
-/// The snapshot that a stream starts from.
+/// The snapshot that a stream starts from, which a bookmark may stand for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Start {
-    object: ObjectId,
+    /// The snapshot; none if only a bookmark is left of it.
+    object: Option<ObjectId>,
     guid: Guid,
     txg: Txg,
+    /// The guid of the IV set of an encrypted one.
+    ivset_guid: Option<u64>,
     /// It belongs to another file system.
     is_clone: bool,
 }
 
 impl DslPool {
     /// Sends the snapshot `to`, or what changed in it since its earlier snapshot `from`, to `sink`.
-    /// Errors: `NotFound` if there is no such snapshot; `CrossDevice` if `from` is not an earlier
-    /// one of `to`; `Denied` if the key of an encrypted dataset is not loaded; `Unsupported` for
+    /// `from` may be a bookmark (`fs#mark`). Errors: `NotFound` if there is no such snapshot or
+    /// bookmark; `CrossDevice` if `from` is not an earlier one of `to`; `Denied` if the key of an encrypted dataset is not loaded; `Unsupported` for
     /// snapshots that are redacted or need large micro ZAPs; those of reads and of the sink.
     pub async fn send(&self, to: &str, from: Option<&str>, opts: SendOpts, sink: &mut dyn Sink) -> Result<Sent> {
         let ds = self.find_snapshot(to).await?;
-        self.send_dataset(&ds, from, opts, sink).await.at(|| format!("cannot send '{to}'"))
+        let sent = async {
+            let from = self.start_if(&ds, from).await?;
+            self.send_dataset(&ds, from, opts, Some(sink)).await
+        };
+        sent.await.at(|| format!("cannot send '{to}'"))
     }
 
+    async fn start_if(&self, ds: &Rc<Dataset>, from: Option<&str>) -> Result<Option<Start>> {
+        match from {
+            Some(name) => Ok(Some(self.start_of(ds, name).await?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Without a sink the stream is dry.
     async fn send_dataset(
         &self,
         ds: &Rc<Dataset>,
-        from: Option<&str>,
+        from: Option<Start>,
         opts: SendOpts,
-        sink: &mut dyn Sink,
+        sink: Option<&mut dyn Sink>,
     ) -> Result<Sent> {
         ds.load_features().await?;
         ds.check_complete()?;
-        let from = match from {
-            Some(name) => Some(self.start_of(ds, name).await?),
-            None => None,
-        };
         let _use = Use::of(ds);
         let raw = opts.raw && ds.dir().is_encrypted();
         // A raw stream is made without the key, so that nothing is decrypted on its way.
@@ -171,39 +188,81 @@ impl DslPool {
         let form = compose::Form { features, to_guid: Guid(phys.guid) };
         tree::send_blocks(&ctx, (phys.bp, &os), from.map_or(Txg(0), |f| f.txg), form, &mut out).await?;
         out.put(Record::End(End { to_guid: Guid(phys.guid), ..End::default() }), Bytes::default()).await?;
-        Ok(out.writer.sent())
+        Ok(out.sent())
     }
 
-    /// The snapshot called `name` as the start of a stream of `ds`.
+    /// The snapshot or bookmark called `name` as the start of a stream of `ds`.
     async fn start_of(&self, ds: &Rc<Dataset>, name: &str) -> Result<Start> {
-        let from = self.find_snapshot(name).await.map_err(|e| match e.kind() {
+        let absent = |e: Error| match e.kind() {
             ErrorKind::NotFound => Error::not_found(format!("incremental source ({name}) does not exist")),
             _ => e,
-        })?;
-        let mut at = ds.phys();
-        loop {
-            let prev = ObjectId(at.prev_snap_obj);
-            if prev == from.object {
-                break;
+        };
+        if let Some((fs, mark)) = name.split_once('#') {
+            let head = self.find(fs).map_err(absent)?;
+            let mark = self.bookmarks(&head).await?.into_iter().find(|b| b.name == mark);
+            let mark = mark.ok_or_else(|| absent(ErrorKind::NotFound.into()))?;
+            if mark.redaction_obj().is_some() {
+                let text = format!("'{name}' is a redaction bookmark, from which weir does not send");
+                return Err(Error::unsupported(text));
             }
-            if prev.0 == 0 || prev == self.origin_snap() {
-                let text = format!("'{name}' is not an earlier snapshot from the same fs");
-                return Err(Error::new(ErrorKind::CrossDevice, text));
+            let txg = Txg(mark.creation_txg());
+            if !self.is_before(&head.dir(), txg, ds).await? {
+                return Err(no_ancestor(name));
             }
-            let older = self.hold_dataset(prev).await?.phys();
-            // So a damaged chain ends, too.
-            if older.creation_txg >= at.creation_txg {
-                return Err(Error::corrupt(format!("the snapshots before '{}' are not in order", ds.name())));
-            }
-            at = older;
+            return Ok(Start {
+                object: None,
+                guid: Guid(mark.guid()),
+                txg,
+                ivset_guid: Some(mark.ivset_guid()).filter(|guid| *guid != 0),
+                is_clone: head.dir().object != ds.dir().object,
+            });
         }
-        let phys = from.phys();
-        Ok(Start {
-            object: from.object,
-            guid: Guid(phys.guid),
-            txg: Txg(phys.creation_txg),
-            is_clone: from.dir().object != ds.dir().object,
-        })
+        let from = self.find_snapshot(name).await.map_err(absent)?;
+        let mut at = ds.phys();
+        while let Some(older) = self.snapshot_before(ds, &at).await? {
+            at = older.phys();
+            if older.object == from.object {
+                return Ok(Start {
+                    object: Some(from.object),
+                    guid: Guid(at.guid),
+                    txg: Txg(at.creation_txg),
+                    ivset_guid: self.ivset_guid(from.object).await?,
+                    is_clone: from.dir().object != ds.dir().object,
+                });
+            }
+        }
+        Err(no_ancestor(name))
+    }
+
+    /// The snapshot before `at`, which is an ancestor of `ds` or itself.
+    async fn snapshot_before(&self, ds: &Dataset, at: &DslDatasetPhys) -> Result<Option<Rc<Dataset>>> {
+        let prev = ObjectId(at.prev_snap_obj);
+        if prev.0 == 0 || prev == self.origin_snap() {
+            return Ok(None);
+        }
+        let older = self.hold_dataset(prev).await?;
+        // So a damaged chain ends, too.
+        if older.phys().creation_txg >= at.creation_txg {
+            return Err(Error::corrupt(format!("the snapshots before '{}' are not in order", ds.name())));
+        }
+        Ok(Some(older))
+    }
+
+    /// Whether the state of `dir` at the end of `txg` is one that `ds` developed from.
+    async fn is_before(&self, dir: &Dir, txg: Txg, ds: &Rc<Dataset>) -> Result<bool> {
+        let mut at = ds.clone();
+        loop {
+            if at.dir().object == dir.object {
+                let made = Txg(at.phys().creation_txg);
+                // An origin may be the very snapshot that a bookmark stands for.
+                return Ok(txg < made || (at.object != ds.object && txg == made));
+            }
+            let phys = at.phys();
+            match self.snapshot_before(ds, &phys).await? {
+                Some(older) => at = older,
+                None => return Ok(false),
+            }
+        }
     }
 
     /// The list after BEGIN of a raw stream.
@@ -212,7 +271,7 @@ impl DslPool {
             || Error::unsupported(format!("'{}' has no guid of its IV set, as old pools have none", ds.name()));
         let to = self.ivset_guid(ds.object).await?.ok_or_else(missing)?;
         let from = match from {
-            Some(start) => self.ivset_guid(start.object).await?.ok_or_else(missing)?,
+            Some(start) => start.ivset_guid.ok_or_else(missing)?,
             None => 0,
         };
         let keys = self.crypt_keydata(&ds.dir(), os, Guid(to), Guid(from))?;
@@ -246,6 +305,10 @@ impl DslPool {
     }
 }
 
+fn no_ancestor(name: &str) -> Error {
+    Error::new(ErrorKind::CrossDevice, format!("'{name}' is not an earlier snapshot from the same fs"))
+}
+
 /// A dataset that is in use.
 struct Use(Rc<Dataset>);
 
@@ -266,16 +329,39 @@ impl Drop for Use {
 struct Out<'a> {
     rt: Rt,
     writer: StreamWriter,
-    sink: &'a mut dyn Sink,
+    /// None: the stream is dry.
+    sink: Option<&'a mut dyn Sink>,
+    /// Records of a dry stream, and their bytes.
+    counted: Sent,
 }
 
 impl<'a> Out<'a> {
-    fn new(rt: Rt, sink: &'a mut dyn Sink) -> Out<'a> {
-        Out { rt, writer: StreamWriter::new(Endian::Little), sink }
+    fn new(rt: Rt, sink: Option<&'a mut dyn Sink>) -> Out<'a> {
+        Out { rt, writer: StreamWriter::new(Endian::Little), sink, counted: Sent::default() }
     }
 
-    /// Sends a record with its payload.
+    /// Whether records are only counted.
+    fn is_dry(&self) -> bool {
+        self.sink.is_none()
+    }
+
+    /// What was sent or counted.
+    fn sent(&self) -> Sent {
+        if self.is_dry() { self.counted } else { self.writer.sent() }
+    }
+
+    /// Counts a record of a dry stream.
+    fn count(&mut self, record: &Record) {
+        self.counted.records += 1;
+        self.counted.bytes += RECORD_SIZE as u64 + record.payload_len();
+    }
+
+    /// Sends a record with its payload, which a dry stream does not look at.
     async fn put(&mut self, record: Record, payload: Bytes) -> Result<()> {
+        let Some(sink) = &mut self.sink else {
+            self.count(&record);
+            return Ok(());
+        };
         let cost = rt::cost::FLETCHER.cost((RECORD_SIZE + payload.len()) as u64);
         // The sums of large payloads are a job for another thread, which gives the writer back.
         let mut writer = std::mem::replace(&mut self.writer, StreamWriter::new(Endian::Little));
@@ -287,7 +373,7 @@ impl<'a> Out<'a> {
             })
             .await;
         self.writer = writer;
-        self.sink.put(bytes, payload).await
+        sink.put(bytes, payload).await
     }
 }
 

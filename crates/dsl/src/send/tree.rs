@@ -264,6 +264,15 @@ impl Walk<'_, '_> {
     async fn drain(&mut self) -> Result<()> {
         self.queued_bytes = 0;
         let queue = std::mem::take(&mut self.queue);
+        if self.out.is_dry() {
+            for queued in &queue {
+                match queued {
+                    Queued::Ready(record, _) | Queued::Block(record, ..) => self.out.count(record),
+                    Queued::Pieces(pieces, _) => pieces.iter().for_each(|piece| self.out.count(piece)),
+                }
+            }
+            return Ok(());
+        }
         let reads = queue.iter().filter_map(|q| match q {
             Queued::Ready(..) => None,
             Queued::Block(_, bp, payload) => Some(self.read(*bp, *payload)),

@@ -59,6 +59,10 @@ impl Bookmark {
     pub fn ivset_guid(&self) -> u64 {
         self.word(WORDS_V2 - 1)
     }
+    /// The object with the list of what a redaction bookmark leaves out.
+    pub fn redaction_obj(&self) -> Option<ObjectId> {
+        Some(ObjectId(self.word(3))).filter(|object| object.0 != 0)
+    }
     /// Whether freed space is counted.
     pub fn has_freed(&self) -> bool {
         self.words.len() >= WORDS_V2 && self.word(4) & HAS_FBN != 0

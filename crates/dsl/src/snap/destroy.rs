@@ -286,9 +286,14 @@ impl DslPool {
         }
     }
 
-    /// Bytes written to `ds` since the older snapshot `since`: the growth of the referenced space
-    /// plus the space freed between (`written@...`).
+    /// Bytes written to `ds` since the older snapshot `since` (`written@...`).
     pub async fn written_since(&self, ds: &Dataset, since: &Dataset) -> Result<u64> {
+        Ok(self.space_since(ds, since).await?.used.max(0) as u64)
+    }
+
+    /// Space written to `ds` since the older snapshot `since`: the growth of the referenced space
+    /// plus the space freed between.
+    pub(crate) async fn space_since(&self, ds: &Dataset, since: &Dataset) -> Result<Space> {
         let mut sum = Space::referenced(&ds.phys());
         sum.add(Space::referenced(&since.phys()).negated());
         let mut at = ds.phys();
@@ -297,7 +302,7 @@ impl DslPool {
             let list = Deadlist::open(self.mos(), ObjectId(at.deadlist_obj)).await?;
             sum.add(list.space().await?);
             if at.prev_snap_obj == since.object.0 {
-                return Ok(sum.used.max(0) as u64);
+                return Ok(sum);
             }
             if at.prev_snap_obj == 0 || !seen.insert(at.prev_snap_obj) {
                 return Err(Error::invalid(format!(
