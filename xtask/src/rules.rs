@@ -71,6 +71,7 @@ const GLOBALS: &[Exception] = &[
     ("zil/src/bugs.rs", "PLANTED", "mistakes on purpose, in builds for ztest only"),
     ("ztest/src/judge.rs", "COUNT", "numbers for names of folders"),
     ("ztest/src/main.rs", "ALLOCATOR", "the allocator of the program"),
+    ("ztest/src/sends.rs", "PROGRAM", "compiled once for all threads"),
     ("ztest/src/zdb_run.rs", "LIBRARY", "found once for all threads"),
 ];
 /// Collections in the order of a hash.

@@ -315,8 +315,8 @@ impl DslPool {
         self.origin_snap.set(object);
     }
 
-    /// Drops all directories and datasets, which refer to each other, and the sync tasks that no txg
-    /// has run: what they hold may refer to the pool. The pool must not be used any more.
+    /// Drops all directories and datasets, which refer to each other, and the sync tasks that no
+    /// txg has run: what they hold may refer to the pool. The pool must not be used any more.
     pub fn close(&self) {
         for tasks in &self.tasks {
             drop(tasks.take());

@@ -1,10 +1,10 @@
 //! Streams of random pools, compared byte by byte with those that OpenZFS's own code makes of the
 //! same pool.
 //!
-//! A pool gets files, snapshots, clones, promotions and rollbacks ([`snaps`]). Then
-//! pairs of snapshots are drawn: one that is sent, and none or an earlier one to start from, with
-//! letters of `zfs send`. weir's stream and that of `zlab`, a program on OpenZFS's library, must have
-//! the same records and payloads. Sends of raw and encrypted snapshots are in the reference pools
+//! A pool gets files, snapshots, clones, promotions and rollbacks ([`snaps`]). Then pairs of
+//! snapshots are drawn: one that is sent, and none or an earlier one to start from, with letters of
+//! `zfs send`. weir's stream and that of `zlab`, a program on OpenZFS's library, must have the same
+//! records and payloads. Sends of raw and encrypted snapshots are in the reference pools
 //! (`dsl/tests/all/send.rs`).
 
 use std::path::{Path, PathBuf};

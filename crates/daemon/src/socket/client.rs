@@ -213,8 +213,8 @@ impl Client {
         converse_streaming(self.connection_for(R::RIGHTS)?, request, None, progress, &mut take).map(drop)
     }
 
-    /// Sends a request whose stream is bytes; `each` gets them as they come. An error of `each` ends
-    /// the work.
+    /// Sends a request whose stream is bytes; `each` gets them as they come. An error of `each`
+    /// ends the work.
     pub fn ask_bytes<R: Request>(
         &self,
         request: &R,

@@ -118,8 +118,9 @@ struct Start {
 impl DslPool {
     /// Sends the snapshot `to`, or what changed in it since its earlier snapshot `from`, to `sink`.
     /// `from` may be a bookmark (`fs#mark`). Errors: `NotFound` if there is no such snapshot or
-    /// bookmark; `CrossDevice` if `from` is not an earlier one of `to`; `Denied` if the key of an encrypted dataset is not loaded; `Unsupported` for
-    /// snapshots that are redacted or need large micro ZAPs; those of reads and of the sink.
+    /// bookmark; `CrossDevice` if `from` is not an earlier one of `to`; `Denied` if the key of an
+    /// encrypted dataset is not loaded; `Unsupported` for snapshots that are redacted or need large
+    /// micro ZAPs; those of reads and of the sink.
     pub async fn send(&self, to: &str, from: Option<&str>, opts: SendOpts, sink: &mut dyn Sink) -> Result<Sent> {
         let ds = self.find_snapshot(to).await?;
         let sent = async {
