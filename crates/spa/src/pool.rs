@@ -384,30 +384,37 @@ impl Pool {
         self.stack.tree.gate.set_mode(mode);
     }
 
-    /// Drops the unwritten changes of a suspended pool: waiting callers get an error, and the state
-    /// on disk stays that of the last committed txg.
+    /// Drops the unwritten changes, mostly those of a suspended pool: waiting callers get an error,
+    /// and the state on disk stays that of the last committed txg. The sync loop, which holds the
+    /// pool, has ended afterwards.
     pub async fn give_up(&self) {
         self.scan.close();
+        self.devices.works().close();
         self.stack.tree.gate.give_up();
+        if self.suspended().is_none() {
+            self.stack.txg.stop();
+        }
         let task = self.sync_task.borrow_mut().take();
-        if self.suspended().is_some()
-            && let Some(task) = task
-        {
+        if let Some(task) = task {
             // The waiting callers got the error.
             let _ = task.await;
         }
     }
 
-    /// Awaits a step of the creation or import of the pool. A suspension of the pool ends the step
-    /// with its error: no administrator can resume the pool yet.
-    pub(crate) async fn unless_suspended<T>(&self, step: impl Future<Output = Result<T>>) -> Result<T> {
-        let suspended = match select2(step, self.stack.tree.gate.suspension()).await {
-            Either::First(done) => return done,
-            Either::Second(e) => e,
+    /// Awaits a step of the creation or import of the pool after the sync loop has begun: a step
+    /// that fails gives the pool up. So does a suspension of the pool, whose error ends the step:
+    /// no administrator can resume the pool yet.
+    pub(crate) async fn or_give_up<T>(&self, step: impl Future<Output = Result<T>>) -> Result<T> {
+        let e = match select2(step, self.stack.tree.gate.suspension()).await {
+            Either::First(Ok(done)) => return Ok(done),
+            Either::First(Err(e)) => e,
+            Either::Second(suspended) => {
+                let cause = self.stack.tree.gate.cause().unwrap_or(suspended);
+                Error::new(ErrorKind::Io, format!("nothing can be written to its devices: {cause}"))
+            }
         };
-        let cause = self.stack.tree.gate.cause().unwrap_or(suspended);
         self.give_up().await;
-        Err(Error::new(ErrorKind::Io, format!("nothing can be written to its devices: {cause}")))
+        Err(e)
     }
 
     /// Sets the sink of the pool's events. The first event is `opened`: `pool_create` or

@@ -13,7 +13,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Guid, Nanos, Result};
+use base::{Error, ErrorKind, Guid, Nanos, Result, ResultExt};
 use bdev::Bytes;
 use dmu::{Tx, zap};
 use ondisk::label::DATA_START;
@@ -299,9 +299,14 @@ impl LeafWorks {
         failed.map_or(Ok(()), Err)
     }
 
+    /// Lets all runs end after the range that they are at.
+    pub(crate) fn close(&self) {
+        self.closing.set(true);
+    }
+
     /// Stops all runs when the pool is closed; they resume after the next import.
     pub(crate) async fn stop(&self) {
-        self.closing.set(true);
+        self.close();
         loop {
             let running = self.all.borrow().iter().find(|w| w.running.get()).cloned();
             let Some(work) = running else { break };
@@ -345,7 +350,7 @@ impl LeafWorks {
         for top in tops {
             let leaves = top.config().leaves().filter_map(|c| Some((c.guid, c.zap_leaf?))).collect::<Vec<_>>();
             for (guid, object) in leaves.into_iter().filter(|(_, o)| o.0 != 0) {
-                let dn = self.stack.mos.hold(object).await?;
+                let dn = self.stack.mos.hold(object).await.at(|| format!("object of device {guid}"))?;
                 for kind in [WorkKind::Trim, WorkKind::Initialize] {
                     let [state, offset, time] = kind.keys();
                     let Some(state) = zap::lookup_u64(&dn, state).await? else { continue };

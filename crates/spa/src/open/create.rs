@@ -172,7 +172,7 @@ impl Pool {
         pool.note_opening("create");
         // All of this is in the open txg; the sync loop writes it as the first one.
         pool.start();
-        pool.unless_suspended(pool.stack.txg.wait_synced(TXG_INITIAL)).await?;
+        pool.or_give_up(pool.stack.txg.wait_synced(TXG_INITIAL)).await?;
         pool.scan().resume();
         Ok(pool)
     }

@@ -239,9 +239,12 @@ impl Pool {
             let claims = claim::claim_logs(&pool, first_open).await?;
             pool.note_opening("import");
             pool.start();
-            pool.unless_suspended(claims.finish(&pool)).await?;
-            pool.scan().resume();
-            pool.devices().works().load().await?;
+            let begun = async {
+                claims.finish(&pool).await?;
+                pool.scan().resume();
+                pool.devices().works().load().await
+            };
+            pool.or_give_up(begun).await?;
         }
         Ok(pool)
     }
