@@ -11,6 +11,7 @@
 //! The kernel passes `sync` and `syncfs` on only to servers of a mount with a block device (type
 //! `fuseblk`, Linux 6.18), see [`crate::fusedev`].
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::future::poll_fn;
 use std::io::{self, Read};
@@ -149,8 +150,12 @@ impl FusePlace {
     /// The number of the connection: the number of the file system's device as the kernel keeps it,
     /// with 20 bits of minor number.
     fn connection(&self) -> Option<u32> {
-        self.dev.map(|(major, minor)| major << 20 | minor)
+        self.dev.map(connection_of)
     }
+}
+
+fn connection_of((major, minor): (u32, u32)) -> u32 {
+    major << 20 | minor
 }
 
 /// Mounts at `mountpoint`, which must be a directory, and gives the device, which does not block.
@@ -252,23 +257,45 @@ const NOT_CONNECTED: Errno = Errno::NOTCONN;
 /// until the kernel has closed its files.
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Detaches FUSE mounts whose server is gone, if `wanted` is true and this user mounted them;
+/// Which mounts [`fuse_detach_dead`] probes: a file system is busy while it is probed, so that its
+/// user cannot unmount it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Probe {
+    /// Not this one.
+    No,
+    /// Unless a process that this user can see serves it.
+    Unserved,
+    /// In any case: it stands in the way. Waits for a server that is being killed.
+    Always,
+}
+
+/// Detaches FUSE mounts whose server is gone, of those that `probe` chooses and this user mounted;
 /// returns their paths. Mounts of servers that live, or do not answer in time, stay.
-pub async fn fuse_detach_dead(wanted: impl Fn(&MountEntry) -> bool + Send + 'static) -> Result<Vec<PathBuf>> {
+pub async fn fuse_detach_dead(probe: impl Fn(&MountEntry) -> Probe + Send + 'static) -> Result<Vec<PathBuf>> {
     blocking(move || {
         let user = effective_uid();
         let mut detached = Vec::new();
         let mut passed: Vec<u64> = Vec::new();
+        let mut served = BTreeSet::new();
         // Each that goes may uncover another at the same place.
         loop {
             let table = MountTable::read()?;
             let next = table.entries().iter().find(|e| {
                 let on_top = table.top_at(&e.at).is_some_and(|top| top.id == e.id);
                 let ours = e.fstype.starts_with("fuse") && e.fuse_user() == Some(user);
-                ours && on_top && !passed.contains(&e.id) && wanted(e)
+                ours && on_top && !passed.contains(&e.id) && probe(e) != Probe::No
             });
             let Some(entry) = next else { return Ok(detached) };
             passed.push(entry.id);
+            if probe(entry) == Probe::Unserved {
+                let connection = connection_of(entry.dev);
+                if !served.contains(&connection) {
+                    served = served_connections();
+                }
+                if served.contains(&connection) {
+                    continue;
+                }
+            }
             if !is_dead(&entry.at) {
                 continue;
             }
@@ -282,6 +309,27 @@ pub async fn fuse_detach_dead(wanted: impl Fn(&MountEntry) -> bool + Send + 'sta
         }
     })
     .await?
+}
+
+/// The FUSE connections that processes have open, as far as this user can see them (Linux shows the
+/// number of the connection with the descriptor: `fuse_connection`).
+fn served_connections() -> BTreeSet<u32> {
+    let entries = |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().flatten();
+    let mut out = BTreeSet::new();
+    for process in entries(PathBuf::from("/proc")) {
+        if !process.file_name().as_bytes().iter().all(u8::is_ascii_digit) {
+            continue;
+        }
+        for fd in entries(process.path().join("fd")) {
+            if std::fs::read_link(fd.path()).is_ok_and(|to| to == Path::new("/dev/fuse")) {
+                let about = process.path().join("fdinfo").join(fd.file_name());
+                let about = std::fs::read_to_string(about).unwrap_or_default();
+                let number = about.lines().find_map(|l| l.strip_prefix("fuse_connection:"));
+                out.extend(number.and_then(|n| n.trim().parse::<u32>().ok()));
+            }
+        }
+    }
+    out
 }
 
 /// Probes the file system at `path` by `statfs` on a thread of its own. Not by the attributes of

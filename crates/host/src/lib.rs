@@ -48,7 +48,7 @@ pub use dev::HostDev;
 pub use engine::{BackendChoice, Engine, EngineConfig, EngineStats, Handle, SlowTask, thread_cpu_time};
 pub use fdio::{Fd, FdIo, ReadDone, read_now, set_nonblocking, write_now};
 pub use fusefd::{
-    FuseMount, FusePlace, HeldMount, MountedBy, blocking, fuse_detach, fuse_detach_dead, fuse_mount,
+    FuseMount, FusePlace, HeldMount, MountedBy, Probe, blocking, fuse_detach, fuse_detach_dead, fuse_mount,
     fuse_set_readahead, fuse_unmount,
 };
 pub use holder::holder;

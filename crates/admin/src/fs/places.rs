@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use base::{Error, ErrorKind, Nanos, Result};
+use host::Probe;
 use rt::Rt;
 
 /// Folders that the running system needs: those of the Filesystem Hierarchy Standard 3.0 for
@@ -90,11 +91,16 @@ pub async fn path_blocking<T: Send + 'static>(
 /// those on the way to `path`.
 pub async fn clear_dead_mounts(pool: &str, path: Option<&Path>) -> Result<()> {
     let (pool, path) = (pool.to_string(), path.map(Path::to_path_buf));
-    let wanted = move |e: &host::MountEntry| {
+    let probe = move |e: &host::MountEntry| {
         let of_pool = e.source.strip_prefix(&pool).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        is_our_type(&e.fstype) && (of_pool || path.as_ref().is_some_and(|p| p.starts_with(&e.at)))
+        match is_our_type(&e.fstype) {
+            true if path.as_ref().is_some_and(|p| p.starts_with(&e.at)) => Probe::Always,
+            // Another daemon may have a pool of that name.
+            true if of_pool => Probe::Unserved,
+            _ => Probe::No,
+        }
     };
-    host::fuse_detach_dead(wanted).await.map(drop)
+    host::fuse_detach_dead(probe).await.map(drop)
 }
 
 /// Whether mounts of weir have this type; the second is for mounts that `sync` reaches.

@@ -48,7 +48,7 @@ Makes snapshots, all at the same moment.
 Writes a snapshot as a stream to standard output, which is a pipe or a file.
 OpenZFS receives it.
 
-  -i  only what changed since this earlier snapshot, or since that of a bookmark;
+  -i  only what changed since this earlier snapshot, or that of this bookmark;
       '@name' and '#name' are of the same file system
   -L  blocks above 128 KiB as they are (--large-block)
   -e  small blocks as they lie in their pointers (--embed)
