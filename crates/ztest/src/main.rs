@@ -39,7 +39,7 @@ ztest --fill N|FROM..TO [--layout NAME] [--state FILE]
 ztest --snapcuts N|FROM..TO [--every 1] [--state FILE]
                                                     power cuts while snapshots, clones and file systems are destroyed, rolled back, promoted
 ztest --foreign N|FROM..TO                          pools of the real ztest: a scrub finds what zdb -cc finds
-ztest --sends N|FROM..TO                            send streams of random pools are OpenZFS's, byte by byte
+ztest --sends N|FROM..TO [--state FILE]             send streams of random pools are OpenZFS's, byte by byte
 ztest --campaign --cuts N [--seed S] [--state FILE] [--images N] [--bug NAME]
                                                     power cuts under synchronous load; FILE remembers the seeds that are done
 ztest --reference [NAME] [--start SEED] [--ops 60]  the same on copies of the pools of shared/pools, judged
@@ -350,6 +350,12 @@ fn scans(args: &Args, from: u64, to: u64, level: Level) -> bool {
     tally.bad + tally.missing == 0
 }
 
+/// The result of a seed, of which a panic is an error.
+fn caught<T>(run: impl FnOnce() -> Result<T, String> + std::panic::UnwindSafe) -> Result<T, String> {
+    let got = std::panic::catch_unwind(run);
+    got.unwrap_or_else(|p| Err(format!("panic: {}", ztest::campaign::panic_text(&*p))))
+}
+
 /// The totals of a profile with a state file, and their last line.
 struct Seeds<'a> {
     state: Option<&'a str>,
@@ -435,8 +441,7 @@ fn snapcuts(args: &Args, from: u64, to: u64) -> bool {
     spread(args, from, to, |seed| {
         let what = CUTS[seed as usize % CUTS.len()];
         seeds.run(seed, &format!("{what:?}"), || {
-            let got = std::panic::catch_unwind(|| cuts(seed, what, args.number("--every", 1).max(1) as usize));
-            let got = got.unwrap_or_else(|p| Err(format!("panic: {}", ztest::campaign::panic_text(&*p))));
+            let got = caught(|| cuts(seed, what, args.number("--every", 1).max(1) as usize));
             let n = *got.as_ref().unwrap_or(&0);
             (got.map(|_| Verdict::Good), vec![n])
         });
@@ -448,8 +453,7 @@ fn foreign(args: &Args, from: u64, to: u64) -> bool {
     use ztest::foreign::{Outcome, run_seed};
     let total = Mutex::new([0u64; 6]);
     spread(args, from, to, |seed| {
-        let got = std::panic::catch_unwind(|| run_seed(seed));
-        let got = got.unwrap_or_else(|p| Err(format!("panic: {}", ztest::campaign::panic_text(&*p))));
+        let got = caught(|| run_seed(seed));
         let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
         total[0] += 1;
         match got {
@@ -484,30 +488,15 @@ fn foreign(args: &Args, from: u64, to: u64) -> bool {
 
 fn sends(args: &Args, from: u64, to: u64) -> bool {
     use ztest::sends::{Outcome, run_seed};
-    let total = Mutex::new([0u64; 5]);
+    let seeds = Seeds::new(args, 2);
     spread(args, from, to, |seed| {
-        let got = std::panic::catch_unwind(|| run_seed(seed));
-        let got = got.unwrap_or_else(|p| Err(format!("panic: {}", ztest::campaign::panic_text(&*p))));
-        let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
-        total[0] += 1;
-        match got {
-            Ok(Outcome::Same(streams, bytes)) => {
-                total[1] += streams as u64;
-                total[2] += bytes;
-            }
-            Ok(Outcome::Missing(what)) => {
-                println!("MISSING seed {seed}: {what}");
-                total[3] += 1;
-            }
-            Err(why) => {
-                println!("BAD seed {seed}: {why}");
-                total[4] += 1;
-            }
-        }
+        seeds.run(seed, "sends", || match caught(|| run_seed(seed)) {
+            Ok(Outcome::Same(streams, bytes)) => (Ok(Verdict::Good), vec![streams as u64, bytes]),
+            Ok(Outcome::Missing(what)) => (Ok(Verdict::Missing(what)), vec![0; 2]),
+            Err(why) => (Err(why), vec![0; 2]),
+        });
     });
-    let t = total.into_inner().unwrap_or_else(|e| e.into_inner());
-    println!("seeds={} streams={} bytes={} bad={} missing={}", t[0], t[1], t[2], t[4], t[3]);
-    t[3] + t[4] == 0
+    seeds.end(&["streams", "bytes"])
 }
 
 fn devices(args: &Args, from: u64, to: u64, level: Level) -> bool {
