@@ -162,6 +162,19 @@ pub(crate) fn ask<R: Request>(request: &R) -> Result<R::Reply, Fail> {
     Ok(answer?)
 }
 
+/// Sends a request whose stream is bytes; `each` gets them as they come ([`Client::ask_bytes`]).
+pub(crate) fn ask_bytes<R: Request>(
+    request: &R,
+    each: &mut dyn FnMut(&[u8]) -> base::Result<()>,
+) -> Result<R::Reply, Fail> {
+    let client = Client::of_process()?;
+    let mut bar = progress::Bar::new();
+    let answer = client.ask_bytes(request, &mut |what, done, total| bar.show(what, done, total), each);
+    bar.clear();
+    print_failures(&client);
+    Ok(answer?)
+}
+
 /// Sends a request for a report; `each` gets its items ([`Client::ask_each`]).
 pub(crate) fn ask_each<R: Report>(request: &R, each: &mut dyn FnMut(Option<R::Item>) -> bool) -> Done {
     let client = Client::of_process()?;
@@ -173,7 +186,7 @@ pub(crate) fn ask_each<R: Report>(request: &R, each: &mut dyn FnMut(Option<R::It
 }
 
 /// Prints the pools that a new daemon could not import: only the command that started it does.
-pub(crate) fn print_failures(client: &Client) {
+fn print_failures(client: &Client) {
     if client.has_started()
         && let Ok(Some(info)) = client.info()
     {

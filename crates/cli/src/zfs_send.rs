@@ -9,10 +9,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use admin::request::{SendSize, SendStream, SendWhat};
 use base::{Error, ErrorKind, NiceNum};
-use daemon::Client;
 
 use crate::opts::Parsed;
-use crate::{Done, Fail, progress};
+use crate::{Done, Fail, ask, ask_bytes, print};
 
 /// Pause between two lines of progress, as in OpenZFS.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -58,32 +57,26 @@ pub fn send(p: &Parsed) -> Done {
         compressed: p.has('c'),
         raw: p.has('w'),
     };
-    let client = Client::of_process()?;
     let says = if p.has('P') { Some(Says::Parsable) } else { p.has('v').then_some(Says::Text) };
-    let mut bar = progress::Bar::new();
-    let mut show = |what: &str, done: u64, total: u64| bar.show(what, done, total);
     let gone = |e: std::io::Error| Error::new(ErrorKind::Io, format!("cannot send '{name}': {e}"));
     if dry || says.is_some() {
-        let size = client.ask(&SendSize(what.clone()), None, &mut show)?;
+        let size = ask(&SendSize(what.clone()))?;
         let text = says.map(|says| says.before(&what, size)).unwrap_or_default();
         if dry {
-            crate::print(&text);
+            print(&text);
             return Ok(());
         }
         eprint!("{text}");
     }
     let mut lines = says.map(|says| Lines::new(says, name));
     let mut out = std::io::stdout().lock();
-    let sent = client.ask_bytes(&SendStream(what), &mut show, &mut |bytes| {
+    ask_bytes(&SendStream(what), &mut |bytes| {
         out.write_all(bytes).map_err(gone)?;
         if let Some(lines) = &mut lines {
             lines.sent(bytes.len() as u64);
         }
         Ok(())
-    });
-    bar.clear();
-    crate::print_failures(&client);
-    sent?;
+    })?;
     out.flush().map_err(gone)?;
     Ok(())
 }
