@@ -292,6 +292,13 @@ impl RangeTree {
         std::mem::replace(self, empty)
     }
 
+    /// Removes the last segment and returns it.
+    pub fn pop(&mut self) -> Option<Run> {
+        let (end, start) = self.by_end.pop_last()?;
+        self.uncounted(start, end);
+        Some(self.run(start, end))
+    }
+
     /// Size of the largest segment; a lower bound in a tree without an index.
     pub fn largest(&self) -> u64 {
         match &self.by_size {
