@@ -480,10 +480,10 @@ impl Metaslab {
     fn free_from(&self, map: Option<LoadedMap>) -> Result<RangeTree> {
         let mut free = match map {
             Some(map) => {
-                if map.allocated.area() != self.run {
-                    return Err(Error::corrupt(format!("its map covers {}, not {}", map.allocated.area(), self.run)));
+                if map.free.area() != self.run {
+                    return Err(Error::corrupt(format!("its map covers {}, not {}", map.free.area(), self.run)));
                 }
-                map.allocated.complement()
+                map.free
             }
             None => self.tree().complement(),
         };
