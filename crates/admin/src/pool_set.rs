@@ -261,7 +261,7 @@ impl PoolSet {
                     return Err(Error::new(ErrorKind::Suspended, format!("pool '{}': {cause}", e.pool.name())));
                 }
                 let _admin = e.admin.acquire(1).await;
-                e.unmount_all(false).await.map_err(|e| crate::fs::mounts::advise_force(e, "weir daemon stop -f"))
+                e.end_all_use(false).await.map_err(|e| crate::fs::mounts::advise_force(e, "weir daemon stop -f"))
             });
             match result {
                 Ok(list) => unmounted.push((running, list)),
@@ -298,10 +298,10 @@ impl PoolSet {
                 if let Some(cause) = engine.pool.suspended() {
                     // Dirty data of a suspended pool is lost.
                     engine.pool.give_up().await;
-                    engine.unmount_all(true).await?;
+                    engine.end_all_use(true).await?;
                     return Err(cause);
                 }
-                engine.unmount_all(true).await?;
+                engine.end_all_use(true).await?;
                 engine.pool.sync().await?;
                 engine.pool.txg().stop();
                 Ok::<(), Error>(())

@@ -28,6 +28,7 @@ mod tune;
 mod version;
 mod wait;
 mod zfs;
+mod zfs_create;
 pub mod zfs_key;
 mod zfs_out;
 mod zfs_send;

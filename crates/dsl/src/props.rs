@@ -557,6 +557,11 @@ impl Prop {
         self.kind == PropKind::Inherit
     }
 
+    /// True if a dataset of that kind may have it.
+    pub fn applies_to(&self, kind: DatasetKind) -> bool {
+        self.kinds.is_empty() || self.kinds.contains(&kind)
+    }
+
     /// True if the property may be set after creation.
     pub fn settable(&self) -> bool {
         matches!(self.kind, PropKind::Inherit | PropKind::Default)

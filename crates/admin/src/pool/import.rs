@@ -588,14 +588,14 @@ async fn close(engine: &Rc<PoolEngine>, force: bool, state: PoolState) -> Result
             );
             return Err(Error::new(ErrorKind::Suspended, why));
         }
-        engine.unmount_all(true).await?;
+        engine.end_all_use(true).await?;
         if state == PoolState::Destroyed {
             engine.pool.mark_destroyed().await;
         }
         return Ok(());
     }
     let command = if state == PoolState::Destroyed { "zpool destroy -f" } else { "zpool export -f" };
-    let unmounted = engine.unmount_all(force).await.map_err(|e| advise_force(e, command))?;
+    let unmounted = engine.end_all_use(force).await.map_err(|e| advise_force(e, command))?;
     if let Err(e) = engine.pool.close(state).await {
         engine.mount_again(&unmounted).await;
         return Err(e);
