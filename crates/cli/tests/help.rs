@@ -77,7 +77,6 @@ const NOT_YET: &[(&str, &str)] = &[
     ("zpool trim", "dr"),
     ("zpool offline", "f"),
     ("zpool wait", "T"),
-    ("zfs create", "Vbs"),
 ];
 
 /// The letters in usage lines: those behind a single `-`.

@@ -10,8 +10,8 @@ pub(super) const PAGES: &[Page] = &[
             "create [-Pnpsv] [-b blocksize] [-o property=value] ... -V <size> <volume>",
         ],
         text: "\
-Makes a file system and mounts it; with -V a volume, a disk of that size, which
-'weir nbd' serves. The pool keeps the space for all of its blocks.
+Makes a file system and mounts it; with -V a volume, a disk of that size inside
+the pool, which keeps the space for all of its blocks.
 
   -o  a property    -p  make missing parents    -u  do not mount it
   -n  check only    -v  say what was made               -P  that with tabs
