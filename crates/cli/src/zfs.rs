@@ -2,8 +2,7 @@
 
 use admin::fs::temp_props::MountHow;
 use admin::request::{
-    Datasets, FsDestroy, FsInherit, FsRename, FsSet, Mount, Mounted, Request, Select, SnapRename,
-    Unmount,
+    Datasets, FsDestroy, FsInherit, FsRename, FsSet, Mount, Mounted, Request, Select, SnapRename, Unmount,
 };
 use admin::view::{DatasetView, Destroyed};
 use base::Error;

@@ -101,9 +101,15 @@ fn volumes_are_snapshotted_cloned_rolled_back_renamed_and_destroyed() {
     w.ok("zfs snapshot tank/v@one");
     w.ok("zfs set volsize=32M tank/v");
     w.ok("zfs snapshot tank/v@two");
-    assert_eq!(w.ok("zfs get -Hp -o name,value -r volsize tank/v -t all"), "tank/v\t33554432\ntank/v@one\t16777216\ntank/v@two\t33554432\n");
+    assert_eq!(
+        w.ok("zfs get -Hp -o name,value -r volsize tank/v -t all"),
+        "tank/v\t33554432\ntank/v@one\t16777216\ntank/v@two\t33554432\n"
+    );
     w.ok("zfs clone -o refreservation=auto tank/v@one tank/c");
-    assert_eq!(w.ok("zfs get -Hp -o value type,origin,volsize,refreservation tank/c"), "volume\ntank/v@one\n16777216\n18874368\n");
+    assert_eq!(
+        w.ok("zfs get -Hp -o value type,origin,volsize,refreservation tank/c"),
+        "volume\ntank/v@one\n16777216\n18874368\n"
+    );
     w.ok("zfs promote tank/c");
     assert_eq!(w.ok("zfs get -Hp -o value origin tank/v"), "tank/c@one\n");
     w.ok("zfs promote tank/v");
@@ -160,7 +166,11 @@ fn plans_are_shown_and_small_blocks_are_warned_of() {
     w.fails("zfs create -n -V 0 tank/v", &["cannot verify 'tank/v': volume size cannot be zero"]);
     assert_eq!(w.ok("zfs list -H -o name"), "tank\n");
     let s = w.say("zfs create -s -V 1M -b 4K tank/v");
-    assert!(s.code == 0 && s.err.starts_with("Warning: volblocksize (4096) is less than the default minimum"), "{}", s.err);
+    assert!(
+        s.code == 0 && s.err.starts_with("Warning: volblocksize (4096) is less than the default minimum"),
+        "{}",
+        s.err
+    );
     assert!(w.ok("zpool history tank").contains("zfs create -s -V 1M -b 4K tank/v"));
 }
 

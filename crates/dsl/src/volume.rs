@@ -74,7 +74,10 @@ impl DslPool {
         let tops = self.ctx().zio().tree().tops.borrow();
         let all = tops.iter().filter(|t| t.is_concrete());
         let on: Vec<OnParity> = all
-            .map(|t| OnParity { block: t.asize_of(u64::from(block_size), now), of_128k: t.asize_of(OLD_MAX_BLOCK, now) })
+            .map(|t| OnParity {
+                block: t.asize_of(u64::from(block_size), now),
+                of_128k: t.asize_of(OLD_MAX_BLOCK, now),
+            })
             .filter(|t| t.of_128k > OLD_MAX_BLOCK)
             .collect();
         drop(tops);
@@ -104,7 +107,9 @@ impl DslPool {
     /// Fails if `dir` is that of a volume, which has no children.
     pub(crate) async fn check_parent(&self, dir: &Rc<Dir>) -> Result<()> {
         match dir.head() {
-            Some(head) if head.os_type().await? == ObjsetType::Zvol => Err(Error::invalid("parent is not a filesystem")),
+            Some(head) if head.os_type().await? == ObjsetType::Zvol => {
+                Err(Error::invalid("parent is not a filesystem"))
+            }
             _ => Ok(()),
         }
     }

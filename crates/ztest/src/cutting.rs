@@ -368,14 +368,7 @@ fn cut_once<S: Subject>(
 }
 
 /// Cuts the recovery from a crash, and recovers from that.
-fn second_cut<S: Subject>(
-    rec: &Recording<S>,
-    logs: &[DiskLog],
-    seed: u64,
-    at: u64,
-    what: &str,
-    found: &mut Findings,
-) {
+fn second_cut<S: Subject>(rec: &Recording<S>, logs: &[DiskLog], seed: u64, at: u64, what: &str, found: &mut Findings) {
     let moments = completions(logs);
     if moments.is_empty() {
         return;

@@ -189,8 +189,7 @@ impl Volumes {
                     let data = pattern(self.rng.next_u64(), len as usize);
                     let at = self.rng.below(len + 1) as usize;
                     let parts = vec![Bytes::copy_from(&data[..at]), Bytes::copy_from(&data[at..])];
-                    let done =
-                        if roll < 15 { vol.write_sync(off, parts).await } else { vol.write(off, parts).await };
+                    let done = if roll < 15 { vol.write_sync(off, parts).await } else { vol.write(off, parts).await };
                     (done, data)
                 }
                 55..75 => (vol.discard(off, len).await, zeros),

@@ -226,13 +226,7 @@ impl<T> Memory<T> {
         Some(out)
     }
     /// Stores the result of recovery from a crash.
-    pub(crate) fn learn(
-        &mut self,
-        images: Vec<DiskImage>,
-        mut reads: Vec<Vec<(u64, u64)>>,
-        seen: Rc<T>,
-        applied: u64,
-    ) {
+    pub(crate) fn learn(&mut self, images: Vec<DiskImage>, mut reads: Vec<Vec<(u64, u64)>>, seen: Rc<T>, applied: u64) {
         for reads in &mut reads {
             reads.sort_unstable();
             reads.dedup();

@@ -73,7 +73,7 @@ impl Volume {
     }
 
     async fn write_as(&self, off: u64, data: Vec<Bytes>, commit: bool) -> Result<()> {
-        let len = data.iter().map(|b| b.len() as u64).sum();
+        let len: u64 = data.iter().map(|b| b.len() as u64).sum();
         let commit = commit || self.opts().sync == SyncMode::Always;
         let mut pieces = Pieces::new(data);
         self.change(off, len, async |at, some, tx| {
@@ -86,12 +86,7 @@ impl Volume {
     }
 
     /// Writes a range in transactions: `write` writes the part of one of them.
-    async fn change(
-        &self,
-        off: u64,
-        len: u64,
-        mut write: impl AsyncFnMut(u64, u64, &Tx) -> Result<()>,
-    ) -> Result<()> {
+    async fn change(&self, off: u64, len: u64, mut write: impl AsyncFnMut(u64, u64, &Tx) -> Result<()>) -> Result<()> {
         self.limit(true, len).await;
         let _pass = self.enter_change()?;
         self.rt.spend(rt::cost::ZVOL_OP).await;

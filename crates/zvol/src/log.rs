@@ -51,7 +51,9 @@ impl GetData for Volume {
         Box::pin(async move {
             let blksz = u64::from(self.block_size());
             if offset % blksz + length > blksz {
-                return Err(Error::invalid(format!("{length} bytes at {offset} of object {object} are several blocks")));
+                return Err(Error::invalid(format!(
+                    "{length} bytes at {offset} of object {object} are several blocks"
+                )));
             }
             let blkid = offset / blksz;
             let block = {

@@ -102,7 +102,7 @@ impl Volume {
         if writable {
             let target = replay::Target { os: &os, data: &data, size };
             replayed = zil::replay::replay(&os, &target).await.at(|| format!("{}: its intent log", place()))?;
-            if let Some(e) = replayed.failed {
+            if let Some(e) = replayed.failed.take() {
                 return Err(e.at(format!("{}: replay", place())));
             }
         }

@@ -220,10 +220,9 @@ impl PoolEngine {
             if !how.no_mount && path.is_some() {
                 self.mount_new(&created).await?;
             }
-            Ok(())
+            Ok::<(), Error>(())
         };
-        let result = result.await;
-        if let Err(e) = result {
+        if let Err(e) = result.await {
             for fs in created.iter().rev() {
                 // Errors of the clean-up are ignored: the first error counts.
                 let _ = self.unmount(fs, true).await;

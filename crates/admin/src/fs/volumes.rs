@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Result};
+use base::{Error, Result};
 use dmu::zap;
 use dsl::props::{DatasetKind, PropValue};
 use dsl::volume::BLOCK_SIZE;
@@ -216,11 +216,7 @@ impl PoolEngine {
     /// that of [`PoolEngine::unmount_all`].
     pub(crate) async fn end_all_use(&self, force: bool) -> Result<Vec<(String, TempProps)>> {
         // Refused before anything is unmounted.
-        match self.volumes.close(|_| true, force).await {
-            // A pool that takes no writes must end all the same.
-            Err(e) if e.kind() != ErrorKind::Busy && self.pool.txg().ended().is_some() => {}
-            closed => closed?,
-        }
+        self.volumes.close(|_| true, force).await?;
         self.unmount_all(force).await
     }
 }
@@ -232,7 +228,10 @@ mod tests {
     #[test]
     fn small_blocks_are_warned_of() {
         let text = small_blocks(8192, 16384, 4096).unwrap();
-        assert!(text.starts_with("Warning: volblocksize (8192) is less than") && text.contains("of 16384 is"), "{text}");
+        assert!(
+            text.starts_with("Warning: volblocksize (8192) is less than") && text.contains("of 16384 is"),
+            "{text}"
+        );
         let text = small_blocks(16384, 65536, 65536).unwrap();
         assert!(text.contains("unit (65536)") && text.contains("at least 75% of"), "{text}");
         assert_eq!(small_blocks(16384, 16384, 4096), None);

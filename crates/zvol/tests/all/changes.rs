@@ -54,7 +54,8 @@ fn what_was_flushed_survives_a_crash() {
             create(&pool, 1 << 20, block, &[]).await;
             let vol = open(&pool, how).await;
             pool.sync().await.unwrap();
-            for (n, (off, len)) in [(0, 4096), (100, 70_000), (300_000, 5000), (600_000, 200_000)].into_iter().enumerate()
+            for (n, (off, len)) in
+                [(0, 4096), (100, 70_000), (300_000, 5000), (600_000, 200_000)].into_iter().enumerate()
             {
                 vol.write(off as u64, data(n as u64, len)).await.unwrap();
                 want[off..off + len].copy_from_slice(&noise(n as u64, len));
@@ -100,7 +101,9 @@ fn ranges_and_uses_are_checked() {
         for (off, len) in [(64 << 10, 1), (65_000, 1000), (u64::MAX, 2)] {
             let e = vol.write(off, data(1, len)).await.unwrap_err();
             assert!(e.kind() == ErrorKind::Invalid && e.to_string().contains(VOL), "{e}");
-            assert!(vol.discard(off, len as u64).await.is_err() && vol.write_zeroes(off, len as u64, false).await.is_err());
+            assert!(
+                vol.discard(off, len as u64).await.is_err() && vol.write_zeroes(off, len as u64, false).await.is_err()
+            );
         }
         vol.write(0, Vec::new()).await.unwrap();
         vol.discard(64 << 10, 0).await.unwrap();
