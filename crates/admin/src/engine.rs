@@ -21,6 +21,7 @@ use spa::Pool;
 use crate::fs::front_end::FrontEnd;
 use crate::fs::mounts::Mounts;
 use crate::fs::open_volumes::OpenVolumes;
+use crate::fs::volume_folder::VolumeFolder;
 use crate::keeper::{Keeper, Level};
 use crate::pool::devices::HostDoor;
 use crate::tunables::Settings;
@@ -36,6 +37,8 @@ pub struct PoolEngine {
     pub mounts: Mounts,
     /// Its open volumes.
     pub volumes: Rc<OpenVolumes>,
+    /// The folder with the files of its volumes.
+    pub folder: VolumeFolder,
     /// Identifies this import (`load_guid`).
     pub load_guid: u64,
     /// Properties of the pool as stored in its MOS, by name.
@@ -95,6 +98,7 @@ impl PoolEngine {
             altroot,
             mounts,
             volumes,
+            folder: VolumeFolder::default(),
             load_guid,
             props,
             traces,

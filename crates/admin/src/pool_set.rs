@@ -101,6 +101,11 @@ impl PoolSet {
         }
     }
 
+    /// Writes a line to the log.
+    pub fn say(&self, level: Level, text: &str) {
+        self.keeper.say(level, text);
+    }
+
     /// The remembered pools that could not be imported, one sentence each.
     pub fn failures(&self) -> Vec<String> {
         lock(&self.failures).clone()
@@ -140,7 +145,7 @@ impl PoolSet {
     }
 
     /// The running pool of that name.
-    pub(crate) fn running(&self, name: &str) -> Option<Arc<Running>> {
+    pub fn running(&self, name: &str) -> Option<Arc<Running>> {
         lock(&self.pools).get(name).cloned()
     }
 
@@ -269,6 +274,7 @@ impl PoolSet {
                     for (running, list) in unmounted {
                         let _ = running.thread.with_pool(move |e| async move {
                             e.mount_again(&list).await;
+                            e.show_volumes().await;
                             Ok(())
                         });
                     }

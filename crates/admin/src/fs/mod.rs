@@ -1,5 +1,5 @@
-//! Datasets: create, destroy, rename, properties, snapshots, keys, volumes, and the
-//! rules for mounts.
+//! Datasets: create, destroy, rename, properties, snapshots, keys, volumes, and the rules for
+//! mounts.
 
 mod acl_notice;
 mod dependents;
@@ -13,4 +13,5 @@ pub mod places;
 mod send;
 pub mod snaps;
 pub mod temp_props;
+pub mod volume_folder;
 pub mod volumes;

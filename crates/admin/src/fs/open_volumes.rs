@@ -23,6 +23,9 @@ use crate::keeper::Level;
 
 /// Time that revoked holds have to be released.
 const RELEASE_LIMIT: Nanos = Nanos::from_secs(60);
+/// Time that others have, who may have ended a moment ago: the kernel tells of a closed file in the
+/// background, and the last one that goes waits for a txg.
+const LEAVE_LIMIT: Nanos = Nanos::from_secs(2);
 
 struct Holder {
     id: u64,
@@ -119,7 +122,7 @@ impl OpenVolumes {
         }
     }
 
-    /// Fails with `Busy` if one of the volumes that `wanted` chooses is open. With `force` revokes
+    /// Fails with `Busy` if one of the volumes that `wanted` chooses stays open. With `force` revokes
     /// their holds, and waits until they are closed.
     pub async fn close(&self, wanted: impl Fn(&Volume) -> bool, force: bool) -> Result<()> {
         let first = || {
@@ -130,19 +133,19 @@ impl OpenVolumes {
         let busy = |(name, who): (String, String)| {
             Error::new(ErrorKind::Busy, format!("dataset is busy: volume '{name}' is in use by {who}: end that first"))
         };
-        match first() {
-            None => return Ok(()),
-            Some(found) if !force => return Err(busy(found)),
-            Some(_) => {}
+        if first().is_none() {
+            return Ok(());
         }
-        self.open.borrow().values().filter(|o| wanted(&o.vol)).for_each(|o| o.revoked.set(true));
-        self.changed.notify_all();
+        if force {
+            self.open.borrow().values().filter(|o| wanted(&o.vol)).for_each(|o| o.revoked.set(true));
+            self.changed.notify_all();
+        }
         let closed = async {
             while first().is_some() {
                 self.changed.notified().await;
             }
         };
-        match self.rt.timeout(RELEASE_LIMIT, closed).await {
+        match self.rt.timeout(if force { RELEASE_LIMIT } else { LEAVE_LIMIT }, closed).await {
             Some(()) => Ok(()),
             None => first().map_or(Ok(()), |found| Err(busy(found))),
         }

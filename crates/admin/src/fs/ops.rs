@@ -155,6 +155,9 @@ impl PoolEngine {
         self.mounts.take_notices();
         let created = self.create_inner(name, given, how, key).await;
         created.map_err(|e| e.at(format!("cannot create '{name}'")))?;
+        if how.volume.is_some() {
+            self.show_volumes().await;
+        }
         Ok(self.mounts.take_notices())
     }
 
@@ -388,6 +391,9 @@ impl PoolEngine {
             return self.change_place(ds, prop, change).await;
         }
         change.await?;
+        if has("volmode") || has("snapdev") {
+            self.show_volumes().await;
+        }
         let mut touched: Vec<String> = Vec::new();
         for prop in names.iter().filter(|n| MOUNT_PROPS.contains(&n.as_str())) {
             for name in affected(&ds.dir(), prop) {

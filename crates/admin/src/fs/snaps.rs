@@ -293,6 +293,7 @@ impl PoolEngine {
         let _admin = self.admin.acquire(1).await;
         self.mounts.take_notices();
         self.clone_inner(snap, name, given, parents).await?;
+        self.show_volumes().await;
         Ok(self.mounts.take_notices())
     }
 

@@ -46,7 +46,7 @@ pub struct PlannedVolume {
 }
 
 /// Size and block size of a volume, or of a snapshot of one.
-async fn geometry(ds: &Dataset) -> Result<(u64, u32)> {
+pub(crate) async fn geometry(ds: &Dataset) -> Result<(u64, u32)> {
     let os = ds.objset().await?;
     let size = zap::lookup_u64(&os.hold(PROPS_OBJ).await?, SIZE_KEY.as_bytes()).await?;
     let size = size.ok_or_else(|| Error::corrupt(format!("volume '{}' says no size", ds.name())))?;
@@ -217,7 +217,12 @@ impl PoolEngine {
     pub(crate) async fn end_all_use(&self, force: bool) -> Result<Vec<(String, TempProps)>> {
         // Refused before anything is unmounted.
         self.volumes.close(|_| true, force).await?;
-        self.unmount_all(force).await
+        self.hide_volumes(force).await?;
+        let unmounted = self.unmount_all(force).await;
+        if unmounted.is_err() {
+            self.show_volumes().await;
+        }
+        unmounted
     }
 }
 
