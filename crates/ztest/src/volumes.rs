@@ -323,11 +323,9 @@ impl Volumes {
         let Some(name) = self.pick() else { return Ok(()) };
         let v = &self.model[&name];
         let want = match (v.snaps.is_empty(), v.open.is_some()) {
+            (_, true) => Err(ErrorKind::Busy),
             (false, false) => Err(ErrorKind::NotEmpty),
-            (true, true) => Err(ErrorKind::Busy),
             (true, false) => Ok(()),
-            // Either is right.
-            (false, true) => return Ok(()),
         };
         self.note(format!("destroy {name}"));
         if agree("destroy", want, self.pool().dsl().destroy_fs(&name).await)? {

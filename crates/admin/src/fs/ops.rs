@@ -249,7 +249,7 @@ impl PoolEngine {
             let ds = self.pool.dsl().find(name)?;
             let mountable = ds.dir().prop("canmount").0.num() == 1
                 && matches!(self.mount_point(&ds.dir()), MountPoint::Path(_))
-                && self.props_kind(&ds).await? == DatasetKind::Filesystem;
+                && self.props_kind(&ds).await == DatasetKind::Filesystem;
             if mountable {
                 self.mount(&ds, TempProps::default()).await?;
             }
@@ -309,7 +309,7 @@ impl PoolEngine {
 
     async fn set_inner(&self, name: &str, given: &[(String, String)]) -> Result<()> {
         let ds = self.find(name)?;
-        let kind = self.props_kind(&ds).await?;
+        let kind = self.props_kind(&ds).await;
         let values = parse_props(given, kind, false).map_err(|e| e.at(format!("cannot set property for '{name}'")))?;
         let names: Vec<String> = values.iter().map(|(n, _)| n.clone()).collect();
         for (_, value) in values.iter().filter(|(n, _)| n == "mountpoint") {
@@ -492,7 +492,10 @@ impl PoolEngine {
         let mut created: Vec<String> = Vec::new();
         let names: Vec<String> = below(&ds.dir()).iter().map(|d| d.full_name()).collect();
         let dir = ds.dir();
-        let old_place = self.mount_point(&dir);
+        let old_place = match self.props_kind(ds).await {
+            DatasetKind::Volume => MountPoint::None,
+            _ => self.mount_point(&dir),
+        };
         let renamed = async {
             if parents && let Some((parent, _)) = to.rsplit_once('/') {
                 let ends = parent.match_indices('/').map(|(i, _)| i).chain([parent.len()]);
@@ -557,7 +560,7 @@ impl PoolEngine {
 
     /// Fails for a volume.
     async fn check_mountable_kind(&self, ds: &Dataset) -> Result<()> {
-        if self.props_kind(ds).await? == DatasetKind::Volume {
+        if self.props_kind(ds).await == DatasetKind::Volume {
             let why = "operation not applicable to datasets of this type";
             return Err(Error::invalid(format!("cannot open '{}': {why}", ds.name())));
         }

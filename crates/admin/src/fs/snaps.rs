@@ -201,7 +201,8 @@ impl PoolEngine {
                 names[at..].iter().take_while(|n| n.contains('@')).take(SNAPSHOTS_PER_TXG).cloned().collect();
             if run.is_empty() {
                 let name = &names[at];
-                let place = self.own_mount_dir(&*dsl.find_dir(name)?);
+                let is_volume = self.props_kind(&*dsl.find(name)?).await == DatasetKind::Volume;
+                let place = if is_volume { None } else { self.own_mount_dir(&*dsl.find_dir(name)?) };
                 result = dsl.destroy_fs(name).await.map_err(|e| e.at(format!("cannot destroy '{name}'")));
                 if result.is_ok() {
                     gone.insert(name);
@@ -310,7 +311,7 @@ impl PoolEngine {
         let mut kind = DatasetKind::Filesystem;
         let mut from = None;
         if snap.contains('@') {
-            kind = self.props_kind(&*self.find(snap.split('@').next().unwrap_or(""))?).await?;
+            kind = self.props_kind(&*self.find(snap.split('@').next().unwrap_or(""))?).await;
             from = Some(dsl.find_snapshot(snap).await?);
         }
         let mut props = parse_props(given, kind, false).map_err(|e| e.at(what()))?;

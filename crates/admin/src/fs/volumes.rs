@@ -79,12 +79,13 @@ fn small_blocks(block: u64, advised: u64, unit: u64) -> Option<String> {
 }
 
 impl PoolEngine {
-    /// Whether the properties of a dataset are those of a volume or of a file system.
-    pub(crate) async fn props_kind(&self, ds: &Dataset) -> Result<DatasetKind> {
-        Ok(match ds.os_type().await? {
-            ObjsetType::Zvol => DatasetKind::Volume,
+    /// Whether the properties of a dataset are those of a volume or of a file system. One whose
+    /// object set cannot be read counts as a file system.
+    pub(crate) async fn props_kind(&self, ds: &Dataset) -> DatasetKind {
+        match ds.os_type().await {
+            Ok(ObjsetType::Zvol) => DatasetKind::Volume,
             _ => DatasetKind::Filesystem,
-        })
+        }
     }
 
     /// Size, block size and reservation of a new volume with these properties.

@@ -129,7 +129,7 @@ fn ranges_and_uses_are_checked() {
         old.close().await.unwrap();
         assert!(read(&vol, 0, 64 << 10).await.iter().all(|b| *b == 0) && vol.next_data(0).await.unwrap().is_none());
         assert!(ds.is_used());
-        assert_eq!(pool.dsl().destroy_fs(VOL).await.unwrap_err().kind(), ErrorKind::NotEmpty);
+        assert_eq!(pool.dsl().destroy_fs(VOL).await.unwrap_err().kind(), ErrorKind::Busy);
         vol.close().await.unwrap();
         assert!(!ds.is_used() && vol.read(0, 1).await.is_err() && vol.write(0, data(1, 1)).await.is_err());
         pool.export().await.unwrap();
