@@ -94,6 +94,8 @@ const PROFILES: &[Profile] = &[
     profile("losses", 4, Runner::Ztest(&["--losses", "{}"])),
     profile("fill", 4, Runner::Ztest(&["--fill", "{}"])),
     profile("devices", 4, Runner::Ztest(&["--devices", "{}", "--layout", "all"])),
+    profile("volumes", 4, Runner::Ztest(&["--volumes", "{}"])),
+    profile("volume-cuts", 4, Runner::Ztest(&["--volcuts", "{}", "--every", "5", "--images", "1000000"])),
     profile("foreign", 3, Runner::Ztest(&["--foreign", "{}"])),
     profile("sends", 2, Runner::Ztest(&["--sends", "{}"])),
     profile("reference", 4, Runner::Ztest(&["--reference", "--start", "{seed}"])),

@@ -16,6 +16,7 @@ pub mod iostat;
 mod json;
 mod lab;
 mod lab_zil;
+mod nbd;
 pub mod opts;
 mod progress;
 pub mod quantize;
@@ -28,6 +29,7 @@ mod tune;
 mod version;
 mod wait;
 mod zfs;
+mod zfs_create;
 pub mod zfs_key;
 mod zfs_out;
 mod zfs_send;
@@ -90,6 +92,7 @@ fn weir(args: &[String]) -> u8 {
         Some("zdb") => zdb(rest),
         Some("zstream") => report("zstream", zstream::run(rest)),
         Some("daemon") => report("daemon", daemon_cmd::run(rest)),
+        Some("nbd") => report("nbd", nbd::run(rest)),
         Some("tune") => report("tune", tune::run(rest)),
         Some("trace") => report("trace", trace::run(rest)),
         Some("top") => report("top", top::run(rest)),

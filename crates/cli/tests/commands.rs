@@ -383,7 +383,7 @@ fn datasets_are_made_changed_and_removed() {
         ("zfs create nope/a", 1, "no such pool"),
         ("zfs create tank/x/y", 1, "-p"),
         ("zfs create tank/b@d", 1, "cannot create"),
-        ("zfs create -V 1G tank/vol", 1, "volumes"),
+        ("zfs create -V 1T tank/vol", 1, "out of space"),
         ("zfs set used=1 tank", 1, "'used' is readonly"),
         ("zfs set compression=best tank", 1, "compression"),
         ("zfs set compression tank", 2, "missing property=value"),

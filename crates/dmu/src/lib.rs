@@ -23,6 +23,7 @@ mod dnode;
 mod dnode_io;
 mod early;
 mod objset;
+mod pieces;
 mod policy;
 mod ranges;
 pub mod ranks;
@@ -41,5 +42,6 @@ pub use ctx::{
 };
 pub use dnode::Dnode;
 pub use objset::{IntentLog, Objset, ObjsetHooks};
+pub use pieces::{Pieces, write_per_tx};
 pub use sync::SyncedRoot;
 pub use tx::{Tx, TxPlan};

@@ -92,6 +92,8 @@ impl DslPool {
         props::check_feature(prop, value, |id| self.features().is_enabled(id))?;
         let phys = dir.phys();
         match (prop, value.num()) {
+            // It is stored in the volume, whose user changes it.
+            ("volsize", _) => Err(Error::invalid("'volsize' is changed with the volume's content only")),
             ("keylocation", _) => match self.crypt_info(dir) {
                 Some(info) if info.is_root => crate::crypto::check_location(value.text()),
                 _ => Err(Error::invalid(format!(
@@ -180,6 +182,7 @@ impl DslPool {
                     return Err(Error::invalid("New dataset name cannot be a descendant of current dataset name"));
                 }
                 let (parent, last) = pool.parent_for_new(&to)?;
+                pool.check_parent(&parent).await?;
                 for below in dir.subtree() {
                     let tail = below.full_name()[from.len()..].to_string();
                     check_name(&format!("{to}{tail}"))?;

@@ -20,6 +20,7 @@ use ondisk::blkptr::Blkptr;
 use ondisk::dsl::{DS_FLAG_INCONSISTENT, DslDatasetPhys};
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
+use ondisk::objset::ObjsetType;
 use zio::DedupMode;
 
 use crate::core::{Core, Space, change};
@@ -43,6 +44,8 @@ pub struct Dataset {
     opening: rt::sync::Semaphore,
     users: Cell<u32>,
     gone: Cell<bool>,
+    /// The type of the object set, if it was read alone.
+    os_type: Cell<Option<ObjsetType>>,
 }
 
 /// The part of a dataset that its object set calls.
@@ -255,6 +258,7 @@ impl Dataset {
             opening: rt::sync::Semaphore::new(1),
             users: Cell::new(0),
             gone: Cell::new(false),
+            os_type: Cell::new(None),
         });
         if !snapshot {
             ds.load_limits();
@@ -554,6 +558,24 @@ impl Dataset {
         if self.opened().is_some_and(|os| os.is_sealed()) {
             self.set_objset(None);
         }
+    }
+
+    /// The type of its object set, which is never encrypted.
+    pub async fn os_type(&self) -> Result<ObjsetType> {
+        if let Some(os) = self.opened() {
+            return Ok(os.os_type());
+        }
+        if let Some(known) = self.os_type.get() {
+            return Ok(known);
+        }
+        let bp = self.phys().bp;
+        if bp.is_hole() {
+            return Err(Error::corrupt(format!("dataset '{}' has no object set", self.name())));
+        }
+        let block = self.ctx.read(&bp).await.map_err(|e| e.at(format!("dataset '{}'", self.name())))?;
+        let os_type = ondisk::objset::ObjsetPhys::parse(&block)?.os_type;
+        self.os_type.set(Some(os_type));
+        Ok(os_type)
     }
 
     /// The properties for the object set.

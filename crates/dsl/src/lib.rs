@@ -2,8 +2,8 @@
 //! tasks that change them.
 //!
 //! Reading order: [`props`] and [`space`] (policy), [`core`] (freed blocks), [`dir`], [`dataset`],
-//! [`features`], [`pool`] (the tree), `sync` (the sync of a txg); then the tasks: `create` and
-//! `change`; `snap` (snapshots, bookmarks, clones and rollback, promotion); `free` (deadlists,
+//! [`features`], [`pool`] (the tree), `sync` (the sync of a txg); then the tasks: `create`,
+//! [`volume`] and `change`; `snap` (snapshots, bookmarks, clones and rollback, promotion); `free` (deadlists,
 //! destruction, the blocks of destroyed datasets; [`walk`]: walks of block trees); [`send`]
 //! (streams); [`crypto`] (keys).
 
@@ -25,6 +25,7 @@ pub mod space;
 mod sync;
 #[cfg(test)]
 mod tests;
+pub mod volume;
 pub mod walk;
 
 pub use create::{Init, check_name};

@@ -16,12 +16,12 @@ use rt::Rt;
 use rt::join::{Either, select2};
 use rt::sync::{Gate, Mutex, Pass};
 use zil::replay::Replayed;
-use zil::{GetData, Zilog};
+use zil::{GetData, SyncMode, Zilog};
 
 use crate::node::{Node, check_flags, times};
 use crate::quota::Quotas;
 use crate::ranks;
-use crate::types::{Atime, Case, MountOpts, StatFs, SyncMode};
+use crate::types::{Atime, Case, MountOpts, StatFs};
 
 /// Access times kept in memory before they are written.
 const PENDING_ATIMES_MAX: usize = 1024;

@@ -54,5 +54,6 @@ pub use fs::Zfs;
 pub use init::{FsCreateProps, InitOwner, init_fs};
 pub use types::{
     Atime, Attr, Case, Cred, DirEntry, DirEntryPlus, Fallocate, FileKind, MountOpts, RenameFlags, SetAttr, SetTime,
-    SetXattr, StatFs, SyncMode, XattrMode, ioc_flags,
+    SetXattr, StatFs, XattrMode, ioc_flags,
 };
+pub use zil::SyncMode;

@@ -38,6 +38,10 @@ ztest --fill N|FROM..TO [--layout NAME] [--state FILE]
                                                     pools filled to the last block in every way, power cuts near it, room made again
 ztest --snapcuts N|FROM..TO [--every 1] [--state FILE]
                                                     power cuts while snapshots, clones and file systems are destroyed, rolled back, promoted
+ztest --volumes N|FROM..TO [--layout NAME] [--ops 60] [--state FILE]
+                                                    volumes: writes, discards, resizes, snapshots, clones, rollbacks, all layouts
+ztest --volcuts N|FROM..TO [--every 1] [--images N] [--state FILE]
+                                                    power cuts under the load of a volume; N images go to zdb
 ztest --foreign N|FROM..TO                          pools of the real ztest: a scrub finds what zdb -cc finds
 ztest --sends N|FROM..TO [--state FILE]             send streams of random pools are OpenZFS's, byte by byte
 ztest --campaign --cuts N [--seed S] [--state FILE] [--images N] [--bug NAME]
@@ -449,6 +453,47 @@ fn snapcuts(args: &Args, from: u64, to: u64) -> bool {
     seeds.end(&["cuts"])
 }
 
+fn volumes(args: &Args, from: u64, to: u64, level: Level) -> bool {
+    use ztest::volumes::{run_seed, shape_of};
+    let seeds = Seeds::new(args, 0);
+    let named = args.value("--layout").and_then(|name| SHAPES.iter().find(|s| s.name == name));
+    spread(args, from, to, |seed| {
+        let shape = named.unwrap_or(shape_of(seed));
+        seeds.run(seed, shape.name, || {
+            let got = run_seed(seed, shape, args.number("--ops", 60));
+            (got.map(|images| ztest::judge::judge(&images, level, &format!("volumes{seed}"))), Vec::new())
+        });
+    });
+    seeds.end(&[])
+}
+
+fn volcuts(args: &Args, from: u64, to: u64) -> bool {
+    use ztest::zilcuts::Cutting;
+    let seeds = Seeds::new(args, 7);
+    // A seed has some 2,000 cuts.
+    let zdb = (2000 * (to - from)).checked_div(args.number("--images", 0)).map_or(0, |n| n.max(1));
+    let how = Cutting {
+        trouble: ztest::ziltrouble::Trouble::None,
+        steps: args.number("--steps", 25),
+        repeats: args.number("--repeats", 1),
+        every: args.number("--every", 1).max(1) as usize,
+        second: 40,
+        zdb,
+    };
+    spread(args, from, to, |seed| {
+        seeds.run(seed, "volume", || {
+            let (t, faults) = ztest::volcuts::cut_seed(seed, how);
+            let verdict = match (t.is_good(), t.missing) {
+                (true, _) => Ok(Verdict::Good),
+                (false, n) if n as usize == faults.len() => Ok(Verdict::Missing(faults.join("; "))),
+                _ => Err(faults.iter().take(5).cloned().collect::<Vec<_>>().join("\n    ")),
+            };
+            (verdict, vec![t.cuts, t.lost, t.torn, t.future, t.replayed, t.acks, t.zdb])
+        });
+    });
+    seeds.end(&["cuts", "lost", "torn", "future", "replayed", "acks", "zdb"])
+}
+
 fn foreign(args: &Args, from: u64, to: u64) -> bool {
     use ztest::foreign::{Outcome, run_seed};
     let total = Mutex::new([0u64; 6]);
@@ -681,6 +726,10 @@ fn main() -> ExitCode {
         fill(&args, from, to, level)
     } else if let Some((from, to)) = of("--snapcuts") {
         snapcuts(&args, from, to)
+    } else if let Some((from, to)) = of("--volumes") {
+        volumes(&args, from, to, level)
+    } else if let Some((from, to)) = of("--volcuts") {
+        volcuts(&args, from, to)
     } else if let Some((from, to)) = of("--foreign") {
         foreign(&args, from, to)
     } else if let Some((from, to)) = of("--sends") {

@@ -1,4 +1,5 @@
-//! Datasets: create, destroy, rename, properties, snapshots, keys, and the rules for mounts.
+//! Datasets: create, destroy, rename, properties, snapshots, keys, volumes, and the rules for
+//! mounts.
 
 mod acl_notice;
 mod dependents;
@@ -6,8 +7,11 @@ pub mod files;
 pub mod front_end;
 pub mod keys;
 pub mod mounts;
+pub mod open_volumes;
 pub mod ops;
 pub mod places;
 mod send;
 pub mod snaps;
 pub mod temp_props;
+pub mod volume_folder;
+pub mod volumes;

@@ -34,6 +34,7 @@ mod devices;
 mod fs;
 mod keys;
 mod mounts;
+mod nbd;
 mod pools;
 mod process;
 mod scan;
@@ -57,7 +58,7 @@ pub use secret::Secret;
 pub use stream::{Direction, Report, Stream};
 
 // Globs, so that only its own file names a new request.
-pub use {devices::*, fs::*, keys::*, mounts::*, pools::*, process::*, scan::*, send::*, snaps::*, watch::*};
+pub use {devices::*, fs::*, keys::*, mounts::*, nbd::*, pools::*, process::*, scan::*, send::*, snaps::*, watch::*};
 
 /// A request of a command.
 pub trait Request: Serialize + DeserializeOwned + fmt::Debug + Send + 'static {
@@ -256,6 +257,7 @@ const KINDS: &[&[Kind]] = &[
     snaps::KINDS,
     keys::KINDS,
     mounts::KINDS,
+    nbd::KINDS,
 ];
 
 #[cfg(test)]

@@ -108,6 +108,10 @@ impl PoolEngine {
 
     async fn inside(&self, ds: &Dataset, wanted: &[String]) -> Inside {
         let mut out = Inside::default();
+        // A snapshot is of the type of its head, which is often known without a read.
+        let head = if ds.is_snapshot() { ds.dir().head() } else { None };
+        let typed = head.as_deref().unwrap_or(ds).os_type().await;
+        out.volume = typed.is_ok_and(|t| t == ObjsetType::Zvol);
         let needs = |names: &[&str]| wanted.is_empty() || wanted.iter().any(|w| names.contains(&w.as_str()));
         if needs(&["written"])
             && let Some(written) = self.written(ds).await
@@ -135,7 +139,6 @@ impl PoolEngine {
             return out;
         }
         let Ok(os) = ds.objset().await else { return out };
-        out.volume = os.os_type() == ObjsetType::Zvol;
         if out.volume {
             if let Ok(props) = os.hold(ObjectId(2)).await
                 && let Ok(Some(size)) = zap::lookup_u64(&props, b"size").await
@@ -316,12 +319,10 @@ impl PoolEngine {
                 let value = inside.numbers.get(name).copied().map(PropValue::Num);
                 let known = props::find(name)?;
                 let value = value.unwrap_or_else(|| known.default_value());
-                let source = if name == "volsize" {
-                    "local"
-                } else if name == "volblocksize" {
-                    "default"
-                } else {
-                    "-"
+                let source = match name {
+                    "volsize" => "local",
+                    "volblocksize" if value == known.default_value() => "default",
+                    _ => "-",
                 };
                 row(name, format_value(known, &value, false), format_value(known, &value, true), source)
             }

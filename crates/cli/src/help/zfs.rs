@@ -5,29 +5,36 @@ use super::Page;
 pub(super) const PAGES: &[Page] = &[
     Page {
         name: "zfs create",
-        usage: &["create [-Pnpuv] [-o property=value] ... <filesystem>"],
+        usage: &[
+            "create [-Pnpuv] [-o property=value] ... <filesystem>",
+            "create [-Pnpsv] [-b blocksize] [-o property=value] ... -V <size> <volume>",
+        ],
         text: "\
-Makes a file system and mounts it.
+Makes a file system and mounts it; with -V a volume, a disk of that size inside
+the pool, which keeps the space for all of its blocks.
 
   -o  a property    -p  make missing parents    -u  do not mount it
   -n  check only    -v  say what was made               -P  that with tabs
+  -V  the size of a volume, rounded up to whole blocks
+  -b  bytes of its blocks (volblocksize), 16K if not given; they stay
+  -s  keep no space for it: writing fails when the pool is full
 ",
     },
     Page {
         name: "zfs destroy",
         usage: &[
-            "destroy [-fnpRrv] <filesystem>",
+            "destroy [-fnpRrv] <filesystem|volume>",
             "destroy [-dnpRrv] <filesystem@snap[%snap][,...]>",
             "destroy <filesystem#bookmark>",
         ],
         text: "\
-Destroys a file system, snapshots (a%b is a range) or a bookmark. Space comes
+Destroys a file system or volume, snapshots (a%b is a range) or a bookmark. Space comes
 free in the background: 'zpool get freeing' tells how much is still to come.
 
   -r  and everything below; snapshots of that name below
   -R  as -r, and clones with all that depends on them, wherever they are
   -d  snapshots that are held or have clones: when nothing needs them any more
-  -f  unmount file systems in use
+  -f  unmount file systems in use, and end the serving of volumes
   -n  destroy nothing
   -v  say what is, or with -n would be, destroyed    -p  that exact, with tabs
 ",
@@ -64,17 +71,19 @@ OpenZFS receives it.
         name: "zfs rollback",
         usage: &["rollback [-rRf] <snapshot>"],
         text: "\
-Takes a file system back to a snapshot; what was written since is lost.
+Takes a file system or volume back to a snapshot; what was written since is
+lost.
 
   -r  destroy later snapshots and bookmarks    -R  and clones of them
-  -f  unmount the file system also if it is in use
+  -f  also if it is in use
 ",
     },
     Page {
         name: "zfs clone",
-        usage: &["clone [-p] [-o property=value] ... <snapshot> <filesystem>"],
+        usage: &["clone [-p] [-o property=value] ... <snapshot> <filesystem|volume>"],
         text: "\
-Makes a file system with the content of a snapshot and mounts it.
+Makes a file system with the content of a snapshot and mounts it; from the
+snapshot of a volume a volume, which keeps no space in reserve.
 
   -o  a property    -p  make missing parents
 ",
@@ -153,9 +162,11 @@ Shows properties of datasets.
     },
     Page {
         name: "zfs set",
-        usage: &["set <property=value> ... <filesystem> ..."],
+        usage: &["set <property=value> ... <filesystem|volume> ..."],
         text: "\
-Sets properties. A new mountpoint moves a mounted file system there.
+Sets properties. A new mountpoint moves a mounted file system there. A new
+volsize makes a volume larger or cuts it off; what it keeps in reserve follows.
+refreservation=auto keeps the space for all blocks of a volume.
 ",
     },
     Page {

@@ -2,12 +2,12 @@
 
 use base::{Result, ResultExt};
 use ondisk::blkptr::BLKPTR_SIZE;
+use ondisk::objset::ObjsetType;
 use ondisk::stream::RECORD_SIZE;
 
 use super::{SendOpts, Start};
 use crate::core::Space;
 use crate::pool::DslPool;
-use crate::props::PropValue;
 
 /// BEGIN and END.
 const FRAME_BYTES: u64 = 2 * RECORD_SIZE as u64;
@@ -39,10 +39,9 @@ impl DslPool {
                 }
                 start => return self.send_dataset(&ds, start, opts, None).await.map(|sent| sent.bytes),
             };
-            // A volume keeps the size of its blocks as a property.
-            let dir = ds.dir();
-            let volume = dir.local_props().get("volblocksize").map(PropValue::num);
-            let record = volume.unwrap_or_else(|| dir.prop("recordsize").0.num());
+            // As in OpenZFS, which takes volumes to have blocks of the default size.
+            let volume = ds.os_type().await? == ObjsetType::Zvol;
+            let record = ds.dir().prop(if volume { "volblocksize" } else { "recordsize" }).0.num();
             Ok(estimate(space, record, opts.compressed || opts.raw))
         };
         size.await.at(|| format!("cannot send '{to}'"))
