@@ -86,7 +86,7 @@ fn a_file_is_like_a_disk() {
     w.ok("zfs create -V 16M tank/vol");
     let path = w.path("run/zvol/tank/vol");
     let file = open(&path);
-    let data: Vec<u8> = (0..3 * MIB).map(|n| (n * 7 >> 9) as u8 | 1).collect();
+    let data: Vec<u8> = (0..3 * MIB).map(|n| ((n * 7) >> 9) as u8 | 1).collect();
     file.write_all_at(&data, 12_345).unwrap();
     let mut back = vec![0; data.len()];
     file.read_exact_at(&mut back, 12_345).unwrap();

@@ -1,5 +1,5 @@
-//! Mounts through FUSE: the daemon's front end ([`admin::fs::front_end`]). File systems have mounts of
-//! their own, or are shown within another one; the volumes of a pool are files of one mount.
+//! Mounts through FUSE: the daemon's front end ([`admin::fs::front_end`]). File systems have mounts
+//! of their own, or are shown within another one; the volumes of a pool are files of one mount.
 
 use std::any::Any;
 use std::cell::RefCell;

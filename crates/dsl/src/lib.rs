@@ -3,9 +3,9 @@
 //!
 //! Reading order: [`props`] and [`space`] (policy), [`core`] (freed blocks), [`dir`], [`dataset`],
 //! [`features`], [`pool`] (the tree), `sync` (the sync of a txg); then the tasks: `create`,
-//! [`volume`] and `change`; `snap` (snapshots, bookmarks, clones and rollback, promotion); `free` (deadlists,
-//! destruction, the blocks of destroyed datasets; [`walk`]: walks of block trees); [`send`]
-//! (streams); [`crypto`] (keys).
+//! [`volume`] and `change`; `snap` (snapshots, bookmarks, clones and rollback, promotion); `free`
+//! (deadlists, destruction, the blocks of destroyed datasets; [`walk`]: walks of block trees);
+//! [`send`] (streams); [`crypto`] (keys).
 
 mod change;
 pub mod core;

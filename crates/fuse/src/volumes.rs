@@ -1,12 +1,13 @@
-//! The handler that serves the volumes of a pool as regular files, in folders as their datasets are.
+//! The handler that serves the volumes of a pool as regular files, in folders as their datasets
+//! are.
 //!
 //! **File**: a volume, or a snapshot of one; its length is the volume's size. **Folder**: a file
 //! system with volumes below it; the root of the mount is the pool.
 //!
 //! A file is like a disk: its length changes with the volume only, so `O_TRUNC` changes nothing and
 //! writes end at its end with `ENOSPC`; `fsync` is a flush, `fallocate` punches holes and zeroes
-//! ranges. Reads and writes go past the kernel's page cache, since a volume may be written elsewhere
-//! at the same time (NBD) and is in the pool's own cache.
+//! ranges. Reads and writes go past the kernel's page cache, since a volume may be written
+//! elsewhere at the same time (NBD) and is in the pool's own cache.
 //!
 //! Node ids are objects of datasets, but for the root. Names change without a notice to the kernel,
 //! so that it caches neither names nor attributes: every walk looks a name up again, which renews

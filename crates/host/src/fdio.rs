@@ -1,8 +1,8 @@
 //! Reads of descriptors that become ready, by an engine, and calls that read or write at once:
 //! FUSE, pipes, sockets.
 //!
-//! Writes to a socket are calls on the engine's thread ([`send_now`]), which the kernel answers by a
-//! copy into the socket's buffer; when that is full the writer waits ([`FdIo::writable`]).
+//! Writes to a socket are calls on the engine's thread ([`send_now`]), which the kernel answers by
+//! a copy into the socket's buffer; when that is full the writer waits ([`FdIo::writable`]).
 //!
 //! Buffers are owned by the operation while it is in flight and come back with its result. Dropping
 //! a future asks the kernel to end the operation and abandons its result: bytes already read are

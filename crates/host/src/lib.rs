@@ -8,8 +8,8 @@
 //! wait is a `ppoll`; the layers above see no difference.
 //!
 //! Interfaces of the edges beyond `rt`: [`HostDev`] (files and disks as `bdev::BlockDev`), [`FdIo`]
-//! (reads of descriptors with owned buffers, for FUSE and sockets), and [`RemoteSpawner`], the only way into an
-//! engine from another thread.
+//! (reads of descriptors with owned buffers, for FUSE and sockets), and [`RemoteSpawner`], the only
+//! way into an engine from another thread.
 //!
 //! System calls are `rustix`'s. `libc` is left where that has nothing safe: operations in flight,
 //! which name memory and descriptors by number, some requests of disks, signals, local time.

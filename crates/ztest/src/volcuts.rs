@@ -1,10 +1,11 @@
 //! Power cuts under the load of a volume: what was flushed is there, nothing is torn, nothing comes
 //! from the future (docs/campaigns.md).
 //!
-//! The volume is divided into regions, each changed by one task: written, discarded, zeroed, flushed.
-//! Regions begin and end anywhere in blocks, so that tasks change the same blocks. The last region,
-//! the *tail*, begins with a block; its task also changes the size of the volume. A region is
-//! judged as a file of the campaign of file systems is ([`crate::zilcuts`]), in units of 4 KiB.
+//! The volume is divided into regions, each changed by one task: written, discarded, zeroed,
+//! flushed. Regions begin and end anywhere in blocks, so that tasks change the same blocks. The
+//! last region, the *tail*, begins with a block; its task also changes the size of the volume. A
+//! region is judged as a file of the campaign of file systems is ([`crate::zilcuts`]), in units of
+//! 4 KiB.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

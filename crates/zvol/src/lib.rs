@@ -15,7 +15,8 @@
 //! is locked while a task waits for a txg to be on disk.
 //!
 //! Invariants: no block beyond the size is written, so no record of the log is beyond the size that
-//! is on disk: a smaller size applies at once, a larger one when it is on disk ([`Volume::set_size`]).
+//! is on disk: a smaller size applies at once, a larger one when it is on disk
+//! ([`Volume::set_size`]).
 //!
 //! Reading order: `volume` (open, close, flush), `data` (reads, writes, discards), `size`, `log`
 //! and `replay`, `init` (a new volume).

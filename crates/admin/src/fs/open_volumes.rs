@@ -72,9 +72,9 @@ impl OpenVolumes {
         })
     }
 
-    /// Opens the volume of a dataset for `who` ("the NBD export 'vol'"), or shares it with those who
-    /// have it open. The caller holds the pool's `admin` lock, or is sure otherwise that no command
-    /// changes the dataset meanwhile.
+    /// Opens the volume of a dataset for `who` ("the NBD export 'vol'"), or shares it with those
+    /// who have it open. The caller holds the pool's `admin` lock, or is sure otherwise that no
+    /// command changes the dataset meanwhile.
     ///
     /// # Errors
     /// Those of [`Volume::open`], and `Busy` while a command closes it.
@@ -122,8 +122,8 @@ impl OpenVolumes {
         }
     }
 
-    /// Fails with `Busy` if one of the volumes that `wanted` chooses stays open. With `force` revokes
-    /// their holds, and waits until they are closed.
+    /// Fails with `Busy` if one of the volumes that `wanted` chooses stays open. With `force`
+    /// revokes their holds, and waits until they are closed.
     pub async fn close(&self, wanted: impl Fn(&Volume) -> bool, force: bool) -> Result<()> {
         let first = || {
             let open = self.open.borrow();
@@ -183,10 +183,6 @@ impl VolumeHold {
     /// The volume.
     pub fn volume(&self) -> &Rc<Volume> {
         &self.vol
-    }
-    /// Whether a command waits for the release of this hold.
-    pub fn is_revoked(&self) -> bool {
-        self.revoked.get()
     }
     /// Waits until a command wants the volume closed. End the session then, and release the hold.
     pub async fn revoked(&self) {

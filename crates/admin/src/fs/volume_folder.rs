@@ -207,8 +207,8 @@ impl PoolEngine {
         Ok(())
     }
 
-    /// Takes the folder away. [`ErrorKind::Busy`], and nothing changed, if a program is in it, unless
-    /// `force`.
+    /// Takes the folder away. [`ErrorKind::Busy`], and nothing changed, if a program is in it,
+    /// unless `force`.
     pub(crate) async fn hide_volumes(&self, force: bool) -> Result<()> {
         let folder = self.folder.0.take();
         let Some((at, front)) = folder else { return Ok(()) };

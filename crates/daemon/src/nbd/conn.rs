@@ -1,12 +1,12 @@
 //! A client's connection on the engine thread of its volume's pool.
 //!
-//! Tasks, the *workers*, take turns as in a FUSE session: one of them has the reader, takes requests
-//! from it and begins to serve each at once. Most need no wait (a block in the cache, a write with
-//! room in the txg): the worker answers and takes the next one, in its own poll, without a task or a
-//! message. When a request must wait the worker first gives the reader to another one. The answers
-//! of a worker that did not wait are sent together when the reader finds nothing more; those of one
-//! that did are sent by the sender's task, which comes after all workers that became ready in the
-//! same turn.
+//! Tasks, the *workers*, take turns as in a FUSE session: one of them has the reader, takes
+//! requests from it and begins to serve each at once. Most need no wait (a block in the cache, a
+//! write with room in the txg): the worker answers and takes the next one, in its own poll, without
+//! a task or a message. When a request must wait the worker first gives the reader to another one.
+//! The answers of a worker that did not wait are sent together when the reader finds nothing more;
+//! those of one that did are sent by the sender's task, which comes after all workers that became
+//! ready in the same turn.
 //!
 //! Invariants: one worker has the reader until the connection is over. A request holds a place and
 //! its bytes until its answer has left ([`Permits`]). Nothing is sent once the other end is gone.

@@ -15,8 +15,8 @@
 //! * Only the owner and root reach a Unix socket (mode, and the kernel's word on the peer); a port
 //!   is on a loopback address.
 //! * Bounded are the connections of a server, those in their handshake and the time of it, and for
-//!   each connection the requests under way and the bytes that they hold, until the answer has left.
-//!   A client that does not read its answers stops its own connection only.
+//!   each connection the requests under way and the bytes that they hold, until the answer has
+//!   left. A client that does not read its answers stops its own connection only.
 //! * A client makes its pool busy (`admin::fs::volumes`).
 //! * What a client sends gives an answer or ends its connection.
 
