@@ -11,12 +11,11 @@ use crate::opts::Parsed;
 use crate::zfs_out::{self, LIST_COLUMNS, SPACE_COLUMNS, SortKey};
 use crate::zpool::{fields, for_each_name, parse_for, run_other};
 use crate::zpool_out::get_table;
-use crate::{Done, Fail, ask, assignment, json, print, unique, zfs_create, zfs_key, zfs_send, zfs_snap};
+use crate::{Done, Fail, ask, assignment, json, print, unique, zfs_create, zfs_diff, zfs_key, zfs_send, zfs_snap};
 
 /// Commands of OpenZFS that weir does not have yet.
 const NOT_YET: &[&str] = &[
     "allow",
-    "diff",
     "groupspace",
     "program",
     "project",
@@ -48,7 +47,8 @@ pub fn run(args: &[String]) -> Done {
         "release" => zfs_snap::hold(&parse(rest, "r", &[], "release")?, true),
         "holds" => zfs_snap::holds(&parse(rest, "rH", &[], "holds")?),
         "bookmark" => zfs_snap::bookmark(&parse(rest, "", &[], "bookmark")?),
-        "send" => zfs_send::send(&parse(rest, "DLecwnvPi:", zfs_send::LONG, "send")?),
+        "send" => zfs_send::send(&parse(rest, zfs_send::LETTERS, zfs_send::LONG, "send")?),
+        "diff" => zfs_diff::diff(&parse(rest, "FHth", &[], "diff")?),
         "list" => list(&parse(rest, "Hprd:o:t:s:S:j", J, "list")?),
         "get" => get(&parse(rest, "Hprd:o:s:t:j", J, "get")?),
         "set" => set(&parse(rest, "", &[], "set")?),

@@ -77,6 +77,7 @@ const NOT_YET: &[(&str, &str)] = &[
     ("zpool trim", "dr"),
     ("zpool offline", "f"),
     ("zpool wait", "T"),
+    ("zfs send", "d"),
 ];
 
 /// The letters in usage lines: those behind a single `-`.

@@ -48,6 +48,22 @@ pub struct Dataset {
     os_type: Cell<Option<ObjsetType>>,
 }
 
+/// A dataset that is in use as long as this lives.
+pub(crate) struct Use(Rc<Dataset>);
+
+impl Use {
+    pub(crate) fn of(ds: &Rc<Dataset>) -> Use {
+        ds.begin_use();
+        Use(ds.clone())
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.0.end_use();
+    }
+}
+
 /// The part of a dataset that its object set calls.
 pub struct Account {
     core: Rc<Core>,
@@ -427,13 +443,18 @@ impl Dataset {
                 format!("dataset '{}' was received in part only: finish the receive or destroy it", self.name()),
             ));
         }
-        if self.has_feature("com.delphix:redacted_datasets") {
-            return Err(Error::unsupported(format!(
+        self.check_not_redacted()
+    }
+
+    /// Fails if the dataset was received from a redacted stream.
+    pub(crate) fn check_not_redacted(&self) -> Result<()> {
+        match self.has_feature("com.delphix:redacted_datasets") {
+            false => Ok(()),
+            true => Err(Error::unsupported(format!(
                 "dataset '{}' was received from a redacted stream and lacks blocks, which weir does not show",
                 self.name()
-            )));
+            ))),
         }
-        Ok(())
     }
 
     /// A use of the file system begins (a mount): the dataset is busy.

@@ -5,13 +5,14 @@
 //! [`features`], [`pool`] (the tree), `sync` (the sync of a txg); then the tasks: `create`,
 //! [`volume`] and `change`; `snap` (snapshots, bookmarks, clones and rollback, promotion); `free`
 //! (deadlists, destruction, the blocks of destroyed datasets; [`walk`]: walks of block trees);
-//! [`send`] (streams); [`crypto`] (keys).
+//! [`send`] (streams), [`diff`] (what changed since a snapshot); [`crypto`] (keys).
 
 mod change;
 pub mod core;
 mod create;
 pub mod crypto;
 pub mod dataset;
+pub mod diff;
 pub mod dir;
 pub mod features;
 mod free;

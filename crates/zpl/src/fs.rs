@@ -311,6 +311,10 @@ impl Zfs {
     pub(crate) fn table(&self) -> Result<&Rc<SaTable>> {
         self.sa.as_ref().ok_or_else(|| self.readonly_error())
     }
+    /// The unlinked set, if it has one.
+    pub(crate) fn unlinked(&self) -> Option<&Dnode> {
+        self.unlinked_set.as_ref()
+    }
     /// The unlinked set; every writable file system has one.
     pub(crate) fn unlinked_set(&self) -> Result<&Dnode> {
         self.unlinked_set.as_ref().ok_or_else(|| self.readonly_error())

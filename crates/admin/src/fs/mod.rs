@@ -3,6 +3,7 @@
 
 mod acl_notice;
 mod dependents;
+mod diff;
 pub mod files;
 pub mod front_end;
 pub mod keys;

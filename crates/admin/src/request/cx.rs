@@ -251,7 +251,7 @@ impl Cx<'_> {
 }
 
 /// Fails for a suspended pool: a change would wait for its devices.
-fn check_not_suspended(e: &PoolEngine) -> Result<()> {
+pub(crate) fn check_not_suspended(e: &PoolEngine) -> Result<()> {
     match e.pool.suspended() {
         Some(_) => {
             let why = "pool I/O is currently suspended: see 'zpool status', 'zpool clear' tries again";

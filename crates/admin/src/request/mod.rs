@@ -31,6 +31,7 @@
 mod call;
 mod cx;
 mod devices;
+mod diff;
 mod fs;
 mod keys;
 mod mounts;
@@ -53,12 +54,15 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use call::Call;
+pub(crate) use cx::check_not_suspended;
 pub use cx::{Caller, Cx, perform};
 pub use secret::Secret;
 pub use stream::{Direction, Report, Stream};
 
 // Globs, so that only its own file names a new request.
-pub use {devices::*, fs::*, keys::*, mounts::*, nbd::*, pools::*, process::*, scan::*, send::*, snaps::*, watch::*};
+pub use {
+    devices::*, diff::*, fs::*, keys::*, mounts::*, nbd::*, pools::*, process::*, scan::*, send::*, snaps::*, watch::*,
+};
 
 /// A request of a command.
 pub trait Request: Serialize + DeserializeOwned + fmt::Debug + Send + 'static {
@@ -254,6 +258,7 @@ const KINDS: &[&[Kind]] = &[
     watch::KINDS,
     fs::KINDS,
     send::KINDS,
+    diff::KINDS,
     snaps::KINDS,
     keys::KINDS,
     mounts::KINDS,

@@ -50,21 +50,51 @@ Makes snapshots, all at the same moment.
     },
     Page {
         name: "zfs send",
-        usage: &["send [-DLecnPvw] [-i snapshot|bookmark] <snapshot>"],
+        usage: &[
+            "send [-DLPRVbcehnpsvw] [-X dataset[,...]] [-i|-I snapshot] <snapshot>",
+            "send [-LPVcenvw] -t <receive_resume_token>",
+            "send [-PVnv] -S <filesystem>",
+        ],
         text: "\
 Writes a snapshot as a stream to standard output, which is a pipe or a file.
 OpenZFS receives it.
 
   -i  only what changed since this earlier snapshot, or that of this bookmark;
       '@name' and '#name' are of the same file system
+  -I  the same with all snapshots between, in a package of several streams
+  -R  a package of this snapshot and the earlier ones (with -i only what is
+      new), and those of the same name of all file systems below, with their
+      properties (--replicate)
+  -s  with -R: leave out file systems that lack it (--skip-missing)
+  -X  with -R: leave these out, with what is below them (--exclude)
+  -p  properties as well (--props)    -h  holds as well (--holds)
+  -b  properties as they were received, not as they are now (--backup)
   -L  blocks above 128 KiB as they are (--large-block)
   -e  small blocks as they lie in their pointers (--embed)
   -c  compressed blocks as they are stored (--compressed)
   -w  everything as it is stored, encrypted blocks too: no key is needed (--raw)
+  -t  go on where 'zfs receive -s' was interrupted: the value of the property
+      receive_resume_token there (--resume)
+  -S  what an interrupted 'zfs receive -s' left in this file system (--saved)
   -v  say how long the stream will be, and each second how much is sent
       (--verbose)    -P  the same, for programs (--parsable)
+  -V  show the progress as the name of the process (--proctitle)
   -n  send nothing: with -v or -P only say how long it will be (--dryrun)
   -D  nothing: a warning
+",
+    },
+    Page {
+        name: "zfs diff",
+        usage: &["diff [-FHht] <snapshot> [snapshot|filesystem]"],
+        text: "\
+Lists what changed in a file system since a snapshot, until a later one or now:
+'+' new, '-' gone, 'M' modified (with how many names it got or lost), 'R'
+renamed. The file system must be mounted. '@name' is of the same file system as
+the other snapshot. What is no visible ASCII in a name is printed as \\0ooo.
+
+  -F  with the type: '/' directory, 'F' file, '@' symbolic link, '|' pipe,
+      '=' socket, 'B' and 'C' devices
+  -t  with the change time    -h  names as they are    -H  tabs, no arrows
 ",
     },
     Page {

@@ -120,7 +120,7 @@ impl DslPool {
         .await
     }
 
-    async fn check_snapshot(&self, head: &Rc<Dataset>, snap: &str, tx: &Tx) -> Result<()> {
+    pub(super) async fn check_snapshot(&self, head: &Rc<Dataset>, snap: &str, tx: &Tx) -> Result<()> {
         let full = format!("{}@{snap}", head.name());
         check_component(&full, snap)?;
         let phys = head.phys();
@@ -147,7 +147,7 @@ impl DslPool {
     }
 
     /// Makes one snapshot (syncing context).
-    async fn make_snapshot(
+    pub(super) async fn make_snapshot(
         &self,
         head: &Rc<Dataset>,
         snap: &str,
@@ -485,14 +485,7 @@ impl DslPool {
                     let done = async {
                         let dn = pool.mos().hold(ObjectId(snap.phys().userrefs_obj)).await?;
                         zap::remove(&dn, tag.as_bytes(), &tx).await?;
-                        if let Some(temporary) = zap::lookup_u64(pool.directory(), b"tmp_userrefs").await? {
-                            let dn = pool.mos().hold(ObjectId(temporary)).await?;
-                            let key = format!("{:x}-{tag}", snap.object.0);
-                            match zap::remove(&dn, key.as_bytes(), &tx).await {
-                                Err(e) if e.kind() == ErrorKind::NotFound => {}
-                                other => other?,
-                            }
-                        }
+                        pool.forget_temporary(snap.object, &tag, &tx).await?;
                         let text = format!("tag={tag} refs={}", pool.hold_count(&snap).await?);
                         pool.core().log_internal_ds("release", (snap.name(), snap.object), text, &tx);
                         pool.destroy_if_deferred(&snap, &tx).await

@@ -117,6 +117,50 @@ fn snapshots_stay_in_order_and_their_space_adds_up() {
     }
 }
 
+/// Also if the holder is gone: after a crash the next import releases it.
+#[test]
+fn a_temporary_snapshot_goes_with_its_hold() {
+    let world = World::new(8, 1);
+    let reborn = world.sim.block_on(async {
+        let pool = world.create().await;
+        let dsl = pool.dsl();
+        let name = format!("{POOL}@zfs-diff-1");
+        for round in 0..2 {
+            dsl.snapshot_temporary(POOL, "zfs-diff-1", "zfs-diff").await.unwrap();
+            let snap = dsl.find_snapshot(&name).await.unwrap();
+            assert_eq!(
+                dsl.holds(&snap).await.unwrap().iter().map(|h| h.tag.as_str()).collect::<Vec<_>>(),
+                ["zfs-diff"]
+            );
+            drop(snap);
+            assert_eq!(dsl.destroy_snapshots(vec![name.clone()], false).await.unwrap_err().kind(), ErrorKind::Busy);
+            if round == 0 {
+                dsl.release("zfs-diff", vec![name.clone()], false).await.unwrap();
+                assert!(dsl.find_snapshot(&name).await.is_err());
+            }
+        }
+        // A user's hold keeps it.
+        let kept = format!("{POOL}@kept");
+        dsl.snapshot_temporary(POOL, "kept", "zfs-diff").await.unwrap();
+        dsl.hold("user", vec![kept], false).await.unwrap();
+        world.reborn(9)
+    });
+    reborn.sim.block_on(async {
+        let import = ImportOpts { force: true, ..ImportOpts::default() };
+        let pool = reborn.import(import).await.unwrap();
+        let names: Vec<String> = pool
+            .dsl()
+            .snapshots(&*pool.dsl().find(POOL).unwrap())
+            .await
+            .unwrap()
+            .iter()
+            .map(|s| s.snapname())
+            .collect();
+        assert_eq!(names, ["kept"]);
+        pool.export().await.unwrap();
+    });
+}
+
 #[test]
 fn a_held_snapshot_stays() {
     let world = World::new(7, 1);

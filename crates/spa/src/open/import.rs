@@ -245,6 +245,8 @@ impl Pool {
                 pool.devices().works().load().await
             };
             pool.or_give_up(begun).await?;
+            // A hold that cannot be released keeps a snapshot, and nothing else.
+            let _ = pool.dsl().release_temporary().await;
         }
         Ok(pool)
     }
