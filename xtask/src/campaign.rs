@@ -95,6 +95,7 @@ const PROFILES: &[Profile] = &[
     profile("fill", 4, Runner::Ztest(&["--fill", "{}"])),
     profile("devices", 4, Runner::Ztest(&["--devices", "{}", "--layout", "all"])),
     profile("foreign", 3, Runner::Ztest(&["--foreign", "{}"])),
+    profile("rescues", 3, Runner::Ztest(&["--rescues", "{}"])),
     profile("sends", 2, Runner::Ztest(&["--sends", "{}"])),
     profile("reference", 4, Runner::Ztest(&["--reference", "--start", "{seed}"])),
     profile("mutate", 4, Runner::Ztest(&["--mutate", "{}"])),

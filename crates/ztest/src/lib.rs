@@ -7,7 +7,7 @@
 //! [`campaign`] (workloads), [`cuts`] (power cuts), [`zilcuts`] (power cuts under synchronous load)
 //! and [`mutate`] (damaged images, with [`surgery`] for damage that no checksum shows); [`losses`]
 //! (devices lost at any moment); [`snaps`] (snapshots, clones, holds, bookmarks) also on foreign
-//! pools ([`mod@reference`]); [`sends`] (send streams).
+//! pools ([`mod@reference`]); [`sends`] (send streams); [`rescues`] (ruined pools).
 
 pub mod campaign;
 pub mod cuts;
@@ -22,6 +22,7 @@ pub mod model;
 pub mod mutate;
 pub mod mutate_write;
 pub mod reference;
+pub mod rescues;
 pub mod scan;
 pub mod sends;
 pub mod snaps;

@@ -1,0 +1,763 @@
+//! Devices and redundancy: every content that a range of a top-level vdev may have.
+//!
+//! A block is known only by its checksum, so reading means proposing contents until one has it. The
+//! caller gives the test (`accept`), and [`Top::read`] proposes, the likeliest first:
+//!
+//! 1. the range as each side of a mirror has it, or the data columns of RAID-Z as they are;
+//! 2. on RAID-Z and dRAID, every set of at most as many columns as there is parity taken for lost
+//!    and computed from the others;
+//! 3. *sector by sector*: a range whose sides are all damaged, but at different sectors, is put
+//!    together from the good sectors. On RAID-Z each row of sectors is solved by itself, since
+//!    parity holds row by row. A row that agrees with its parity is taken as it is.
+//!
+//! Words: a *side* is what one device has of a range, with a mark at each sector that could not be
+//! read. A *unit* is a part of a range with its possible contents.
+//!
+//! Invariants: at most [`TRIES_MAX`] contents are proposed for a range; nothing is ever written.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use base::{Error, Guid, Result, Txg};
+use codec::raidz;
+use ondisk::indirect::{MappingEntry, remap};
+use ondisk::label::{DATA_START, usable_size};
+use ondisk::vdev_config::{VdevConfig, VdevKind};
+use vdev::geometry::{Draid, Stripe};
+use vdev::width::Widths;
+use zdb::device::Device;
+
+/// Most contents that are proposed for one range.
+pub const TRIES_MAX: usize = 4096;
+/// Most contents of one row of sectors that are kept.
+const ROW_MAX: usize = 320;
+/// Most ways to combine differing sides of columns, for one set of lost columns.
+const VERSIONS_MAX: usize = 16;
+/// Removed vdevs may map into removed vdevs; no pool has this many in a row.
+const REMAPS_MAX: u32 = 64;
+/// Widest RAID-Z (`VDEV_RAIDZ_MAX_PARITY` and one byte of column numbers).
+const COLUMNS_MAX: usize = 255;
+/// More than any top-level vdev has: sums of offsets below it cannot overflow.
+const ASIZE_MAX: u64 = 1 << 60;
+/// Bytes that are read at once while devices are read from end to end.
+const WINDOW: u64 = 512 << 10;
+
+/// Devices by the guid of their leaf; several when there are copies of one.
+pub type Devices = BTreeMap<Guid, Vec<Rc<Device>>>;
+
+/// A range as one device has it.
+#[derive(Clone, PartialEq, Eq)]
+struct Side {
+    bytes: Vec<u8>,
+    /// Sectors that could not be read; empty when all could.
+    bad: Vec<bool>,
+}
+
+impl Side {
+    fn is_whole(&self) -> bool {
+        self.bad.is_empty()
+    }
+    fn has(&self, sector: usize) -> bool {
+        !self.bad.get(sector).copied().unwrap_or(false)
+    }
+}
+
+/// One device, with the last window that was read ahead.
+struct Leaf {
+    devices: Vec<Rc<Device>>,
+    window: RefCell<Vec<(usize, u64, Vec<u8>)>>,
+}
+
+enum Node {
+    Leaf(Leaf),
+    Mirror(Vec<Node>),
+    Raidz { parity: u64, expand_txgs: Vec<Txg>, children: Vec<Node> },
+    Draid { layout: Box<Draid>, children: Vec<Node> },
+    /// A distributed spare: the number of its draid's spare.
+    Dspare(u64),
+    Indirect(OnceCell<Vec<MappingEntry>>),
+    Unknown(String),
+}
+
+/// A top-level vdev.
+pub struct Top {
+    /// log2 of the sector size.
+    pub ashift: u8,
+    /// Allocatable bytes.
+    pub asize: u64,
+    node: Node,
+}
+
+/// All top-level vdevs of a pool.
+pub struct Vdevs {
+    /// By their number.
+    pub tops: Vec<Option<Top>>,
+    /// Whether devices are read from end to end.
+    pub streaming: Cell<bool>,
+}
+
+/// What a draid's children have in common with its distributed spares.
+type Spares<'a> = Option<(&'a Draid, &'a [Node])>;
+
+fn node(cfg: &VdevConfig, devices: &Devices, ashift: u8) -> Result<Node> {
+    let children = || cfg.children.iter().map(|c| node(c, devices, ashift)).collect::<Result<Vec<Node>>>();
+    Ok(match cfg.kind {
+        VdevKind::Disk | VdevKind::File => {
+            let devices = devices.get(&cfg.guid).cloned().unwrap_or_default();
+            Node::Leaf(Leaf { devices, window: RefCell::default() })
+        }
+        VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => Node::Mirror(children()?),
+        VdevKind::Raidz => {
+            let (n, parity) = (cfg.children.len(), cfg.nparity.unwrap_or(1));
+            if !(1..=3).contains(&parity) || n as u64 <= parity || n > COLUMNS_MAX {
+                return Err(Error::corrupt(format!("raidz of {n} devices with parity {parity}")));
+            }
+            let txgs = cfg.unknown.iter().find(|(k, _)| k == "raidz_expand_txgs").map(|(_, v)| v);
+            let txgs = match txgs {
+                Some(ondisk::nvlist::NvValue::Uint64Array(v)) => v.iter().copied().map(Txg).collect(),
+                _ => Vec::new(),
+            };
+            if txgs.len() as u64 >= n as u64 - parity || !txgs.is_sorted() {
+                return Err(Error::corrupt(format!("raidz of {n} devices that was expanded {} times", txgs.len())));
+            }
+            Node::Raidz { parity, expand_txgs: txgs, children: children()? }
+        }
+        VdevKind::Draid => {
+            Node::Draid { layout: Box::new(Draid::from_config(cfg, ashift)?), children: children()? }
+        }
+        VdevKind::Dspare => Node::Dspare(cfg.dspare_id.unwrap_or(u64::MAX)),
+        VdevKind::Indirect => Node::Indirect(OnceCell::new()),
+        ref other => Node::Unknown(other.to_string()),
+    })
+}
+
+impl Leaf {
+    /// The range as each copy of the device has it.
+    fn sides(&self, off: u64, len: usize, sector: usize, streaming: bool, out: &mut Vec<Side>) {
+        let Some(at) = off.checked_add(DATA_START) else { return };
+        for (n, device) in self.devices.iter().enumerate() {
+            if streaming && self.windowed(n, device, at, len, out) {
+                continue;
+            }
+            if let Ok(bytes) = device.read(at, len) {
+                keep(out, Side { bytes, bad: Vec::new() });
+                continue;
+            }
+            // Some sectors may be readable all the same.
+            let mut side = Side { bytes: vec![0; len], bad: Vec::new() };
+            let mut good = false;
+            for (i, part) in side.bytes.chunks_mut(sector).enumerate() {
+                let ok = device.read_at(at + (i * sector) as u64, part).is_ok();
+                side.bad.push(!ok);
+                good |= ok;
+            }
+            if good {
+                keep(out, side);
+            }
+        }
+    }
+
+    /// The same from a window of the device that is kept for the next range; false if the window
+    /// cannot be read.
+    fn windowed(&self, n: usize, device: &Device, at: u64, len: usize, out: &mut Vec<Side>) -> bool {
+        let mut windows = self.window.borrow_mut();
+        let hit = windows.iter().find(|(d, from, w)| *d == n && *from <= at && at + len as u64 <= *from + w.len() as u64);
+        let cut = |from: u64, w: &[u8]| w[(at - from) as usize..(at - from) as usize + len].to_vec();
+        let found = match hit {
+            Some((_, from, w)) => Some(cut(*from, w)),
+            None => {
+                let want = WINDOW.max(len as u64).min(device.size.saturating_sub(at));
+                match device.read(at, want as usize) {
+                    Ok(w) if w.len() >= len => {
+                        let bytes = cut(at, &w);
+                        // Columns of neighbouring rows take turns, so a few windows are kept.
+                        windows.retain(|(d, ..)| *d != n);
+                        windows.push((n, at, w));
+                        Some(bytes)
+                    }
+                    _ => None,
+                }
+            }
+        };
+        match found {
+            Some(bytes) => {
+                keep(out, Side { bytes, bad: Vec::new() });
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// Adds a side unless it is there.
+fn keep(out: &mut Vec<Side>, side: Side) {
+    if !out.contains(&side) {
+        out.push(side);
+    }
+}
+
+/// A place in `bytes` of a unit and its possible contents.
+struct Unit {
+    at: Vec<(usize, usize)>,
+    choices: Vec<Vec<u8>>,
+}
+
+impl Unit {
+    fn put(&self, choice: usize, block: &mut [u8]) {
+        let mut rest = &self.choices[choice][..];
+        for &(at, len) in &self.at {
+            let (now, later) = rest.split_at(len);
+            block[at..at + len].copy_from_slice(now);
+            rest = later;
+        }
+    }
+}
+
+/// The attempts that are left for a range.
+struct Tries<'a> {
+    left: usize,
+    accept: &'a mut dyn FnMut(&[u8]) -> bool,
+}
+
+impl Tries<'_> {
+    fn offer(&mut self, block: &[u8]) -> bool {
+        if self.left == 0 {
+            return false;
+        }
+        self.left -= 1;
+        (self.accept)(block)
+    }
+
+    /// Offers every combination of the units' contents, if there are not too many.
+    fn mix(&mut self, units: &[Unit], size: usize) -> Option<Vec<u8>> {
+        let open: Vec<&Unit> = units.iter().filter(|u| u.choices.len() > 1).collect();
+        let total = open.iter().try_fold(1usize, |n, u| n.checked_mul(u.choices.len()));
+        if units.iter().any(|u| u.choices.is_empty()) || total.is_none_or(|n| n > self.left) {
+            return None;
+        }
+        let mut block = vec![0; size];
+        units.iter().for_each(|u| u.put(0, &mut block));
+        let mut at = vec![0usize; open.len()];
+        loop {
+            if self.offer(&block) {
+                return Some(block);
+            }
+            // The next combination: an odometer.
+            let mut i = 0;
+            loop {
+                let unit = open.get(i)?;
+                at[i] += 1;
+                if at[i] < unit.choices.len() {
+                    unit.put(at[i], &mut block);
+                    break;
+                }
+                at[i] = 0;
+                unit.put(0, &mut block);
+                i += 1;
+            }
+        }
+    }
+
+    /// A range of which each side is a copy.
+    fn copies(&mut self, sides: &[Side], size: usize, sector: usize) -> Option<Vec<u8>> {
+        if let Some(side) = sides.iter().filter(|s| s.is_whole()).find(|s| self.offer(&s.bytes)) {
+            return Some(side.bytes.clone());
+        }
+        if sides.len() < 2 {
+            return None;
+        }
+        let units: Vec<Unit> = (0..size.div_ceil(sector))
+            .map(|i| {
+                let range = i * sector..((i + 1) * sector).min(size);
+                let mut choices: Vec<Vec<u8>> = Vec::new();
+                for side in sides.iter().filter(|s| s.has(i)) {
+                    let part = side.bytes[range.clone()].to_vec();
+                    if !choices.contains(&part) {
+                        choices.push(part);
+                    }
+                }
+                Unit { at: vec![(range.start, range.len())], choices }
+            })
+            .collect();
+        self.mix(&units, size)
+    }
+}
+
+/// The columns of a stripe or of a row of one: all contents of each, parity first; a column that is
+/// empty there has one empty content.
+struct Row<'a> {
+    parity: usize,
+    columns: Vec<Vec<&'a [u8]>>,
+    /// Bytes of each column.
+    lens: Vec<usize>,
+}
+
+/// Calls `f` with every set of `k` of `0..n` until it returns true.
+fn sets(n: usize, k: usize, f: &mut dyn FnMut(&[usize]) -> bool) -> bool {
+    fn go(from: usize, n: usize, k: usize, chosen: &mut Vec<usize>, f: &mut dyn FnMut(&[usize]) -> bool) -> bool {
+        if k == 0 {
+            return f(chosen);
+        }
+        for i in from..(n + 1).saturating_sub(k) {
+            chosen.push(i);
+            let stop = go(i + 1, n, k - 1, chosen, f);
+            chosen.pop();
+            if stop {
+                return true;
+            }
+        }
+        false
+    }
+    go(0, n, k, &mut Vec::with_capacity(k), f)
+}
+
+impl Row<'_> {
+    /// Calls `f` with the data columns of every solution until it returns true, fewest lost columns
+    /// first. The number says how many of the parity columns that were not needed agree (counted
+    /// only if `judge`), and how many there are.
+    fn solve(&self, judge: bool, f: &mut dyn FnMut(&[Vec<u8>], usize, usize) -> bool) -> bool {
+        let data = &self.columns[self.parity..];
+        let missing: Vec<usize> = (0..data.len()).filter(|&i| data[i].is_empty()).collect();
+        let rows: Vec<usize> = (0..self.parity).filter(|&y| !self.columns[y].is_empty()).collect();
+        let most = rows.len().min(data.len());
+        for k in missing.len()..=most {
+            let stop = sets(data.len(), k, &mut |lost| {
+                let sensible = missing.iter().all(|m| lost.contains(m))
+                    && lost.iter().all(|&i| self.lens[self.parity + i] > 0);
+                sensible
+                    && sets(rows.len(), k, &mut |chosen| {
+                        let used: Vec<usize> = chosen.iter().map(|&c| rows[c]).collect();
+                        self.versions(lost, &used, &rows, judge, f)
+                    })
+            });
+            if stop {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The solutions with one set of lost columns and parity columns: one for each combination of
+    /// contents of the columns that are used.
+    fn versions(
+        &self,
+        lost: &[usize],
+        used: &[usize],
+        rows: &[usize],
+        judge: bool,
+        f: &mut dyn FnMut(&[Vec<u8>], usize, usize) -> bool,
+    ) -> bool {
+        let p = self.parity;
+        let wanted = |c: usize| if c < p { used.contains(&c) } else { !lost.contains(&(c - p)) };
+        let mut at = vec![0usize; self.columns.len()];
+        for _ in 0..VERSIONS_MAX {
+            let mut data: Vec<Vec<u8>> = (p..self.columns.len())
+                .map(|c| if wanted(c) { self.columns[c][at[c]].to_vec() } else { vec![0; self.lens[c]] })
+                .collect();
+            if !lost.is_empty() {
+                let known: Vec<Option<&[u8]>> = (0..p).map(|y| wanted(y).then(|| self.columns[y][at[y]])).collect();
+                let mut slices: Vec<&mut [u8]> = data.iter_mut().map(|d| &mut d[..]).collect();
+                raidz::reconstruct(&mut slices, lost, &known);
+            }
+            let spare: Vec<usize> = rows.iter().copied().filter(|y| !used.contains(y)).collect();
+            let agree = if judge && !spare.is_empty() { self.agreeing(&data, &spare) } else { 0 };
+            if f(&data, agree, spare.len()) {
+                return true;
+            }
+            let mut c = 0;
+            loop {
+                if c == self.columns.len() {
+                    return false;
+                }
+                if wanted(c) && at[c] + 1 < self.columns[c].len() {
+                    at[c] += 1;
+                    break;
+                }
+                at[c] = 0;
+                c += 1;
+            }
+        }
+        false
+    }
+
+    /// How many of these parity columns are those of the data.
+    fn agreeing(&self, data: &[Vec<u8>], rows: &[usize]) -> usize {
+        let len = data.iter().map(Vec::len).max().unwrap_or(0);
+        let slices: Vec<&[u8]> = data.iter().map(|d| &d[..]).collect();
+        let mut made = vec![vec![0u8; len]; self.parity];
+        let mut out: Vec<&mut [u8]> = made.iter_mut().map(|m| &mut m[..]).collect();
+        raidz::generate(&slices, &mut out);
+        rows.iter().filter(|&&y| self.columns[y].iter().any(|c| *c == &made[y][..])).count()
+    }
+}
+
+/// A stripe and what devices have of its columns.
+struct StripeSides<'a> {
+    stripe: &'a Stripe,
+    columns: Vec<Vec<Side>>,
+}
+
+impl StripeSides<'_> {
+    fn len(&self, c: usize) -> usize {
+        if c < self.stripe.parity { self.stripe.data_len_max() as usize } else { self.stripe.columns[c].len as usize }
+    }
+    fn whole(&self) -> Row<'_> {
+        let lens: Vec<usize> = (0..self.columns.len()).map(|c| self.len(c)).collect();
+        let columns = self.columns.iter().zip(&lens).map(|(sides, len)| match len {
+            0 => vec![&[][..]],
+            _ => sides.iter().filter(|s| s.is_whole()).map(|s| &s.bytes[..]).collect(),
+        });
+        Row { parity: self.stripe.parity, columns: columns.collect(), lens }
+    }
+    /// Row `r` of its sectors.
+    fn row(&self, r: usize, sector: usize) -> Row<'_> {
+        let cut = |len: usize| (r * sector).min(len)..((r + 1) * sector).min(len);
+        let lens: Vec<usize> = (0..self.columns.len()).map(|c| cut(self.len(c)).len()).collect();
+        let columns = self.columns.iter().enumerate().map(|(c, sides)| {
+            let range = cut(self.len(c));
+            if range.is_empty() {
+                return vec![&[][..]];
+            }
+            let mut out: Vec<&[u8]> = Vec::new();
+            for side in sides.iter().filter(|s| s.has(r)) {
+                let part = &side.bytes[range.clone()];
+                if !out.contains(&part) {
+                    out.push(part);
+                }
+            }
+            out
+        });
+        Row { parity: self.stripe.parity, columns: columns.collect(), lens }
+    }
+    fn rows(&self, sector: usize) -> usize {
+        (self.stripe.data_len_max() as usize).div_ceil(sector)
+    }
+    /// Puts data columns, or row `r` of them, into their places.
+    fn places(&self, r: Option<(usize, usize)>) -> Vec<(usize, usize)> {
+        let (r, sector) = r.unwrap_or((0, usize::MAX));
+        let part = |len: usize| (r.saturating_mul(sector)).min(len)..((r + 1).saturating_mul(sector)).min(len);
+        let data = self.stripe.data().iter();
+        data.map(|c| {
+            let range = part(c.len as usize);
+            (c.from as usize + range.start, range.len())
+        })
+        .collect()
+    }
+}
+
+impl Top {
+    /// The top-level vdev of a configuration on these devices. Error: a layout that cannot be.
+    pub fn build(cfg: &VdevConfig, devices: &Devices) -> Result<Top> {
+        let ashift = match cfg.ashift.unwrap_or(0) {
+            0 => 9,
+            a @ 9..=16 => a as u8,
+            a => return Err(Error::corrupt(format!("vdev {}: ashift {a}", cfg.id))),
+        };
+        let node = node(cfg, devices, ashift)?;
+        // A configuration may be older than the last growth of its devices.
+        let asize = cfg.asize.unwrap_or(0).max(Top::guess_asize(&node)).min(ASIZE_MAX);
+        Ok(Top { ashift, asize, node })
+    }
+
+    /// Allocatable bytes as far as devices tell.
+    fn guess_asize(node: &Node) -> u64 {
+        let each = |children: &[Node]| children.iter().map(Top::guess_asize).max().unwrap_or(0);
+        match node {
+            Node::Leaf(l) => l.devices.iter().map(|d| usable_size(d.size)).max().unwrap_or(0),
+            Node::Mirror(children) => each(children),
+            Node::Raidz { children, .. } => each(children).saturating_mul(children.len() as u64),
+            Node::Draid { layout, children } => layout.asize_from_child(each(children)),
+            Node::Dspare(_) | Node::Indirect(_) | Node::Unknown(_) => 0,
+        }
+    }
+
+    /// Whether blocks lie on its devices.
+    pub fn is_concrete(&self) -> bool {
+        !matches!(self.node, Node::Indirect(_) | Node::Unknown(_))
+    }
+    /// The place for the mapping of a removed vdev; `None` of any other.
+    pub fn mapping(&self) -> Option<&OnceCell<Vec<MappingEntry>>> {
+        if let Node::Indirect(m) = &self.node { Some(m) } else { None }
+    }
+
+    /// Bytes of a sector.
+    pub fn sector(&self) -> usize {
+        1 << self.ashift
+    }
+    /// Bytes between places where blocks may begin.
+    pub fn step(&self) -> u64 {
+        if let Node::Draid { layout, .. } = &self.node { layout.unit() } else { 1 << self.ashift }
+    }
+
+    fn stripes(&self, off: u64, size: usize, birth: Txg) -> Option<Vec<Stripe>> {
+        match &self.node {
+            Node::Raidz { parity, expand_txgs, children } => {
+                let widths = Widths { children: children.len() as u64, parity: *parity, expand_txgs };
+                Some(widths.stripes(self.ashift, off, size as u64, birth))
+            }
+            Node::Draid { layout, .. } => Some(layout.map(off, size as u64)),
+            _ => None,
+        }
+    }
+    fn children(&self) -> &[Node] {
+        match &self.node {
+            Node::Raidz { children, .. } | Node::Draid { children, .. } => children,
+            _ => &[],
+        }
+    }
+    fn spares(&self) -> Spares<'_> {
+        if let Node::Draid { layout, children } = &self.node { Some((layout, children)) } else { None }
+    }
+}
+
+impl Vdevs {
+    /// Over these top-level vdevs.
+    pub fn new(tops: Vec<Option<Top>>) -> Vdevs {
+        Vdevs { tops, streaming: Cell::new(false) }
+    }
+    /// Top-level vdev `id`.
+    pub fn top(&self, id: u32) -> Option<&Top> {
+        self.tops.get(id as usize).and_then(Option::as_ref)
+    }
+    /// Allocatable bytes of each, 0 where there is none.
+    pub fn sizes(&self) -> Vec<u64> {
+        self.tops.iter().map(|t| t.as_ref().map_or(0, |t| t.asize)).collect()
+    }
+
+    /// Every side of a range of a node.
+    fn sides(&self, node: &Node, spares: Spares<'_>, off: u64, len: usize, sector: usize, out: &mut Vec<Side>) {
+        match node {
+            Node::Leaf(leaf) => leaf.sides(off, len, sector, self.streaming.get(), out),
+            Node::Mirror(children) => children.iter().for_each(|c| self.sides(c, spares, off, len, sector, out)),
+            Node::Dspare(k) => {
+                // A spare's space lies on another child; spares of spares do not exist.
+                if let Some((layout, children)) = spares
+                    && let Some(child) = layout.spare_child(*k, off).and_then(|c| children.get(c))
+                {
+                    self.sides(child, None, off, len, sector, out);
+                }
+            }
+            Node::Raidz { .. } | Node::Draid { .. } | Node::Indirect(_) | Node::Unknown(_) => {}
+        }
+    }
+
+    fn columns<'a>(&self, top: &Top, stripe: &'a Stripe, parity: bool) -> StripeSides<'a> {
+        let mut it = StripeSides { stripe, columns: vec![Vec::new(); stripe.columns.len()] };
+        for (i, c) in stripe.columns.iter().enumerate().filter(|(i, _)| parity || *i >= stripe.parity) {
+            let (len, mut out) = (it.len(i), Vec::new());
+            if let Some(child) = top.children().get(c.child).filter(|_| len > 0) {
+                self.sides(child, top.spares(), c.offset, len, top.sector(), &mut out);
+            }
+            it.columns[i] = out;
+        }
+        it
+    }
+
+    /// The content of `size` bytes at `off` of vdev `id`, written in `birth`, for which `accept` is
+    /// true; `None` if none of the possible contents is accepted.
+    pub fn read(
+        &self,
+        id: u32,
+        off: u64,
+        size: usize,
+        birth: Txg,
+        accept: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Option<Vec<u8>> {
+        let mut tries = Tries { left: TRIES_MAX, accept };
+        let top = self.top(id)?;
+        if size == 0 || off.checked_add(size as u64)? > top.asize {
+            return None;
+        }
+        match &top.node {
+            Node::Leaf(_) | Node::Mirror(_) | Node::Dspare(_) => {
+                let mut sides = Vec::new();
+                self.sides(&top.node, None, off, size, top.sector(), &mut sides);
+                tries.copies(&sides, size, top.sector())
+            }
+            Node::Raidz { .. } | Node::Draid { .. } => {
+                let stripes = top.stripes(off, size, birth)?;
+                self.read_striped(top, &stripes, size, &mut tries)
+            }
+            Node::Indirect(_) => {
+                let mut units = Vec::new();
+                self.pieces(id, off, size, 0, 0, &mut units)?;
+                tries.mix(&units, size)
+            }
+            Node::Unknown(_) => None,
+        }
+    }
+
+    /// The parts of a range on a removed vdev, each with what the devices have where it went.
+    fn pieces(&self, id: u32, off: u64, size: usize, start: usize, depth: u32, out: &mut Vec<Unit>) -> Option<()> {
+        let top = self.top(id)?;
+        if let Node::Indirect(mapping) = &top.node {
+            if depth >= REMAPS_MAX {
+                return None;
+            }
+            for (at, vdev, to, len) in remap(mapping.get()?, off, size as u64).ok()? {
+                self.pieces(vdev.0, to, len as usize, start + at as usize, depth + 1, out)?;
+            }
+            return Some(());
+        }
+        let choices = self.plain(id, off, size, Txg(0));
+        out.push(Unit { at: vec![(start, size)], choices });
+        Some(())
+    }
+
+    /// Whether the device that blocks at `off` of a RAID-Z begin on is not there.
+    pub fn lacks_first(&self, id: u32, off: u64) -> bool {
+        let Some(top) = self.top(id) else { return false };
+        let Some(stripes) = top.stripes(off, top.sector(), Txg(u64::MAX)) else { return false };
+        let first = stripes.first().and_then(|s| s.data().first());
+        let child = first.and_then(|c| top.children().get(c.child));
+        child.is_some_and(|c| Vdevs::is_absent(c))
+    }
+    fn is_absent(node: &Node) -> bool {
+        match node {
+            Node::Leaf(l) => l.devices.is_empty(),
+            Node::Mirror(children) => children.iter().all(Vdevs::is_absent),
+            _ => false,
+        }
+    }
+
+    fn read_striped(&self, top: &Top, stripes: &[Stripe], size: usize, tries: &mut Tries<'_>) -> Option<Vec<u8>> {
+        let sector = top.sector();
+        let assemble = |sides: &StripeSides<'_>, data: &[Vec<u8>], block: &mut [u8]| {
+            for ((at, len), d) in sides.places(None).into_iter().zip(data) {
+                block[at..at + len].copy_from_slice(d);
+            }
+        };
+        let mut block = vec![0; size];
+        let simple: Vec<StripeSides<'_>> = stripes.iter().map(|s| self.columns(top, s, false)).collect();
+        let mut complete = true;
+        for sides in &simple {
+            let got = sides.whole().solve(false, &mut |data, _, _| {
+                assemble(sides, data, &mut block);
+                true
+            });
+            complete &= got;
+        }
+        if complete && tries.offer(&block) {
+            return Some(block);
+        }
+        drop(simple);
+        let all: Vec<StripeSides<'_>> = stripes.iter().map(|s| self.columns(top, s, true)).collect();
+        if let [sides] = &all[..] {
+            let mut found = false;
+            sides.whole().solve(false, &mut |data, _, _| {
+                assemble(sides, data, &mut block);
+                found = tries.offer(&block);
+                // Half of the tries are left for single rows.
+                found || tries.left <= TRIES_MAX / 2
+            });
+            if found {
+                return Some(block);
+            }
+        } else if let Some(found) = Vdevs::by_children(&all, size, tries) {
+            return Some(found);
+        }
+        let mut units = Vec::new();
+        for sides in &all {
+            for r in 0..sides.rows(sector) {
+                let at = sides.places(Some((r, sector)));
+                units.push(Unit { at, choices: row_choices(&sides.row(r, sector)) });
+            }
+        }
+        tries.left = tries.left.max(TRIES_MAX / 2);
+        tries.mix(&units, size)
+    }
+
+    /// Several stripes with the same children lost in each of them.
+    fn by_children(all: &[StripeSides<'_>], size: usize, tries: &mut Tries<'_>) -> Option<Vec<u8>> {
+        let parity = all.first()?.stripe.parity;
+        let children: Vec<usize> = {
+            let mut c: Vec<usize> = all.iter().flat_map(|s| s.stripe.columns.iter().map(|c| c.child)).collect();
+            c.sort_unstable();
+            c.dedup();
+            c
+        };
+        let mut block = vec![0; size];
+        let mut found = false;
+        for k in 0..=parity {
+            let stop = sets(children.len(), k, &mut |chosen| {
+                let lost: Vec<usize> = chosen.iter().map(|&i| children[i]).collect();
+                let complete = all.iter().all(|sides| {
+                    let mut row = sides.whole();
+                    for (i, c) in sides.stripe.columns.iter().enumerate() {
+                        if lost.contains(&c.child) && sides.len(i) > 0 {
+                            row.columns[i].clear();
+                        }
+                    }
+                    row.solve(false, &mut |data, _, _| {
+                        for ((at, len), d) in sides.places(None).into_iter().zip(data) {
+                            block[at..at + len].copy_from_slice(d);
+                        }
+                        true
+                    })
+                });
+                found = complete && tries.offer(&block);
+                found || tries.left <= TRIES_MAX / 2
+            });
+            if stop {
+                break;
+            }
+        }
+        found.then_some(block)
+    }
+
+    /// The contents that a range may have, unverified: as each side has it; columns of RAID-Z that
+    /// are not there are computed. Several of a mirror only.
+    pub fn plain(&self, id: u32, off: u64, size: usize, birth: Txg) -> Vec<Vec<u8>> {
+        let Some(top) = self.top(id) else { return Vec::new() };
+        if size == 0 || off.checked_add(size as u64).is_none_or(|end| end > top.asize) {
+            return Vec::new();
+        }
+        let Some(stripes) = top.stripes(off, size, birth) else {
+            let mut sides = Vec::new();
+            self.sides(&top.node, None, off, size, top.sector(), &mut sides);
+            return sides.into_iter().filter(Side::is_whole).map(|s| s.bytes).collect();
+        };
+        let mut block = vec![0; size];
+        for stripe in &stripes {
+            let mut sides = self.columns(top, stripe, false);
+            if sides.whole().columns[stripe.parity..].iter().any(Vec::is_empty) {
+                sides = self.columns(top, stripe, true);
+            }
+            let places = sides.places(None);
+            let solved = sides.whole().solve(false, &mut |data, _, _| {
+                for ((at, len), d) in places.iter().zip(data) {
+                    block[*at..at + len].copy_from_slice(d);
+                }
+                true
+            });
+            if !solved {
+                return Vec::new();
+            }
+        }
+        vec![block]
+    }
+}
+
+/// The contents that a row of sectors may have, joined; the ones that parity confirms alone, if
+/// there are any.
+fn row_choices(row: &Row<'_>) -> Vec<Vec<u8>> {
+    let mut confirmed: Vec<Vec<u8>> = Vec::new();
+    let mut rest: Vec<Vec<u8>> = Vec::new();
+    row.solve(true, &mut |data, agree, spare| {
+        let joined = data.concat();
+        if spare > 0 && agree == spare {
+            if !confirmed.contains(&joined) {
+                confirmed.push(joined);
+            }
+            if spare == row.parity {
+                // Nothing was lost, and all parity agrees.
+                return true;
+            }
+        } else if confirmed.is_empty() && !rest.contains(&joined) {
+            rest.push(joined);
+        }
+        confirmed.len() + rest.len() >= ROW_MAX
+    });
+    if confirmed.is_empty() { rest } else { confirmed }
+}
