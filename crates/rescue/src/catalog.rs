@@ -148,11 +148,8 @@ impl Catalog {
     /// Reads it; `pool` is the name of the root.
     pub fn read(stack: &[Objset], finds: &Finds, pool: &str) -> Catalog {
         let dsl = Dsl::read(stack);
-        let mut it = Catalog {
-            is_partial: !dsl.lost.is_empty(),
-            newest_is_partial: dsl.newest_lost,
-            ..Catalog::default()
-        };
+        let mut it =
+            Catalog { is_partial: !dsl.lost.is_empty(), newest_is_partial: dsl.newest_lost, ..Catalog::default() };
         let mut dir_names: BTreeMap<u64, String> = BTreeMap::new();
         for (num, dir) in &dsl.dirs {
             let (known, whole) = names(stack, dir.child_dir_zapobj);
@@ -252,12 +249,7 @@ impl Catalog {
 }
 
 /// The full name of a directory; `None` for a loop, or a name that is too long.
-fn path(
-    mut dir: u64,
-    dirs: &BTreeMap<u64, DslDirPhys>,
-    names: &BTreeMap<u64, String>,
-    pool: &str,
-) -> Option<String> {
+fn path(mut dir: u64, dirs: &BTreeMap<u64, DslDirPhys>, names: &BTreeMap<u64, String>, pool: &str) -> Option<String> {
     let mut parts = Vec::new();
     let mut seen = BTreeSet::new();
     loop {
@@ -292,12 +284,7 @@ fn clean(name: &str) -> String {
 
 impl Dataset {
     /// Its views, the newest first; and why the newest one cannot be opened, if so.
-    pub fn views(
-        &self,
-        stack: &[Objset],
-        finds: &Finds,
-        key: Option<&Rc<DataKey>>,
-    ) -> (Vec<Objset>, Option<Error>) {
+    pub fn views(&self, stack: &[Objset], finds: &Finds, key: Option<&Rc<DataKey>>) -> (Vec<Objset>, Option<Error>) {
         let mut bps: Vec<Blkptr> = vec![self.bp];
         for mos in stack.iter().filter(|_| self.obj != 0) {
             let Lookup::There(o) = mos.find(self.obj) else { continue };

@@ -47,9 +47,8 @@ impl Args {
                 let v = joined.clone().or_else(|| it.next().cloned());
                 v.ok_or_else(|| Error::invalid(format!("option {name} needs a value")))
             };
-            let number = |text: String| {
-                text.parse::<u64>().map_err(|_| Error::invalid(format!("{name} {text}: not a number")))
-            };
+            let number =
+                |text: String| text.parse::<u64>().map_err(|_| Error::invalid(format!("{name} {text}: not a number")));
             if !options || !name.starts_with('-') || name == "-" {
                 words.push(arg.clone());
                 continue;
@@ -235,7 +234,9 @@ mod tests {
         assert_eq!(a.opts.layout, ["stripe", "/a"]);
         let a = parse("/dev /tmp tank -o /x").unwrap();
         assert_eq!((a.paths.len(), a.opts.pool.as_deref()), (2, Some("tank")));
-        for bad in ["tank", "-o /x", "tank -o", "tank -o /x --frob", "tank -o /x --ashift 99", "a b -o /x", "-o /x a -t b"] {
+        for bad in
+            ["tank", "-o /x", "tank -o", "tank -o /x --frob", "tank -o /x --ashift 99", "a b -o /x", "-o /x a -t b"]
+        {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

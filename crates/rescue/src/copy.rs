@@ -355,7 +355,9 @@ impl Walk<'_, '_> {
             let Some(item) = frame.items.next() else {
                 if let Some((frame, place)) = stack.pop() {
                     // Folders of child datasets are made before the times are set.
-                    if place.dir.len() == depth && let Some(out) = self.c.out {
+                    if place.dir.len() == depth
+                        && let Some(out) = self.c.out
+                    {
                         for name in &task.folders {
                             let _ = out.dir(&[&place.dir[..], &[name.clone()]].concat());
                         }

@@ -99,7 +99,13 @@ impl Finds {
         it
     }
 
-    fn take_dnodes(&mut self, hit: Hit, all: &[(usize, DnodePhys)], limit: Txg, known: &mut BTreeSet<(u64, [u64; 16])>) {
+    fn take_dnodes(
+        &mut self,
+        hit: Hit,
+        all: &[(usize, DnodePhys)],
+        limit: Txg,
+        known: &mut BTreeSet<(u64, [u64; 16])>,
+    ) {
         let mut files = false;
         for (_, dn) in all {
             match dn.bonustype {

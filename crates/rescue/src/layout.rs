@@ -94,7 +94,10 @@ impl Layout {
             }
             _ => {
                 let names: Vec<String> = pools.iter().map(|(g, (n, _))| format!("{n} ({g})")).collect();
-                return Err(Error::invalid(format!("the devices are of several pools, {}: name one", names.join(", "))));
+                return Err(Error::invalid(format!(
+                    "the devices are of several pools, {}: name one",
+                    names.join(", ")
+                )));
             }
         };
         let name = pools.get(&guid).map(|p| p.0.clone()).filter(|n| !n.is_empty()).unwrap_or_else(|| "pool".into());
@@ -267,15 +270,18 @@ impl Layout {
         let mut placed: BTreeSet<usize> = BTreeSet::new();
         for leaf in &free {
             let name = leaf.path.as_deref().and_then(|p| file(Path::new(p)));
-            let found = self.strays.iter().enumerate().find(|(n, d)| {
-                !placed.contains(n) && name.is_some() && file(&d.path) == name
-            });
+            let found = self
+                .strays
+                .iter()
+                .enumerate()
+                .find(|(n, d)| !placed.contains(n) && name.is_some() && file(&d.path) == name);
             if let Some((n, d)) = found {
                 placed.insert(n);
                 leaves.insert(leaf.guid, vec![d.clone()]);
             }
         }
-        let rest: Vec<&Rc<Device>> = self.strays.iter().enumerate().filter(|(n, _)| !placed.contains(n)).map(|(_, d)| d).collect();
+        let rest: Vec<&Rc<Device>> =
+            self.strays.iter().enumerate().filter(|(n, _)| !placed.contains(n)).map(|(_, d)| d).collect();
         free.retain(|l| !leaves.contains_key(&l.guid));
         for (i, leaf) in free.iter().enumerate() {
             let mut offered: Vec<Rc<Device>> = Vec::new();
@@ -339,7 +345,13 @@ impl Redundancy {
 }
 
 /// The configuration of a named top-level vdev.
-fn top_of(kind: Option<Redundancy>, mut leaves: Vec<VdevConfig>, guid: Guid, id: u64, ashift: u8) -> Result<VdevConfig> {
+fn top_of(
+    kind: Option<Redundancy>,
+    mut leaves: Vec<VdevConfig>,
+    guid: Guid,
+    id: u64,
+    ashift: u8,
+) -> Result<VdevConfig> {
     leaves.iter_mut().zip(0..).for_each(|(l, n)| l.id = n);
     let count = leaves.len() as u64;
     let mut top = match kind {
@@ -357,7 +369,10 @@ fn top_of(kind: Option<Redundancy>, mut leaves: Vec<VdevConfig>, guid: Guid, id:
         }
         Some(Redundancy::Draid { parity, data, children, spares }) => {
             if children.is_some_and(|c| c != count) {
-                return Err(Error::invalid(format!("a draid of {} devices is named with {count}", children.unwrap_or(0))));
+                return Err(Error::invalid(format!(
+                    "a draid of {} devices is named with {count}",
+                    children.unwrap_or(0)
+                )));
             }
             // The default of `zpool create`: eight data columns, or as many as there is room for.
             let room = count.saturating_sub(spares + parity);

@@ -52,6 +52,7 @@ pub mod rescue;
 pub mod roots;
 pub mod scan;
 pub mod scan_state;
+mod solve;
 pub mod state;
 pub mod tree;
 pub mod vdevs;

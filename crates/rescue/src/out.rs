@@ -270,7 +270,10 @@ mod tests {
     #[test]
     fn hostile_names_become_one_component() {
         assert_eq!(safe_name(b"a b\xff"), b"a b\xff");
-        assert_eq!((safe_name(b".."), safe_name(b"."), safe_name(b"")), (b"%2E%2E".to_vec(), b"%2E".to_vec(), b"%".to_vec()));
+        assert_eq!(
+            (safe_name(b".."), safe_name(b"."), safe_name(b"")),
+            (b"%2E%2E".to_vec(), b"%2E".to_vec(), b"%".to_vec())
+        );
         assert_eq!(safe_name(b"../../etc/passwd"), b"..%2F..%2Fetc%2Fpasswd");
         assert_eq!(safe_name(b"a\0b"), b"a%00b");
         let (long, other) = (safe_name(&[b'x'; 1000]), safe_name(&[b'x'; 1001]));

@@ -160,7 +160,8 @@ impl Report<'_> {
         out.write_all(head.as_bytes()).map_err(say)?;
         for p in Problem::ALL.into_iter().filter(|p| summary.problems.contains_key(p)) {
             writeln!(out, "\n{}", meaning(p)).map_err(say)?;
-            state.replay(&mut |f| if f.problem == p { writeln!(out, "  {}", line(&f)).map_err(say) } else { Ok(()) })?;
+            state
+                .replay(&mut |f| if f.problem == p { writeln!(out, "  {}", line(&f)).map_err(say) } else { Ok(()) })?;
         }
         out.flush().map_err(say)
     }

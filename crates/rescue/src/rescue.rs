@@ -163,9 +163,10 @@ pub fn rescue(
 
 /// Whether the user wants a dataset.
 fn is_chosen(ds: &Dataset, opts: &Opts) -> bool {
-    let named = opts.datasets.iter().any(|n| {
-        ds.name == *n || ds.name.strip_prefix(n.as_str()).is_some_and(|rest| rest.starts_with(['/', '@']))
-    });
+    let named = opts
+        .datasets
+        .iter()
+        .any(|n| ds.name == *n || ds.name.strip_prefix(n.as_str()).is_some_and(|rest| rest.starts_with(['/', '@'])));
     (opts.datasets.is_empty() || named) && (!ds.snapshot || opts.snapshots || opts.datasets.contains(&ds.name))
 }
 
@@ -198,8 +199,7 @@ impl Opened {
         let mut all = roots(&layout.devices);
         all.retain(|r| opts.txg.is_none_or(|limit| r.txg().0 <= limit));
         let io = Rc::new(Blocks::new(layout.build()));
-        let mut it =
-            Opened { layout, io, roots: all, stack: Vec::new().into(), finds: Finds::default(), tried: None };
+        let mut it = Opened { layout, io, roots: all, stack: Vec::new().into(), finds: Finds::default(), tried: None };
         it.open_stack();
         // The configuration object may know more of the devices, on which then more can be read.
         for _ in 0..3 {
@@ -402,7 +402,13 @@ impl Opened {
     }
 
     /// Copies file systems that were found and that no dataset is known for.
-    fn ownerless(&self, catalog: &Catalog, keys: &Keys, copier: &mut Copier<'_>, names: &mut Vec<String>) -> Result<()> {
+    fn ownerless(
+        &self,
+        catalog: &Catalog,
+        keys: &Keys,
+        copier: &mut Copier<'_>,
+        names: &mut Vec<String>,
+    ) -> Result<()> {
         let mut known = Vec::new();
         for ds in &catalog.datasets {
             let key = if ds.bp.encrypted() { keys.of_dir(&self.stack, ds.dir).ok() } else { None };

@@ -98,7 +98,8 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn run(&mut self, from: (u32, u64), event: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
-        let all = || (0u32..).zip(&self.vdevs.tops).filter_map(|(n, t)| Some((n, t.as_ref().filter(|t| t.is_concrete())?)));
+        let all =
+            || (0u32..).zip(&self.vdevs.tops).filter_map(|(n, t)| Some((n, t.as_ref().filter(|t| t.is_concrete())?)));
         let total: u64 = all().map(|(_, t)| t.asize).sum();
         let tops: Vec<(u32, u64, u64)> = all().map(|(n, t)| (n, t.asize, t.step())).collect();
         let mut before = 0;
@@ -130,7 +131,11 @@ impl Search<'_> {
                 for raw in self.vdevs.plain(top, off, n * sector, Txg(u64::MAX)) {
                     for (algo, size, lsize) in guesses(&raw, sector, self.lzjb) {
                         if size == n * sector {
-                            self.take(&raw, Hit { top, off, size: size as u32, algo: algo as u8, lsize: lsize as u32 }, event)?;
+                            self.take(
+                                &raw,
+                                Hit { top, off, size: size as u32, algo: algo as u8, lsize: lsize as u32 },
+                                event,
+                            )?;
                         }
                     }
                 }
@@ -142,7 +147,11 @@ impl Search<'_> {
                 let hit = Hit { top, off, size: size as u32, algo: algo as u8, lsize: lsize as u32 };
                 self.read(hit, event)?;
                 // The first slot of a block of dnodes may be free: zeros, which say nothing.
-                if algo == CompressAlgo::Off && lsize == DNODE_BLOCK_SIZE && sector == DNODE_SIZE && off >= sector as u64 {
+                if algo == CompressAlgo::Off
+                    && lsize == DNODE_BLOCK_SIZE
+                    && sector == DNODE_SIZE
+                    && off >= sector as u64
+                {
                     self.read(Hit { off: off - sector as u64, ..hit }, event)?;
                 }
             }
@@ -178,9 +187,7 @@ fn guesses(first: &[u8], sector: usize, lzjb: bool) -> Vec<(CompressAlgo, usize,
     let Some(len) = first.first_chunk::<4>().map(|b| u32::from_be_bytes(*b) as usize) else { return out };
     let stored = (len + 4).next_multiple_of(sector);
     // A block is stored compressed only if that saves an eighth.
-    out.extend(
-        SIZES.iter().filter(|&&s| len > 8 && len + 4 <= s - s / 8).map(|&s| (CompressAlgo::Lz4, stored, s)),
-    );
+    out.extend(SIZES.iter().filter(|&&s| len > 8 && len + 4 <= s - s / 8).map(|&s| (CompressAlgo::Lz4, stored, s)));
     if is_dnode(first) {
         out.push((CompressAlgo::Off, DNODE_BLOCK_SIZE, DNODE_BLOCK_SIZE));
         if first[0] == ObjectType::DNODE.0 {

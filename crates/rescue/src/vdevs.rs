@@ -10,6 +10,9 @@
 //!    together from the good sectors. On RAID-Z each row of sectors is solved by itself, since
 //!    parity holds row by row. A row that agrees with its parity is taken as it is.
 //!
+//! While a RAID-Z is being expanded a block is where it was, where it goes, or in part there; all
+//! are looked at. The search for the right content among the possible ones is in [`crate::solve`].
+//!
 //! Words: a *side* is what one device has of a range, with a mark at each sector that could not be
 //! read. A *unit* is a part of a range with its possible contents.
 //!
@@ -20,24 +23,23 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base::{Error, Guid, Result, Txg};
-use codec::raidz;
 use ondisk::indirect::{MappingEntry, remap};
 use ondisk::label::{DATA_START, usable_size};
 use ondisk::vdev_config::{VdevConfig, VdevKind};
-use vdev::geometry::{Draid, Stripe};
+use vdev::geometry::{Draid, Stripe, raidz_rows};
 use vdev::width::Widths;
 use zdb::device::Device;
 
+use crate::solve::{Row, Side, Tries, Unit, row_choices, sets};
+
 /// Most contents that are proposed for one range.
 pub const TRIES_MAX: usize = 4096;
-/// Most contents of one row of sectors that are kept.
-const ROW_MAX: usize = 320;
-/// Most ways to combine differing sides of columns, for one set of lost columns.
-const VERSIONS_MAX: usize = 16;
 /// Removed vdevs may map into removed vdevs; no pool has this many in a row.
 const REMAPS_MAX: u32 = 64;
 /// Widest RAID-Z (`VDEV_RAIDZ_MAX_PARITY` and one byte of column numbers).
 const COLUMNS_MAX: usize = 255;
+/// Rows of the largest block that is looked for moved in part.
+const ROWS_CUT_MAX: usize = 64;
 /// More than any top-level vdev has: sums of offsets below it cannot overflow.
 const ASIZE_MAX: u64 = 1 << 60;
 /// Bytes that are read at once while devices are read from end to end.
@@ -45,23 +47,6 @@ const WINDOW: u64 = 512 << 10;
 
 /// Devices by the guid of their leaf; several when there are copies of one.
 pub type Devices = BTreeMap<Guid, Vec<Rc<Device>>>;
-
-/// A range as one device has it.
-#[derive(Clone, PartialEq, Eq)]
-struct Side {
-    bytes: Vec<u8>,
-    /// Sectors that could not be read; empty when all could.
-    bad: Vec<bool>,
-}
-
-impl Side {
-    fn is_whole(&self) -> bool {
-        self.bad.is_empty()
-    }
-    fn has(&self, sector: usize) -> bool {
-        !self.bad.get(sector).copied().unwrap_or(false)
-    }
-}
 
 /// One device, with the last window that was read ahead.
 struct Leaf {
@@ -72,8 +57,15 @@ struct Leaf {
 enum Node {
     Leaf(Leaf),
     Mirror(Vec<Node>),
-    Raidz { parity: u64, expand_txgs: Vec<Txg>, children: Vec<Node> },
-    Draid { layout: Box<Draid>, children: Vec<Node> },
+    Raidz {
+        parity: u64,
+        expand_txgs: Vec<Txg>,
+        children: Vec<Node>,
+    },
+    Draid {
+        layout: Box<Draid>,
+        children: Vec<Node>,
+    },
     /// A distributed spare: the number of its draid's spare.
     Dspare(u64),
     Indirect(OnceCell<Vec<MappingEntry>>),
@@ -118,14 +110,13 @@ fn node(cfg: &VdevConfig, devices: &Devices, ashift: u8) -> Result<Node> {
                 Some(ondisk::nvlist::NvValue::Uint64Array(v)) => v.iter().copied().map(Txg).collect(),
                 _ => Vec::new(),
             };
-            if txgs.len() as u64 >= n as u64 - parity || !txgs.is_sorted() {
+            let expanding = cfg.unknown.iter().any(|(k, _)| k == "raidz_expanding");
+            if (txgs.len() + usize::from(expanding)) as u64 >= n as u64 - parity || !txgs.is_sorted() {
                 return Err(Error::corrupt(format!("raidz of {n} devices that was expanded {} times", txgs.len())));
             }
-            Node::Raidz { parity, expand_txgs: txgs, children: children()? }
+            Node::Raidz { parity, expand_txgs: txgs, expanding, children: children()? }
         }
-        VdevKind::Draid => {
-            Node::Draid { layout: Box::new(Draid::from_config(cfg, ashift)?), children: children()? }
-        }
+        VdevKind::Draid => Node::Draid { layout: Box::new(Draid::from_config(cfg, ashift)?), children: children()? },
         VdevKind::Dspare => Node::Dspare(cfg.dspare_id.unwrap_or(u64::MAX)),
         VdevKind::Indirect => Node::Indirect(OnceCell::new()),
         ref other => Node::Unknown(other.to_string()),
@@ -162,7 +153,8 @@ impl Leaf {
     /// cannot be read.
     fn windowed(&self, n: usize, device: &Device, at: u64, len: usize, out: &mut Vec<Side>) -> bool {
         let mut windows = self.window.borrow_mut();
-        let hit = windows.iter().find(|(d, from, w)| *d == n && *from <= at && at + len as u64 <= *from + w.len() as u64);
+        let hit =
+            windows.iter().find(|(d, from, w)| *d == n && *from <= at && at + len as u64 <= *from + w.len() as u64);
         let cut = |from: u64, w: &[u8]| w[(at - from) as usize..(at - from) as usize + len].to_vec();
         let found = match hit {
             Some((_, from, w)) => Some(cut(*from, w)),
@@ -194,201 +186,6 @@ impl Leaf {
 fn keep(out: &mut Vec<Side>, side: Side) {
     if !out.contains(&side) {
         out.push(side);
-    }
-}
-
-/// A place in `bytes` of a unit and its possible contents.
-struct Unit {
-    at: Vec<(usize, usize)>,
-    choices: Vec<Vec<u8>>,
-}
-
-impl Unit {
-    fn put(&self, choice: usize, block: &mut [u8]) {
-        let mut rest = &self.choices[choice][..];
-        for &(at, len) in &self.at {
-            let (now, later) = rest.split_at(len);
-            block[at..at + len].copy_from_slice(now);
-            rest = later;
-        }
-    }
-}
-
-/// The attempts that are left for a range.
-struct Tries<'a> {
-    left: usize,
-    accept: &'a mut dyn FnMut(&[u8]) -> bool,
-}
-
-impl Tries<'_> {
-    fn offer(&mut self, block: &[u8]) -> bool {
-        if self.left == 0 {
-            return false;
-        }
-        self.left -= 1;
-        (self.accept)(block)
-    }
-
-    /// Offers every combination of the units' contents, if there are not too many.
-    fn mix(&mut self, units: &[Unit], size: usize) -> Option<Vec<u8>> {
-        let open: Vec<&Unit> = units.iter().filter(|u| u.choices.len() > 1).collect();
-        let total = open.iter().try_fold(1usize, |n, u| n.checked_mul(u.choices.len()));
-        if units.iter().any(|u| u.choices.is_empty()) || total.is_none_or(|n| n > self.left) {
-            return None;
-        }
-        let mut block = vec![0; size];
-        units.iter().for_each(|u| u.put(0, &mut block));
-        let mut at = vec![0usize; open.len()];
-        loop {
-            if self.offer(&block) {
-                return Some(block);
-            }
-            // The next combination: an odometer.
-            let mut i = 0;
-            loop {
-                let unit = open.get(i)?;
-                at[i] += 1;
-                if at[i] < unit.choices.len() {
-                    unit.put(at[i], &mut block);
-                    break;
-                }
-                at[i] = 0;
-                unit.put(0, &mut block);
-                i += 1;
-            }
-        }
-    }
-
-    /// A range of which each side is a copy.
-    fn copies(&mut self, sides: &[Side], size: usize, sector: usize) -> Option<Vec<u8>> {
-        if let Some(side) = sides.iter().filter(|s| s.is_whole()).find(|s| self.offer(&s.bytes)) {
-            return Some(side.bytes.clone());
-        }
-        if sides.len() < 2 {
-            return None;
-        }
-        let units: Vec<Unit> = (0..size.div_ceil(sector))
-            .map(|i| {
-                let range = i * sector..((i + 1) * sector).min(size);
-                let mut choices: Vec<Vec<u8>> = Vec::new();
-                for side in sides.iter().filter(|s| s.has(i)) {
-                    let part = side.bytes[range.clone()].to_vec();
-                    if !choices.contains(&part) {
-                        choices.push(part);
-                    }
-                }
-                Unit { at: vec![(range.start, range.len())], choices }
-            })
-            .collect();
-        self.mix(&units, size)
-    }
-}
-
-/// The columns of a stripe or of a row of one: all contents of each, parity first; a column that is
-/// empty there has one empty content.
-struct Row<'a> {
-    parity: usize,
-    columns: Vec<Vec<&'a [u8]>>,
-    /// Bytes of each column.
-    lens: Vec<usize>,
-}
-
-/// Calls `f` with every set of `k` of `0..n` until it returns true.
-fn sets(n: usize, k: usize, f: &mut dyn FnMut(&[usize]) -> bool) -> bool {
-    fn go(from: usize, n: usize, k: usize, chosen: &mut Vec<usize>, f: &mut dyn FnMut(&[usize]) -> bool) -> bool {
-        if k == 0 {
-            return f(chosen);
-        }
-        for i in from..(n + 1).saturating_sub(k) {
-            chosen.push(i);
-            let stop = go(i + 1, n, k - 1, chosen, f);
-            chosen.pop();
-            if stop {
-                return true;
-            }
-        }
-        false
-    }
-    go(0, n, k, &mut Vec::with_capacity(k), f)
-}
-
-impl Row<'_> {
-    /// Calls `f` with the data columns of every solution until it returns true, fewest lost columns
-    /// first. The number says how many of the parity columns that were not needed agree (counted
-    /// only if `judge`), and how many there are.
-    fn solve(&self, judge: bool, f: &mut dyn FnMut(&[Vec<u8>], usize, usize) -> bool) -> bool {
-        let data = &self.columns[self.parity..];
-        let missing: Vec<usize> = (0..data.len()).filter(|&i| data[i].is_empty()).collect();
-        let rows: Vec<usize> = (0..self.parity).filter(|&y| !self.columns[y].is_empty()).collect();
-        let most = rows.len().min(data.len());
-        for k in missing.len()..=most {
-            let stop = sets(data.len(), k, &mut |lost| {
-                let sensible = missing.iter().all(|m| lost.contains(m))
-                    && lost.iter().all(|&i| self.lens[self.parity + i] > 0);
-                sensible
-                    && sets(rows.len(), k, &mut |chosen| {
-                        let used: Vec<usize> = chosen.iter().map(|&c| rows[c]).collect();
-                        self.versions(lost, &used, &rows, judge, f)
-                    })
-            });
-            if stop {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// The solutions with one set of lost columns and parity columns: one for each combination of
-    /// contents of the columns that are used.
-    fn versions(
-        &self,
-        lost: &[usize],
-        used: &[usize],
-        rows: &[usize],
-        judge: bool,
-        f: &mut dyn FnMut(&[Vec<u8>], usize, usize) -> bool,
-    ) -> bool {
-        let p = self.parity;
-        let wanted = |c: usize| if c < p { used.contains(&c) } else { !lost.contains(&(c - p)) };
-        let mut at = vec![0usize; self.columns.len()];
-        for _ in 0..VERSIONS_MAX {
-            let mut data: Vec<Vec<u8>> = (p..self.columns.len())
-                .map(|c| if wanted(c) { self.columns[c][at[c]].to_vec() } else { vec![0; self.lens[c]] })
-                .collect();
-            if !lost.is_empty() {
-                let known: Vec<Option<&[u8]>> = (0..p).map(|y| wanted(y).then(|| self.columns[y][at[y]])).collect();
-                let mut slices: Vec<&mut [u8]> = data.iter_mut().map(|d| &mut d[..]).collect();
-                raidz::reconstruct(&mut slices, lost, &known);
-            }
-            let spare: Vec<usize> = rows.iter().copied().filter(|y| !used.contains(y)).collect();
-            let agree = if judge && !spare.is_empty() { self.agreeing(&data, &spare) } else { 0 };
-            if f(&data, agree, spare.len()) {
-                return true;
-            }
-            let mut c = 0;
-            loop {
-                if c == self.columns.len() {
-                    return false;
-                }
-                if wanted(c) && at[c] + 1 < self.columns[c].len() {
-                    at[c] += 1;
-                    break;
-                }
-                at[c] = 0;
-                c += 1;
-            }
-        }
-        false
-    }
-
-    /// How many of these parity columns are those of the data.
-    fn agreeing(&self, data: &[Vec<u8>], rows: &[usize]) -> usize {
-        let len = data.iter().map(Vec::len).max().unwrap_or(0);
-        let slices: Vec<&[u8]> = data.iter().map(|d| &d[..]).collect();
-        let mut made = vec![vec![0u8; len]; self.parity];
-        let mut out: Vec<&mut [u8]> = made.iter_mut().map(|m| &mut m[..]).collect();
-        raidz::generate(&slices, &mut out);
-        rows.iter().filter(|&&y| self.columns[y].iter().any(|c| *c == &made[y][..])).count()
     }
 }
 
@@ -490,14 +287,27 @@ impl Top {
         if let Node::Draid { layout, .. } = &self.node { layout.unit() } else { 1 << self.ashift }
     }
 
-    fn stripes(&self, off: u64, size: usize, birth: Txg) -> Option<Vec<Stripe>> {
+    /// The ways in which a range may lie on RAID-Z or dRAID; several while it is being expanded.
+    /// None on any other vdev.
+    fn layouts(&self, off: u64, size: usize, birth: Txg) -> Vec<Vec<Stripe>> {
+        let size = size as u64;
         match &self.node {
-            Node::Raidz { parity, expand_txgs, children } => {
-                let widths = Widths { children: children.len() as u64, parity: *parity, expand_txgs };
-                Some(widths.stripes(self.ashift, off, size as u64, birth))
+            Node::Raidz { parity, expand_txgs, expanding, children } => {
+                let count = children.len() as u64 - u64::from(*expanding);
+                let widths = Widths { children: count, parity: *parity, expand_txgs };
+                let mut out = vec![widths.stripes(self.ashift, off, size, birth)];
+                if *expanding {
+                    let moved = raidz_rows(off, size, self.ashift, widths.at(birth), count + 1);
+                    let still = raidz_rows(off, size, self.ashift, widths.at(birth), count);
+                    out.push(moved.clone());
+                    // One block may be moved in part: rows from the first on.
+                    let rows = if moved.len() <= ROWS_CUT_MAX { moved.len() } else { 0 };
+                    out.extend((1..rows).map(|k| [&moved[..k], &still[k..]].concat()));
+                }
+                out
             }
-            Node::Draid { layout, .. } => Some(layout.map(off, size as u64)),
-            _ => None,
+            Node::Draid { layout, .. } => vec![layout.map(off, size)],
+            _ => Vec::new(),
         }
     }
     fn children(&self) -> &[Node] {
@@ -576,8 +386,11 @@ impl Vdevs {
                 tries.copies(&sides, size, top.sector())
             }
             Node::Raidz { .. } | Node::Draid { .. } => {
-                let stripes = top.stripes(off, size, birth)?;
-                self.read_striped(top, &stripes, size, &mut tries)
+                let all = top.layouts(off, size, birth);
+                all.iter().enumerate().find_map(|(n, stripes)| {
+                    tries.left = TRIES_MAX;
+                    self.read_striped(top, stripes, size, n < 2, &mut tries)
+                })
             }
             Node::Indirect(_) => {
                 let mut units = Vec::new();
@@ -608,8 +421,8 @@ impl Vdevs {
     /// Whether the device that blocks at `off` of a RAID-Z begin on is not there.
     pub fn lacks_first(&self, id: u32, off: u64) -> bool {
         let Some(top) = self.top(id) else { return false };
-        let Some(stripes) = top.stripes(off, top.sector(), Txg(u64::MAX)) else { return false };
-        let first = stripes.first().and_then(|s| s.data().first());
+        let all = top.layouts(off, top.sector(), Txg(u64::MAX));
+        let first = all.first().and_then(|stripes| stripes.first()).and_then(|s| s.data().first());
         let child = first.and_then(|c| top.children().get(c.child));
         child.is_some_and(|c| Vdevs::is_absent(c))
     }
@@ -621,7 +434,15 @@ impl Vdevs {
         }
     }
 
-    fn read_striped(&self, top: &Top, stripes: &[Stripe], size: usize, tries: &mut Tries<'_>) -> Option<Vec<u8>> {
+    /// A range on RAID-Z or dRAID; `deep`: not only as it is.
+    fn read_striped(
+        &self,
+        top: &Top,
+        stripes: &[Stripe],
+        size: usize,
+        deep: bool,
+        tries: &mut Tries<'_>,
+    ) -> Option<Vec<u8>> {
         let sector = top.sector();
         let assemble = |sides: &StripeSides<'_>, data: &[Vec<u8>], block: &mut [u8]| {
             for ((at, len), d) in sides.places(None).into_iter().zip(data) {
@@ -640,6 +461,9 @@ impl Vdevs {
         }
         if complete && tries.offer(&block) {
             return Some(block);
+        }
+        if !deep {
+            return None;
         }
         drop(simple);
         let all: Vec<StripeSides<'_>> = stripes.iter().map(|s| self.columns(top, s, true)).collect();
@@ -713,13 +537,18 @@ impl Vdevs {
         if size == 0 || off.checked_add(size as u64).is_none_or(|end| end > top.asize) {
             return Vec::new();
         }
-        let Some(stripes) = top.stripes(off, size, birth) else {
+        let all = top.layouts(off, size, birth);
+        if all.is_empty() {
             let mut sides = Vec::new();
             self.sides(&top.node, None, off, size, top.sector(), &mut sides);
             return sides.into_iter().filter(Side::is_whole).map(|s| s.bytes).collect();
-        };
+        }
+        all.iter().take(2).filter_map(|stripes| self.plain_striped(top, stripes, size)).collect()
+    }
+
+    fn plain_striped(&self, top: &Top, stripes: &[Stripe], size: usize) -> Option<Vec<u8>> {
         let mut block = vec![0; size];
-        for stripe in &stripes {
+        for stripe in stripes {
             let mut sides = self.columns(top, stripe, false);
             if sides.whole().columns[stripe.parity..].iter().any(Vec::is_empty) {
                 sides = self.columns(top, stripe, true);
@@ -732,32 +561,9 @@ impl Vdevs {
                 true
             });
             if !solved {
-                return Vec::new();
+                return None;
             }
         }
-        vec![block]
+        Some(block)
     }
-}
-
-/// The contents that a row of sectors may have, joined; the ones that parity confirms alone, if
-/// there are any.
-fn row_choices(row: &Row<'_>) -> Vec<Vec<u8>> {
-    let mut confirmed: Vec<Vec<u8>> = Vec::new();
-    let mut rest: Vec<Vec<u8>> = Vec::new();
-    row.solve(true, &mut |data, agree, spare| {
-        let joined = data.concat();
-        if spare > 0 && agree == spare {
-            if !confirmed.contains(&joined) {
-                confirmed.push(joined);
-            }
-            if spare == row.parity {
-                // Nothing was lost, and all parity agrees.
-                return true;
-            }
-        } else if confirmed.is_empty() && !rest.contains(&joined) {
-            rest.push(joined);
-        }
-        confirmed.len() + rest.len() >= ROW_MAX
-    });
-    if confirmed.is_empty() { rest } else { confirmed }
 }

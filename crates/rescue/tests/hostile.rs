@@ -35,8 +35,7 @@ fn noise_anywhere() {
             f.write_all_at(&noise, at).unwrap();
         }
         let out = Folder::new(&format!("noise{seed}-out"));
-        let (code, text) =
-            run(&["-q", "-s", "-o", out.path().to_str().unwrap(), folder.path().to_str().unwrap()]);
+        let (code, text) = run(&["-q", "-s", "-o", out.path().to_str().unwrap(), folder.path().to_str().unwrap()]);
         if code == 2 {
             assert!(!text.is_empty());
             continue;

@@ -139,7 +139,10 @@ impl Findings {
             || self.of(dataset, f.object).any(serious)
             || f.above.iter().any(|dir| self.of(dataset, *dir).any(serious))
             || self.all.iter().any(|x| {
-                x.dataset == dataset && serious(x) && f.path.starts_with(&x.path) && f.path.get(x.path.len()) == Some(&b'/')
+                x.dataset == dataset
+                    && serious(x)
+                    && f.path.starts_with(&x.path)
+                    && f.path.get(x.path.len()) == Some(&b'/')
             })
     }
 }
@@ -200,7 +203,10 @@ pub(super) fn judge(
             continue;
         }
         let Some((d, p)) = places.iter().find(|(_, p)| std::fs::symlink_metadata(p).is_ok()) else {
-            if !findings.tells(f.dataset, f) && unknown.iter().all(|d| !findings.tells(d, f)) && findings.datasets.iter().any(|d| d == f.dataset) {
+            if !findings.tells(f.dataset, f)
+                && unknown.iter().all(|d| !findings.tells(d, f))
+                && findings.datasets.iter().any(|d| d == f.dataset)
+            {
                 faults.push(say("is not there and not in the report".into()));
             }
             continue;
