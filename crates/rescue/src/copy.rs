@@ -25,7 +25,7 @@ use crate::state::{Finding, Problem, State};
 use crate::tree::{Object, Part};
 
 /// Deeper folders are taken for damage.
-const DEPTH_MAX: usize = 4096;
+const DEPTH_MAX: usize = 2048;
 /// Folders above an object without a name that are followed.
 const CLIMB_MAX: usize = 4096;
 /// Where files without names go.
@@ -74,6 +74,8 @@ pub struct Copier<'a> {
     pub progress: &'a mut dyn FnMut(&Progress),
     /// How far it is.
     pub at: Progress,
+    /// Datasets that were left out in this run, which another one may copy.
+    pub skipped: Vec<Finding>,
 }
 
 /// A dataset that is being copied.
@@ -139,6 +141,11 @@ impl Copier<'_> {
     /// Records a finding about a whole dataset.
     pub fn report_dataset(&mut self, name: &str, problem: Problem, note: impl Into<String>) -> Result<()> {
         self.report(&finding(name, b"", 0, problem, note))
+    }
+    /// Notes that a dataset is left out.
+    pub fn skip_dataset(&mut self, name: &str, note: impl Into<String>) {
+        self.at.findings += 1;
+        self.skipped.push(finding(name, b"", 0, Problem::Skipped, note));
     }
     fn tell(&mut self) {
         (self.progress)(&self.at);

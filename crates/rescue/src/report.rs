@@ -63,6 +63,8 @@ pub struct Report<'a> {
     pub notes: &'a [String],
     /// Names of the datasets.
     pub datasets: &'a [String],
+    /// Datasets that were left out.
+    pub skipped: &'a [Finding],
 }
 
 /// What a problem means, for the text.
@@ -105,7 +107,7 @@ impl Report<'_> {
         let (text, json) = (dir.join("report.txt"), dir.join("report.json"));
         let mut summary = Summary { datasets: self.datasets.to_vec(), text, json, ..Summary::default() };
         let mut count = BTreeMap::new();
-        summary.sums = state.replay(&mut |f| {
+        summary.sums = self.each(state, &mut |f| {
             *count.entry(f.problem).or_insert(0) += 1;
             Ok(())
         })?;
@@ -113,6 +115,12 @@ impl Report<'_> {
         self.write_json(&summary, state)?;
         self.write_text(&summary, state)?;
         Ok(summary)
+    }
+
+    /// Every finding; the sums over all files come back.
+    fn each(&self, state: &State, f: &mut dyn FnMut(Finding) -> Result<()>) -> Result<Sums> {
+        self.skipped.iter().try_for_each(|s| f(s.clone()))?;
+        state.replay(f)
     }
 
     fn write_json(&self, summary: &Summary, state: &State) -> Result<()> {
@@ -136,7 +144,7 @@ impl Report<'_> {
         .to_string();
         write!(out, "{},\n\"findings\": [", head.trim_end_matches('}')).map_err(say)?;
         let mut first = true;
-        state.replay(&mut |f| {
+        self.each(state, &mut |f| {
             let comma = if std::mem::take(&mut first) { "" } else { "," };
             write!(out, "{comma}\n{}", f.to_json()).map_err(say)
         })?;

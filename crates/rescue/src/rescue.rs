@@ -104,7 +104,7 @@ pub fn rescue(
     let mut pool = candidates.remove(0);
     let record = opts.dir.join(RECORD);
     let out = if opts.dry_run { None } else { Some(Out::open(&opts.dir)?) };
-    let mut state = State::open(&record, pool.layout.guid)?;
+    let mut state = State::open(&record, pool.layout.guid, opts.dry_run)?;
     let mut catalog = Catalog::read(&pool.stack, &pool.finds, &pool.layout.name);
     let wanted = match opts.scan {
         ScanWhen::Always => true,
@@ -129,7 +129,8 @@ pub fn rescue(
         )));
     }
     let live = if wanted { pool.live(&catalog) } else { BTreeSet::new() };
-    let mut copier = Copier { out: out.as_ref(), state: &mut state, progress, at: Progress::default() };
+    let mut copier =
+        Copier { out: out.as_ref(), state: &mut state, progress, at: Progress::default(), skipped: Vec::new() };
     let mut notes = pool.layout.notes.clone();
     notes.extend(catalog.notes.iter().cloned());
     let mut names = Vec::new();
@@ -139,12 +140,14 @@ pub fn rescue(
         if copier.state.is_dataset_done(ds.guid) {
             continue;
         }
-        pool.dataset(ds, &catalog, opts, &keys, &live, &mut copier)?;
-        copier.state.dataset_done(ds.guid)?;
+        if pool.dataset(ds, &catalog, opts, &keys, &live, &mut copier)? {
+            copier.state.dataset_done(ds.guid)?;
+        }
     }
     if (catalog.is_partial || pool.finds.beyond) && opts.datasets.is_empty() {
         pool.ownerless(&catalog, &keys, &mut copier, &mut names)?;
     }
+    let skipped = copier.skipped;
     if pool.io.unverified.get() > 0 {
         notes.push(format!("{} blocks have no checksum and were taken as they are", pool.io.unverified.get()));
     }
@@ -157,6 +160,7 @@ pub fn rescue(
         searched: wanted,
         notes: &notes,
         datasets: &names,
+        skipped: &skipped,
     };
     report.write(&record, &state)
 }
@@ -338,6 +342,7 @@ impl Opened {
         out
     }
 
+    /// Copies a dataset; false if it has to be left out.
     fn dataset(
         &self,
         ds: &Dataset,
@@ -346,11 +351,14 @@ impl Opened {
         keys: &Keys,
         live: &BTreeSet<(u32, u64)>,
         copier: &mut Copier<'_>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let key = if ds.bp.encrypted() {
             match keys.of_dir(&self.stack, ds.dir) {
                 Ok(key) => Some(key),
-                Err(e) => return copier.report_dataset(&ds.name, Problem::Skipped, e.to_string()),
+                Err(e) => {
+                    copier.skip_dataset(&ds.name, e.to_string());
+                    return Ok(false);
+                }
             }
         } else {
             None
@@ -358,14 +366,14 @@ impl Opened {
         let (views, failed) = ds.views(&self.stack, &self.finds, key.as_ref());
         let Some(newest) = views.first() else {
             let why = failed.map_or_else(|| "no state of it is left".to_owned(), |e| e.to_string());
-            return copier.report_dataset(&ds.name, Problem::Lost, why);
+            return copier.report_dataset(&ds.name, Problem::Lost, why).map(|()| true);
         };
         if let Some(e) = failed {
             let note = format!("as of txg {}: newer states are lost: {e}", newest.txg);
             copier.report_dataset(&ds.name, Problem::Older, note)?;
         }
         let mut task = task(ds, catalog, opts);
-        self.copy(&mut task, views, live, copier)
+        self.copy(&mut task, views, live, copier).map(|()| true)
     }
 
     /// Copies a dataset from its states.

@@ -170,11 +170,15 @@ pub struct State {
 }
 
 impl State {
-    /// Opens the record in `dir`. Errors: it is of another pool, or it cannot be written.
-    pub fn open(dir: &Path, pool: Guid) -> Result<State> {
+    /// Opens the record in `dir`; that of a dry run is always new. Errors: it is of another pool, or
+    /// it cannot be written.
+    pub fn open(dir: &Path, pool: Guid, dry_run: bool) -> Result<State> {
         let say = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{}: {e}", dir.display()));
         std::fs::create_dir_all(dir).map_err(say)?;
-        let path = dir.join("state");
+        let path = dir.join(if dry_run { "dry-run" } else { "state" });
+        if dry_run && path.exists() {
+            std::fs::remove_file(&path).map_err(say)?;
+        }
         let mut lines: Vec<Value> = Vec::new();
         let mut good = 0u64;
         if let Ok(old) = File::open(&path) {
@@ -338,7 +342,7 @@ mod tests {
         f.miss(4096, 8192);
         f.miss(100_000, 100_001);
         assert_eq!(f.missing, [(0, 8192), (100_000, 100_001)]);
-        let mut s = State::open(&dir, Guid(5)).unwrap();
+        let mut s = State::open(&dir, Guid(5), false).unwrap();
         s.file_done((1, 7), 10, Some(vec![b"d".to_vec(), b"x".to_vec()]), Some(&f)).unwrap();
         s.file_done((1, 8), 5, None, None).unwrap();
         drop(s);
@@ -346,7 +350,7 @@ mod tests {
         let mut bytes = std::fs::read(&path).unwrap();
         bytes.extend_from_slice(b"{\"file\":[1,9");
         std::fs::write(&path, &bytes).unwrap();
-        let mut s = State::open(&dir, Guid(5)).unwrap();
+        let mut s = State::open(&dir, Guid(5), false).unwrap();
         assert!(s.is_done(1, 7) && s.is_done(1, 8) && !s.is_done(1, 9));
         assert_eq!(s.first_name(1, 7).unwrap(), [b"d".to_vec(), b"x".to_vec()]);
         s.finding(&f).unwrap();
@@ -354,7 +358,7 @@ mod tests {
         let sums = s.replay(&mut |f| Ok(seen.push(f))).unwrap();
         assert_eq!((sums.files, sums.bytes, seen.len()), (2, 15, 1), "the same finding is not kept twice");
         assert_eq!((&seen[0].path, &seen[0].missing), (&f.path, &f.missing));
-        assert!(State::open(&dir, Guid(6)).is_err());
+        assert!(State::open(&dir, Guid(6), false).is_err());
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }
