@@ -168,8 +168,11 @@ impl Report<'_> {
         out.write_all(head.as_bytes()).map_err(say)?;
         for p in Problem::ALL.into_iter().filter(|p| summary.problems.contains_key(p)) {
             writeln!(out, "\n{}", meaning(p)).map_err(say)?;
-            state
-                .replay(&mut |f| if f.problem == p { writeln!(out, "  {}", line(&f)).map_err(say) } else { Ok(()) })?;
+            self.each(state, &mut |f| match f.problem == p {
+                true => writeln!(out, "  {}", line(&f)).map_err(say),
+                false => Ok(()),
+            })
+            .map(drop)?;
         }
         out.flush().map_err(say)
     }
