@@ -11,7 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, MAX_BLOCK, Result, ResultExt};
+use base::{Error, ErrorKind, Result, ResultExt};
 use codec::{ChecksumAlgo, CompressAlgo};
 use ondisk::blkptr::{Blkptr, BpLimits};
 use ondisk::byteswap::swap_block;
@@ -78,7 +78,7 @@ impl Blocks {
     /// Validates a pointer without reading its block.
     pub fn validate(&self, bp: &Blkptr) -> Result<()> {
         // Places are checked copy by copy: one on a device that is gone says nothing of the others.
-        bp.validate(&BpLimits { max_block: MAX_BLOCK, ..BpLimits::FORMAT })
+        bp.validate(&BpLimits::FORMAT)
     }
 
     /// The content of a block; a hole is zeros. `key` opens encrypted blocks. Errors: `Checksum` if

@@ -24,7 +24,7 @@ use ondisk::dnode::{DNODE_BLOCK_SIZE, DNODE_SIZE, DnodePhys, MAX_INDBLKSHIFT, MI
 use ondisk::object_type::ObjectType;
 use ondisk::objset::{OBJSET_SIZE_V1, OBJSET_SIZE_V2, OBJSET_SIZE_V3, ObjsetPhys, ObjsetType};
 
-use crate::vdevs::Vdevs;
+use crate::vdevs::{Top, Vdevs};
 
 /// Most sectors that are guessed at where the device with the first one is gone.
 const GUESSED_MAX: usize = 8;
@@ -125,7 +125,7 @@ impl Search<'_> {
     }
 
     fn look(&mut self, top: u32, off: u64, event: &mut dyn FnMut(Event) -> Result<()>) -> Result<()> {
-        let Some(sector) = self.vdevs.top(top).map(|t| t.sector()) else { return Ok(()) };
+        let Some(sector) = self.vdevs.top(top).map(Top::sector) else { return Ok(()) };
         if self.vdevs.lacks_first(top, off) {
             for n in 1..=GUESSED_MAX {
                 for raw in self.vdevs.plain(top, off, n * sector, Txg(u64::MAX)) {

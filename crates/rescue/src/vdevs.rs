@@ -163,7 +163,6 @@ impl Leaf {
                 match device.read(at, want as usize) {
                     Ok(w) if w.len() >= len => {
                         let bytes = cut(at, &w);
-                        // Columns of neighbouring rows take turns, so a few windows are kept.
                         windows.retain(|(d, ..)| *d != n);
                         windows.push((n, at, w));
                         Some(bytes)
@@ -424,7 +423,7 @@ impl Vdevs {
         let all = top.layouts(off, top.sector(), Txg(u64::MAX));
         let first = all.first().and_then(|stripes| stripes.first()).and_then(|s| s.data().first());
         let child = first.and_then(|c| top.children().get(c.child));
-        child.is_some_and(|c| Vdevs::is_absent(c))
+        child.is_some_and(Vdevs::is_absent)
     }
     fn is_absent(node: &Node) -> bool {
         match node {

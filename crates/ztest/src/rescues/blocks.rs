@@ -95,9 +95,8 @@ impl Map {
         }
         for ds in dsl.datasets.values().filter(|d| !d.snapshot && !d.is_internal()) {
             let os = pool.open_dataset(&ds.name, ds.obj, &ds.phys.bp)?;
-            let mut fs = FsMap::default();
-            fs.root = self.add(&ds.phys.bp);
-            fs.shared.extend(fs.root);
+            let root = self.add(&ds.phys.bp);
+            let mut fs = FsMap { root, shared: root.into_iter().collect(), ..FsMap::default() };
             let mut dnodes = BTreeSet::new();
             self.object(&os.meta(), &mut dnodes)?;
             fs.dnodes = dnodes.into_iter().collect();

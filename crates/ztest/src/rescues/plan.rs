@@ -98,8 +98,8 @@ impl Damage {
                 Some(widths.stripes(self.ashift, off, size, Txg(0)))
             }
             GroupKind::Draid { parity, data, spares } => {
-                let (c, p, s) = (members.len() as u64, u64::from(parity), spares as u64);
-                let data = data.map_or((c - s - p).min(8), |d| d as u64);
+                let (c, p, s) = (members.len() as u64, u64::from(parity), u64::from(spares));
+                let data = data.map_or((c - s - p).min(8), u64::from);
                 Some(Draid::new(p, data, c, s, self.ashift).ok()?.map(off, size))
             }
             _ => None,
