@@ -88,9 +88,10 @@ impl Finding {
         if from >= to {
             return;
         }
+        let full = self.missing.len() >= RANGES_MAX;
         match self.missing.last_mut() {
             Some(last) if last.1 >= from => last.1 = last.1.max(to),
-            Some(last) if self.missing.len() >= RANGES_MAX => last.1 = to,
+            Some(last) if full => last.1 = to,
             _ => self.missing.push((from, to)),
         }
     }

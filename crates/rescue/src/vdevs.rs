@@ -60,6 +60,8 @@ enum Node {
     Raidz {
         parity: u64,
         expand_txgs: Vec<Txg>,
+        /// Sectors are being moved to one more child, the last one.
+        expanding: bool,
         children: Vec<Node>,
     },
     Draid {
@@ -69,7 +71,6 @@ enum Node {
     /// A distributed spare: the number of its draid's spare.
     Dspare(u64),
     Indirect(OnceCell<Vec<MappingEntry>>),
-    Unknown(String),
 }
 
 /// A top-level vdev.
@@ -119,7 +120,9 @@ fn node(cfg: &VdevConfig, devices: &Devices, ashift: u8) -> Result<Node> {
         VdevKind::Draid => Node::Draid { layout: Box::new(Draid::from_config(cfg, ashift)?), children: children()? },
         VdevKind::Dspare => Node::Dspare(cfg.dspare_id.unwrap_or(u64::MAX)),
         VdevKind::Indirect => Node::Indirect(OnceCell::new()),
-        ref other => Node::Unknown(other.to_string()),
+        // A place without a device.
+        VdevKind::Hole | VdevKind::Missing => Node::Leaf(Leaf { devices: Vec::new(), window: RefCell::default() }),
+        ref other => return Err(Error::unsupported(format!("vdevs of type {other} are not known"))),
     })
 }
 
@@ -264,13 +267,13 @@ impl Top {
             Node::Mirror(children) => each(children),
             Node::Raidz { children, .. } => each(children).saturating_mul(children.len() as u64),
             Node::Draid { layout, children } => layout.asize_from_child(each(children)),
-            Node::Dspare(_) | Node::Indirect(_) | Node::Unknown(_) => 0,
+            Node::Dspare(_) | Node::Indirect(_) => 0,
         }
     }
 
     /// Whether blocks lie on its devices.
     pub fn is_concrete(&self) -> bool {
-        !matches!(self.node, Node::Indirect(_) | Node::Unknown(_))
+        !matches!(self.node, Node::Indirect(_))
     }
     /// The place for the mapping of a removed vdev; `None` of any other.
     pub fn mapping(&self) -> Option<&OnceCell<Vec<MappingEntry>>> {
@@ -347,7 +350,7 @@ impl Vdevs {
                     self.sides(child, None, off, len, sector, out);
                 }
             }
-            Node::Raidz { .. } | Node::Draid { .. } | Node::Indirect(_) | Node::Unknown(_) => {}
+            Node::Raidz { .. } | Node::Draid { .. } | Node::Indirect(_) => {}
         }
     }
 
@@ -396,7 +399,6 @@ impl Vdevs {
                 self.pieces(id, off, size, 0, 0, &mut units)?;
                 tries.mix(&units, size)
             }
-            Node::Unknown(_) => None,
         }
     }
 
