@@ -8,7 +8,7 @@
 //! and [`mutate`] (damaged images, with [`surgery`] for damage that no checksum shows); [`losses`]
 //! (devices lost at any moment); [`snaps`] (snapshots, clones, holds, bookmarks) also on foreign
 //! pools ([`mod@reference`]); [`sends`] (send streams); [`volumes`] and [`volcuts`] (volumes, and
-//! power cuts under their load).
+//! power cuts under their load); [`rescues`] (ruined pools).
 
 pub mod campaign;
 pub mod cuts;
@@ -24,6 +24,7 @@ pub mod model;
 pub mod mutate;
 pub mod mutate_write;
 pub mod reference;
+pub mod rescues;
 pub mod scan;
 pub mod sends;
 pub mod snaps;
