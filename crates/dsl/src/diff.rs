@@ -84,7 +84,7 @@ impl DslPool {
         to.load_features().await?;
         let ctx = to.keyed_ctx()?;
         let (root, since) = (to.phys().bp, Txg(from.phys().creation_txg));
-        let os = ObjsetPhys::parse(&*ctx.read(&root).await.map_err(|e| e.at(format!("dataset '{}'", to.name())))?)?;
+        let os = ObjsetPhys::parse(&ctx.read(&root).await.map_err(|e| e.at(format!("dataset '{}'", to.name())))?)?;
         let meta = &os.meta_dnode;
         let mut out = Changes {
             since,

@@ -4,8 +4,8 @@
 //! pointer's checksum. Pointers are hostile: each is validated first, so that sizes are bounded by
 //! the format's largest block and places by the devices. Metadata stays in a small cache.
 //!
-//! Checksums that need the pool's salt cannot be verified before the salt is known (it is in the MOS
-//! directory); data without a checksum is taken as it is and counted ([`Blocks::unverified`]).
+//! Checksums that need the pool's salt cannot be verified before the salt is known (it is in the
+//! MOS directory); data without a checksum is taken as it is and counted ([`Blocks::unverified`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -1,9 +1,9 @@
 //! The datasets of a pool, from all states of its MOS that are left.
 //!
-//! The *stack* is every MOS that can be opened, the newest first. Directories and datasets are found
-//! by the types of their objects, not by following names, so that one lost ZAP hides nothing; what
-//! is lost of the newest MOS is looked for in the next one, and so on. Names come from the ZAPs of
-//! any state; what has none is named after its object (`dir-12`, `snap-34`).
+//! The *stack* is every MOS that can be opened, the newest first. Directories and datasets are
+//! found by the types of their objects, not by following names, so that one lost ZAP hides nothing;
+//! what is lost of the newest MOS is looked for in the next one, and so on. Names come from the
+//! ZAPs of any state; what has none is named after its object (`dir-12`, `snap-34`).
 //!
 //! A dataset has *views*: its object sets in all states that can be opened, the newest first, and
 //! those that a scan found for it. Which file comes from which is the business of [`crate::fs`].
@@ -189,7 +189,7 @@ impl Catalog {
         }
         it.add_found(finds, stack.is_empty());
         it.make_names_distinct();
-        it.datasets.sort_by(|a, b| (a.name.replace('/', "\0"), a.obj).cmp(&(b.name.replace('/', "\0"), b.obj)));
+        it.datasets.sort_by_key(|a| (a.name.replace('/', "\0"), a.obj));
         it
     }
 
@@ -368,6 +368,8 @@ pub fn stack_of(mut all: Vec<Objset>) -> Rc<[Objset]> {
 mod tests {
     use super::*;
 
+    // The fields are of a struct inside of it.
+    #[expect(clippy::field_reassign_with_default)]
     fn dir(parent: u64) -> DslDirPhys {
         let mut d = DslDirPhys::default();
         d.parent_obj = parent;

@@ -366,7 +366,7 @@ impl Walk<'_, '_> {
                         && let Some(out) = self.c.out
                     {
                         for name in &task.folders {
-                            let _ = out.dir(&[&place.dir[..], &[name.clone()]].concat());
+                            let _ = out.dir(&[&place.dir[..], std::slice::from_ref(name)].concat());
                         }
                     }
                     self.leave(&frame, &place)?;
@@ -447,7 +447,7 @@ impl Walk<'_, '_> {
     ) -> Result<()> {
         let key = (self.guid, o.num);
         if again || self.c.state.is_done(key.0, key.1) {
-            let here: Vec<Vec<u8>> = [&at.dir[..], &[at.name.clone()]].concat();
+            let here: Vec<Vec<u8>> = [&at.dir[..], std::slice::from_ref(&at.name)].concat();
             if let (Some(out), Some(first)) = (self.c.out, self.c.state.first_name(key.0, key.1))
                 && first != here
                 && let Some((name, dir)) = first.split_last()
@@ -503,7 +503,7 @@ impl Walk<'_, '_> {
         if self.c.at.files.is_multiple_of(64) {
             self.c.tell();
         }
-        let first = (a.links > 1).then(|| [&at.dir[..], &[at.name.clone()]].concat());
+        let first = (a.links > 1).then(|| [&at.dir[..], std::slice::from_ref(&at.name)].concat());
         self.c.state.file_done(key, bytes, first, damaged.then_some(&f))
     }
 

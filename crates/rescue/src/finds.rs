@@ -192,7 +192,9 @@ pub fn adopt(zpl: &mut Zpl, finds: &Finds, lost: &BTreeSet<u64>, live: &BTreeSet
     }
     let key = zpl.newest().key.clone();
     let per = zpl.newest().per_block();
-    let mut best: BTreeMap<u64, ((usize, Txg), Rc<[u8]>)> = BTreeMap::new();
+    /// Votes, the newest txg, and the block.
+    type Best = ((usize, Txg), Rc<[u8]>);
+    let mut best: BTreeMap<u64, Best> = BTreeMap::new();
     for (hit, txg) in finds.files.iter().filter(|(h, _)| !live.contains(&(h.top, h.off))) {
         let Some(Content::Dnodes(block)) = content(&io.vdevs, hit) else { continue };
         let os = zpl.newest().clone().with_key(key.clone());

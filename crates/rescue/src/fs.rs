@@ -5,7 +5,8 @@
 //! state is free: older states bring nothing back that was removed.
 //!
 //! The tables that the attributes need (master node, registry, layouts) hardly ever change, so any
-//! state's will do. Where even the master node is lost, its parts are found by the types of objects.
+//! state's will do. Where even the master node is lost, its parts are found by the types of
+//! objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -191,7 +192,7 @@ impl Zpl {
     pub fn find(&self, num: u64) -> Found {
         let newest = self.newest();
         let first = match newest.find(num) {
-            Lookup::There(o) => return Found::There(Box::new(o), Origin::Newest),
+            Lookup::There(o) => return Found::There(o, Origin::Newest),
             Lookup::Free => return Found::Free,
             Lookup::Lost(e) => e,
         };
@@ -202,18 +203,18 @@ impl Zpl {
             match &adopted {
                 // Younger than all of this state.
                 Some((txg, Lookup::There(o))) if *txg > view.txg => {
-                    return Found::There(Box::new(o.clone()), Origin::Found);
+                    return Found::There(o.clone(), Origin::Found);
                 }
                 _ => {}
             }
             match known {
-                Lookup::There(o) => return Found::There(Box::new(o), Origin::Older(view.txg)),
+                Lookup::There(o) => return Found::There(o, Origin::Older(view.txg)),
                 Lookup::Free => return Found::Free,
                 Lookup::Lost(_) => {}
             }
         }
         match adopted {
-            Some((_, Lookup::There(o))) => Found::There(Box::new(o), Origin::Found),
+            Some((_, Lookup::There(o))) => Found::There(o, Origin::Found),
             Some((_, Lookup::Free)) => Found::Free,
             _ => Found::Lost(first),
         }
@@ -227,7 +228,7 @@ impl Zpl {
                 && o.dn.blkptr != newest.dn.blkptr
                 && out.iter().all(|(other, _)| other.dn.blkptr != o.dn.blkptr)
             {
-                out.push((o, view.txg));
+                out.push((*o, view.txg));
             }
         }
         out

@@ -1,8 +1,8 @@
 //! Keys of encrypted datasets: from key files of the user, tried on every encryption root.
 //!
 //! A key file holds what `zfs load-key` would be given: 32 raw bytes, 64 hexadecimal digits, or a
-//! passphrase. The format is in the key object of the encryption root, and so are salt and rounds of
-//! a passphrase. That a key is right is known from the MAC of the master key that it wraps.
+//! passphrase. The format is in the key object of the encryption root, and so are salt and rounds
+//! of a passphrase. That a key is right is known from the MAC of the master key that it wraps.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,14 +30,16 @@ mod format {
     pub(super) const PASSPHRASE: u64 = 3;
 }
 
-/// A wrapping key that is known by the file, format, salt and rounds that it was made of.
+/// A wrapping key.
 type Derived = Rc<KeyBox<[u8; WRAPPING_KEY_LEN]>>;
+/// The file, format, salt and rounds that a wrapping key is made of.
+type MadeOf = (usize, u64, u64, u64);
 
 /// The keys of the user.
 pub struct Keys {
     files: Vec<Vec<u8>>,
     memory: Rc<KeyMemory>,
-    derived: RefCell<BTreeMap<(usize, u64, u64, u64), Option<Derived>>>,
+    derived: RefCell<BTreeMap<MadeOf, Option<Derived>>>,
 }
 
 impl Keys {

@@ -1,10 +1,10 @@
 //! Which devices stand where: from labels, or as the user names it.
 //!
-//! Every readable label of every device counts, also one whose checksum is wrong. For each top-level
-//! vdev the newest description wins; the configuration object of a readable MOS adds what only it
-//! knows (removed vdevs) and what is newer ([`Layout::learn`]). A device without labels is offered
-//! for every place that has no device: the place whose file name it has first. That needs no
-//! proof, since nothing is taken from a device but bytes with the right checksum.
+//! Every readable label of every device counts, also one whose checksum is wrong. For each
+//! top-level vdev the newest description wins; the configuration object of a readable MOS adds what
+//! only it knows (removed vdevs) and what is newer ([`Layout::learn`]). A device without labels is
+//! offered for every place that has no device: the place whose file name it has first. That needs
+//! no proof, since nothing is taken from a device but bytes with the right checksum.
 //!
 //! Where no label is left the user names the layout as for `zpool create`, in the order of the
 //! pool's vdevs, with `-` for a device that is gone ([`Layout::named`]).

@@ -38,12 +38,15 @@ pub struct Meta {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
+/// A folder in the target by the names of its path.
+type Folder = (Vec<Vec<u8>>, Rc<OwnedFd>);
+
 /// The target folder.
 pub struct Out {
     root: OwnedFd,
     as_root: bool,
     /// The folder that was used last.
-    current: RefCell<Option<(Vec<Vec<u8>>, Rc<OwnedFd>)>>,
+    current: RefCell<Option<Folder>>,
     written: Cell<u64>,
     checked: Cell<u64>,
 }

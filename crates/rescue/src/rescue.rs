@@ -399,7 +399,7 @@ impl Opened {
                 if let Some(last) = task.base.last_mut() {
                     last.extend_from_slice(b".img");
                 }
-                let data = |v: &Objset, num| if let Lookup::There(o) = v.find(num) { Some(o) } else { None };
+                let data = |v: &Objset, num| if let Lookup::There(o) = v.find(num) { Some(*o) } else { None };
                 let states: Vec<Object> = views.iter().filter_map(|v| data(v, 1)).collect();
                 let size = views.iter().find_map(|v| data(v, 2)?.entries().u64("size"));
                 let size = size.or_else(|| states.first().map(|o| o.dn.data_len())).unwrap_or(0);

@@ -1,10 +1,10 @@
 //! The search for lost roots: devices are read from end to end for blocks that are object sets or
 //! dnodes.
 //!
-//! Such a block has no checksum of its own: the pointer that led to it is what is lost. But its form
-//! is narrow. It decompresses to exactly the size of an object set or of a block of dnodes, every
-//! dnode in it is possible, and so is every pointer. What it points to is verified as always, by the
-//! checksums in those pointers. So a wrong guess costs time and yields nothing.
+//! Such a block has no checksum of its own: the pointer that led to it is what is lost. But its
+//! form is narrow. It decompresses to exactly the size of an object set or of a block of dnodes,
+//! every dnode in it is possible, and so is every pointer. What it points to is verified as always,
+//! by the checksums in those pointers. So a wrong guess costs time and yields nothing.
 //!
 //! A place is any sector of a top-level vdev's space ([`Vdevs::plain`] reads through RAID-Z). The
 //! first sector says whether it may begin such a block, and how long it would be: the stream of LZ4

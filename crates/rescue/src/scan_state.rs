@@ -1,8 +1,8 @@
 //! What a search of the devices has found so far, in `DIR/.weir-rescue/scan`: a search over large
 //! devices takes hours, and goes on where it was interrupted.
 //!
-//! Lines of words: `pool GUID`, `hit TOP OFFSET SIZE ALGORITHM LSIZE`, `at TOP OFFSET`, `complete`. A
-//! line that was cut ends the file.
+//! Lines of words: `pool GUID`, `hit TOP OFFSET SIZE ALGORITHM LSIZE`, `at TOP OFFSET`, `complete`.
+//! A line that was cut ends the file.
 
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -1,9 +1,9 @@
 //! Possible contents of a range, and the search for the one that is right.
 //!
 //! A range is made of units: parts with a few possible contents each. [`Tries`] offers combinations
-//! of them until one is accepted, and never more than its bound. [`Row`] is the arithmetic of RAID-Z
-//! for one row of sectors or one whole stripe: the data columns that follow from those that are
-//! there, for every set of columns that may be wrong.
+//! of them until one is accepted, and never more than its bound. [`Row`] is the arithmetic of
+//! RAID-Z for one row of sectors or one whole stripe: the data columns that follow from those that
+//! are there, for every set of columns that may be wrong.
 
 use codec::raidz;
 
@@ -144,11 +144,15 @@ pub(crate) fn sets(n: usize, k: usize, f: &mut dyn FnMut(&[usize]) -> bool) -> b
     go(0, n, k, &mut Vec::with_capacity(k), f)
 }
 
+/// Takes the data columns of a solution, and how many of how many parity columns agree; true: no
+/// more.
+pub type Visit<'a> = dyn FnMut(&[Vec<u8>], usize, usize) -> bool + 'a;
+
 impl Row<'_> {
     /// Calls `f` with the data columns of every solution until it returns true, fewest lost columns
     /// first. The number says how many of the parity columns that were not needed agree (counted
     /// only if `judge`), and how many there are.
-    pub fn solve(&self, judge: bool, f: &mut dyn FnMut(&[Vec<u8>], usize, usize) -> bool) -> bool {
+    pub fn solve(&self, judge: bool, f: &mut Visit<'_>) -> bool {
         let data = &self.columns[self.parity..];
         let missing: Vec<usize> = (0..data.len()).filter(|&i| data[i].is_empty()).collect();
         let rows: Vec<usize> = (0..self.parity).filter(|&y| !self.columns[y].is_empty()).collect();
@@ -172,14 +176,7 @@ impl Row<'_> {
 
     /// The solutions with one set of lost columns and parity columns: one for each combination of
     /// contents of the columns that are used.
-    fn versions(
-        &self,
-        lost: &[usize],
-        used: &[usize],
-        rows: &[usize],
-        judge: bool,
-        f: &mut dyn FnMut(&[Vec<u8>], usize, usize) -> bool,
-    ) -> bool {
+    fn versions(&self, lost: &[usize], used: &[usize], rows: &[usize], judge: bool, f: &mut Visit<'_>) -> bool {
         let p = self.parity;
         let wanted = |c: usize| if c < p { used.contains(&c) } else { !lost.contains(&(c - p)) };
         let mut at = vec![0usize; self.columns.len()];
@@ -224,8 +221,8 @@ impl Row<'_> {
     }
 }
 
-/// The contents that a row of sectors may have, joined; if parity that was not needed confirms some,
-/// those alone.
+/// The contents that a row of sectors may have, joined; if parity that was not needed confirms
+/// some, those alone.
 pub(crate) fn row_choices(row: &Row<'_>) -> Vec<Vec<u8>> {
     let (mut confirmed, mut rest): (Vec<Vec<u8>>, Vec<Vec<u8>>) = Default::default();
     let there = row.columns[..row.parity].iter().filter(|c| !c.is_empty()).count();
@@ -296,7 +293,7 @@ mod tests {
                 let got = row(&columns, parity, &[]);
                 assert!(got.contains(&whole), "{data}+{parity} with {bad} wrong");
                 if parity > 1 {
-                    assert_eq!(got, [whole.clone()], "one wrong column shows");
+                    assert_eq!(got, std::slice::from_ref(&whole), "one wrong column shows");
                 }
             }
         }

@@ -1,9 +1,9 @@
 //! What was done, as lines of JSON in `DIR/.weir-rescue/state`: for going on after an interruption,
 //! and for the report.
 //!
-//! One line for each file that is complete, with what is missing of it; one for each finding that is
-//! about no single file; one for each dataset that is done. A line is written after the file, so a
-//! file whose line is missing is copied again. The last line may be cut; it is left out.
+//! One line for each file that is complete, with what is missing of it; one for each finding that
+//! is about no single file; one for each dataset that is done. A line is written after the file, so
+//! a file whose line is missing is copied again. The last line may be cut; it is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -171,8 +171,8 @@ pub struct State {
 }
 
 impl State {
-    /// Opens the record in `dir`; that of a dry run is always new. Errors: it is of another pool, or
-    /// it cannot be written.
+    /// Opens the record in `dir`; that of a dry run is always new. Errors: it is of another pool,
+    /// or it cannot be written.
     pub fn open(dir: &Path, pool: Guid, dry_run: bool) -> Result<State> {
         let say = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{}: {e}", dir.display()));
         std::fs::create_dir_all(dir).map_err(say)?;
@@ -356,7 +356,12 @@ mod tests {
         assert_eq!(s.first_name(1, 7).unwrap(), [b"d".to_vec(), b"x".to_vec()]);
         s.finding(&f).unwrap();
         let mut seen = Vec::new();
-        let sums = s.replay(&mut |f| Ok(seen.push(f))).unwrap();
+        let sums = s
+            .replay(&mut |f| {
+                seen.push(f);
+                Ok(())
+            })
+            .unwrap();
         assert_eq!((sums.files, sums.bytes, seen.len()), (2, 15, 1), "the same finding is not kept twice");
         assert_eq!((&seen[0].path, &seen[0].missing), (&f.path, &f.missing));
         assert!(State::open(&dir, Guid(6), false).is_err());

@@ -2,8 +2,8 @@
 //!
 //! The walkers of a checker stop at the first block that cannot be read; these say what is lost and
 //! go on. A dnode is *there*, *free* (its block can be read, and the slot is empty) or *lost*, and
-//! only a lost one may be looked for in older states. Of a ZAP every leaf that can be read gives its
-//! entries, whether or not the table that leads to it is there.
+//! only a lost one may be looked for in older states. Of a ZAP every leaf that can be read gives
+//! its entries, whether or not the table that leads to it is there.
 //!
 //! Trees are hostile: an indirect block is entered once for each object, and so is a block of
 //! dnodes, which no pool shares. So a walk is never longer than the devices have blocks.
@@ -49,7 +49,7 @@ pub struct Object {
 /// What is known of an object number.
 pub enum Lookup {
     /// The object.
-    There(Object),
+    There(Box<Object>),
     /// There is none.
     Free,
     /// It cannot be known.
@@ -130,7 +130,7 @@ impl Objset {
             DnodePhys::parse_slot(&block, (num % per) as usize)
         };
         match look() {
-            Ok(Some(dn)) => Lookup::There(self.wrap(num, dn)),
+            Ok(Some(dn)) => Lookup::There(Box::new(self.wrap(num, dn))),
             Ok(None) => Lookup::Free,
             Err(e) => Lookup::Lost(e.at(format_args!("object {num}"))),
         }
@@ -138,7 +138,7 @@ impl Objset {
     /// The object of a dnode in a block that was found for block `blk` of this object set.
     pub fn adopt(&self, num: u64, block: &[u8]) -> Lookup {
         match DnodePhys::parse_slot(block, (num % self.per_block()) as usize) {
-            Ok(Some(dn)) => Lookup::There(self.wrap(num, dn)),
+            Ok(Some(dn)) => Lookup::There(Box::new(self.wrap(num, dn))),
             Ok(None) => Lookup::Free,
             Err(e) => Lookup::Lost(e),
         }

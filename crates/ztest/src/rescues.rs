@@ -8,15 +8,16 @@
 //! * *deadly*: all copies of chosen blocks, with their parity: the newest MOS, the configuration
 //!   object, object sets, dnodes, folders, anything ([`plan::deadly`]); labels and uberblocks too.
 //!
-//! From the blocks that were killed it follows which files are *intact*: every block from the object
-//! set of the file system down to the last byte of the file is there. The rescue must then
+//! From the blocks that were killed it follows which files are *intact*: every block from the
+//! object set of the file system down to the last byte of the file is there. The rescue must then
 //!
 //! * bring back every intact file with every byte, wherever the MOS went;
 //! * call nothing good that is not: a file without a finding is as the model has it; a damaged one
 //!   is so outside its missing ranges; an older one is as some earlier state has it;
 //! * report every file that is not there.
 //!
-//! Pools of single devices are made hostile as well ([`crate::surgery`]): whatever is in them, a rescue ends.
+//! Pools of single devices are made hostile as well ([`crate::surgery`]): whatever is in them, a
+//! rescue ends.
 
 mod blocks;
 mod judge;

@@ -145,10 +145,7 @@ impl DslPool {
     fn tree_of<'a>(&'a self, head: &'a Rc<Dataset>, opts: &'a PackageOpts) -> LocalBoxFuture<'a, Result<Fs>> {
         Box::pin(async move {
             let (dir, phys) = (head.dir(), head.phys());
-            let origin = match self.origin_of(head).await? {
-                Some(snap) => Some(Origin { name: snap.name(), guid: snap.phys().guid }),
-                None => None,
-            };
+            let origin = self.origin_of(head).await?.map(|snap| Origin { name: snap.name(), guid: snap.phys().guid });
             let mut out = Fs {
                 name: head.name(),
                 guid: phys.guid,

@@ -433,7 +433,8 @@ fn steps_of(fs: &Fs, wanted: Wanted<'_>, origins: &BTreeSet<u64>) -> (Vec<Step>,
         let is_to = wanted.is_to(snap);
         seen_to |= is_to;
         // Of those between only what clones need.
-        if !wanted.all && !is_to && !(replicate && origins.contains(&snap.guid)) {
+        let is_origin = replicate && origins.contains(&snap.guid);
+        if !(wanted.all || is_to || is_origin) {
             continue;
         }
         let since = last.map(|s| s.name.clone());

@@ -131,7 +131,8 @@ impl Findings {
         let found = self.by.get(&(dataset.to_owned(), object));
         found.into_iter().flatten().map(|n| &self.all[*n])
     }
-    /// Whether a file that is not there is accounted for: itself, a folder above it, or its dataset.
+    /// Whether a file that is not there is accounted for: itself, a folder above it, or its
+    /// dataset.
     fn tells(&self, dataset: &str, f: &File<'_>) -> bool {
         let serious = |x: &Finding| x.problem != Problem::Attributes;
         let whole = self.all.iter().any(|x| x.dataset == dataset && x.path.is_empty() && serious(x));

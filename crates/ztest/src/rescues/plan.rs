@@ -194,7 +194,10 @@ fn columns(d: &mut Damage, map: &Map, rng: &mut Rng) {
             for stripe in &stripes {
                 // Two rows with other bad columns in each: no column but those is whole.
                 let deep = stripe.columns.iter().map(|c| c.size / sector).max().unwrap_or(0);
-                for r in (0..deep.min(2)).filter(|_| rng.percent(70)) {
+                for r in 0..deep.min(2) {
+                    if !rng.percent(70) {
+                        continue;
+                    }
                     let first = rng.below(stripe.columns.len() as u64) as usize;
                     for i in 0..stripe.parity {
                         let c = stripe.columns[(first + i) % stripe.columns.len()];
