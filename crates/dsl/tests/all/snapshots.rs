@@ -150,7 +150,7 @@ fn a_temporary_snapshot_goes_with_its_hold() {
         let pool = reborn.import(import).await.unwrap();
         let names: Vec<String> = pool
             .dsl()
-            .snapshots(&*pool.dsl().find(POOL).unwrap())
+            .snapshots(&pool.dsl().find(POOL).unwrap())
             .await
             .unwrap()
             .iter()
