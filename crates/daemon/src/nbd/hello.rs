@@ -295,6 +295,13 @@ impl Shared {
         }
     }
 
+    /// The clients that use a volume, once they are none or have had that time to leave: one that
+    /// has just hung up is not there to a person, and still is to the engine.
+    pub(super) fn clients_after(&self, limit: Duration) -> u64 {
+        let waited = self.changed.wait_timeout_while(self.state(), limit, |s| s.clients > 0);
+        waited.unwrap_or_else(PoisonError::into_inner).0.clients
+    }
+
     /// Ends all connections, and waits until they have ended; false if some have not in that time.
     pub(super) fn end_all(&self, limit: Duration) -> bool {
         let state = self.state();

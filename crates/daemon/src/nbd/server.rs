@@ -29,6 +29,8 @@ const SERVERS_MAX: usize = 32;
 const NAMES_MAX: usize = 10_000;
 /// Time for connections to end.
 const END_LIMIT: Duration = Duration::from_secs(60);
+/// Time for clients that have just hung up.
+const LEAVE_LIMIT: Duration = Duration::from_secs(1);
 /// How long a listener waits at a time; its end wakes it.
 const LISTEN_PERIOD: Duration = Duration::from_secs(3600);
 /// Pause of a listener that cannot accept: the process has no descriptors left.
@@ -250,8 +252,8 @@ impl Servers {
                     "nothing is served at '{at}': 'weir nbd list' shows the servers"
                 )));
             };
-            let clients = server.shared.state().clients;
-            if clients > 0 && !force {
+            let clients = if force { 0 } else { server.shared.clients_after(LEAVE_LIMIT) };
+            if clients > 0 {
                 let why = format!("'{at}' has clients ({clients}): disconnect them, or use 'weir nbd stop -f'");
                 return Err(Error::new(ErrorKind::Busy, why));
             }
