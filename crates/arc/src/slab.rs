@@ -4,6 +4,10 @@
 //! Entries live in chunks that never move. A 32-bit number names an entry; the hash chains and the
 //! lists are such numbers inside the entries, so that an entry costs no allocation of its own and
 //! moving it between lists touches only its neighbours.
+//!
+//! The table grows by one bucket at a time, which takes its entries from one other (linear hashing,
+//! Litwin 1980): with a hundred thousand blocks, rehashing all at once would keep the engine's
+//! thread for milliseconds.
 
 use bdev::Bytes;
 
@@ -11,6 +15,8 @@ use bdev::Bytes;
 pub(crate) const NONE: u32 = u32::MAX;
 /// Entries of a chunk.
 const CHUNK: usize = 256;
+/// Buckets of a piece of the table; a power of two.
+const PIECE: usize = 256;
 /// Lists there are: four states, data and metadata.
 pub(crate) const LISTS: usize = 8;
 /// `Entry::list` of a free slot.
@@ -96,7 +102,9 @@ pub(crate) struct Slab {
     chunks: Vec<Box<[Entry]>>,
     free: u32,
     used: usize,
-    buckets: Box<[u32]>,
+    /// The first entry of each bucket. The last piece has `NONE` behind the last bucket.
+    table: Vec<Box<[u32]>>,
+    buckets: usize,
     lists: [List; LISTS],
 }
 
@@ -106,7 +114,8 @@ impl Slab {
             chunks: Vec::new(),
             free: NONE,
             used: 0,
-            buckets: vec![NONE; 64].into(),
+            table: vec![vec![NONE; PIECE].into()],
+            buckets: PIECE,
             lists: [List::default(); LISTS],
         }
     }
@@ -115,7 +124,8 @@ impl Slab {
     pub(crate) fn memory(&self) -> u64 {
         let chunk = CHUNK * size_of::<Entry>();
         let spine = self.chunks.capacity() * size_of::<Box<[Entry]>>();
-        (self.chunks.len() * chunk + spine + self.buckets.len() * size_of::<u32>()) as u64
+        let table = self.table.len() * PIECE * size_of::<u32>() + self.table.capacity() * size_of::<Box<[u32]>>();
+        (self.chunks.len() * chunk + spine + table) as u64
     }
 
     /// Bytes by which the next insertion may make [`Slab::memory`] grow.
@@ -127,8 +137,11 @@ impl Slab {
                 bytes += (self.chunks.capacity().max(4)) * size_of::<Box<[Entry]>>();
             }
         }
-        if self.used >= self.buckets.len() {
-            bytes += self.buckets.len() * size_of::<u32>();
+        if self.used >= self.buckets && self.buckets == self.table.len() * PIECE {
+            bytes += PIECE * size_of::<u32>();
+            if self.table.len() == self.table.capacity() {
+                bytes += self.table.capacity().max(4) * size_of::<Box<[u32]>>();
+            }
         }
         bytes as u64
     }
@@ -151,12 +164,24 @@ impl Slab {
         &mut self.chunks[i as usize / CHUNK][i as usize % CHUNK]
     }
 
+    /// The bucket of a key. Buckets from the last power of two on took their entries from those
+    /// that differ in the highest bit.
     fn bucket(&self, key: &Key) -> usize {
-        key.hash() as usize & (self.buckets.len() - 1)
+        let bits = self.buckets.next_power_of_two();
+        let bucket = key.hash() as usize & (bits - 1);
+        if bucket < self.buckets { bucket } else { bucket & (bits / 2 - 1) }
+    }
+
+    fn first(&self, bucket: usize) -> u32 {
+        self.table[bucket / PIECE][bucket % PIECE]
+    }
+
+    fn first_mut(&mut self, bucket: usize) -> &mut u32 {
+        &mut self.table[bucket / PIECE][bucket % PIECE]
     }
 
     pub(crate) fn find(&self, key: &Key) -> Option<u32> {
-        let mut at = self.buckets[self.bucket(key)];
+        let mut at = self.first(self.bucket(key));
         while at != NONE {
             let e = self.get(at);
             if e.key == *key {
@@ -175,20 +200,20 @@ impl Slab {
 
     /// Adds an entry, whose key is not there yet, as the newest of `list`.
     pub(crate) fn insert(&mut self, key: Key, list: usize, weight: u32) -> u32 {
-        if self.used >= self.buckets.len() {
-            self.grow_buckets();
+        if self.used >= self.buckets {
+            self.grow_table();
         }
         if self.free == NONE {
             self.grow_chunks();
         }
         let i = self.free;
         let bucket = self.bucket(&key);
-        let first = self.buckets[bucket];
+        let first = self.first(bucket);
         let e = self.get_mut(i);
         let next_free = e.hash_next;
         (e.key, e.weight, e.hash_next) = (key, weight, first);
         self.free = next_free;
-        self.buckets[bucket] = i;
+        *self.first_mut(bucket) = i;
         self.used += 1;
         self.link(i, list);
         i
@@ -199,9 +224,9 @@ impl Slab {
         self.unlink(i);
         let bucket = self.bucket(&self.get(i).key);
         let after = self.get(i).hash_next;
-        let mut at = self.buckets[bucket];
+        let mut at = self.first(bucket);
         if at == i {
-            self.buckets[bucket] = after;
+            *self.first_mut(bucket) = after;
         } else {
             while self.get(at).hash_next != i {
                 at = self.get(at).hash_next;
@@ -275,15 +300,22 @@ impl Slab {
         self.free = base;
     }
 
-    fn grow_buckets(&mut self) {
-        self.buckets = vec![NONE; self.buckets.len() * 2].into();
-        for i in 0..(self.chunks.len() * CHUNK) as u32 {
-            if self.get(i).list == FREE {
-                continue;
+    /// Adds a bucket, and moves the entries that belong there.
+    fn grow_table(&mut self) {
+        if self.buckets == self.table.len() * PIECE {
+            if self.table.len() == self.table.capacity() {
+                self.table.reserve_exact(self.table.capacity().max(4));
             }
-            let bucket = self.bucket(&self.get(i).key);
-            let first = std::mem::replace(&mut self.buckets[bucket], i);
-            self.get_mut(i).hash_next = first;
+            self.table.push(vec![NONE; PIECE].into());
+        }
+        let new = self.buckets;
+        self.buckets += 1;
+        let old = new & (self.buckets.next_power_of_two() / 2 - 1);
+        let mut at = std::mem::replace(self.first_mut(old), NONE);
+        while at != NONE {
+            let bucket = self.bucket(&self.get(at).key);
+            let first = std::mem::replace(self.first_mut(bucket), at);
+            at = std::mem::replace(&mut self.get_mut(at).hash_next, first);
         }
     }
 
@@ -300,6 +332,22 @@ mod tests {
 
     fn key(n: u64) -> Key {
         Key { place: n, birth: n / 7, vdev: (n % 3) as u32 }
+    }
+
+    #[test]
+    fn the_table_grows_by_a_bucket() {
+        let mut s = Slab::new();
+        for n in 0..5000 {
+            let (before, buckets) = (s.memory(), s.buckets);
+            s.insert(key(n), 0, 1);
+            assert_eq!(s.buckets, buckets + usize::from(n as usize >= PIECE));
+            assert!(s.memory() - before <= 64 << 10, "{n}");
+            assert!(n % 97 > 0 || (0..=n).all(|n| s.find(&key(n)).is_some()), "{n}");
+        }
+        let some = |i: u32| (i != NONE).then_some(i);
+        let chain = |bucket: usize| std::iter::successors(some(s.first(bucket)), |i| some(s.get(*i).hash_next));
+        let lengths = (0..s.buckets).map(|b| chain(b).count());
+        assert!(lengths.max().unwrap() < 12, "hashes are spread");
     }
 
     #[test]

@@ -352,7 +352,15 @@ fn status(p: &Parsed) -> Done {
     let (mut pools, done) = pools(&p.operands)?;
     let any = !pools.is_empty();
     if p.has('x') {
-        pools.retain(|q| !zpool_out::is_healthy(q));
+        // Pools that were asked for by name are told of one by one.
+        let (healthy, other): (Vec<_>, Vec<_>) = pools.into_iter().partition(zpool_out::is_healthy);
+        if !p.has('j') && !p.operands.is_empty() {
+            healthy.iter().for_each(|q| print(&format!("pool '{}' is healthy\n", q.name)));
+            if other.is_empty() {
+                return done;
+            }
+        }
+        pools = other;
     }
     if p.has('j') {
         print(&json::pools("zpool status", &pools, None, p.has('p'), true));

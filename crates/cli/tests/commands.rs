@@ -90,6 +90,7 @@ fn a_pool_lives_through_export_and_import() {
     assert!(status.starts_with("  pool: tank\n state: ONLINE\nconfig:\n\n\tNAME"), "{status}");
     assert!(status.contains("a.img  ONLINE       0     0     0\n"), "{status}");
     assert_eq!(w.ok("zpool status -x"), "all pools are healthy\n");
+    assert_eq!(w.ok("zpool status -x tank"), "pool 'tank' is healthy\n");
     let header = w.ok("zpool list").lines().next().unwrap().to_string();
     assert_eq!(header, "NAME   SIZE  ALLOC   FREE  CKPOINT  EXPANDSZ   FRAG    CAP  DEDUP    HEALTH  ALTROOT");
     w.ok("zpool set comment=ours tank");

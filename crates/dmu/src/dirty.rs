@@ -258,6 +258,11 @@ impl DirtyBlocks {
         self.put(blkid, again);
         None
     }
+    /// Drops up to `n` blocks, which are on disk; false if none is left.
+    pub fn drop_some(&mut self, n: usize) -> bool {
+        (0..n).for_each(|_| drop(self.blocks.pop_first()));
+        !self.blocks.is_empty()
+    }
     /// Takes the pointers to free in this txg.
     pub fn take_given_up(&mut self) -> Vec<Blkptr> {
         std::mem::take(&mut self.given_up)

@@ -6,17 +6,20 @@
 //! becomes the committed state and the txg's dirty state ends. A freed object only frees its
 //! blocks.
 
-use base::Result;
+use base::{Nanos, Result};
 use bdev::Bytes;
 use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
 use ondisk::dnode::DnodePhys;
-use rt::cost::DMU_BLOCK;
+use rt::cost::{DMU_BLOCK, REAP};
 
 use crate::dirty::DirtyBlk;
 use crate::dnode::{Dnode, Spill};
 use crate::policy::BlockKind;
 use crate::sync_block::SyncCx;
 use crate::sync_tree::TreeSync;
+
+/// Dirty blocks that are dropped at a time.
+const DROPPED: usize = 64;
 
 /// The dnode of a synced object before and after, for accounting by owner.
 pub(crate) struct Synced {
@@ -74,7 +77,7 @@ impl SyncCx<'_> {
         {
             feat.activate("org.zfsonlinux:large_dnode", self.txg);
         }
-        self.replace_committed(dn, &phys, mods);
+        self.replace_committed(dn, &phys, mods).await;
         Ok(Synced { before, after: Some(phys) })
     }
 
@@ -153,8 +156,8 @@ impl SyncCx<'_> {
 
     /// `phys` becomes the committed dnode, and the txg's dirty state ends. `mods` is the number of
     /// changes when the sync began.
-    fn replace_committed(&self, dn: &Dnode, phys: &DnodePhys, mods: u64) {
-        let ended = {
+    async fn replace_committed(&self, dn: &Dnode, phys: &DnodePhys, mods: u64) {
+        let mut ended = {
             let mut st = dn.n.st.borrow_mut();
             let d = st.dirty[self.txg.slot()].take().expect("the txg's state stays until its sync is done");
             assert!(d.mods == mods, "object {} changed in txg {} while it was synced", dn.n.obj, self.txg);
@@ -165,8 +168,10 @@ impl SyncCx<'_> {
             st.on_disk = true;
             d
         };
-        drop(ended);
         dn.n.tree_gen.set(dn.n.tree_gen.get() + 1);
         self.os.0.synced.notify_all();
+        while ended.blocks.drop_some(DROPPED) {
+            self.spend(Nanos(REAP.0 * DROPPED as u64)).await;
+        }
     }
 }

@@ -21,7 +21,7 @@ use ondisk::blkptr::Dva;
 use rt::sync::Notify;
 use vdev::Top;
 
-use crate::metaslab::{Metaslab, MsChanges};
+use crate::metaslab::{Ended, Metaslab, MsChanges};
 use crate::range_tree::{BUCKETS, Run};
 use crate::store::SpaceMapStore;
 use crate::tunables::AllocTunables;
@@ -121,6 +121,10 @@ impl Inner {
         }
     }
 }
+
+/// Segments that one piece of the end of a txg returns: some 20 us of work (`rt::cost::METASLAB`
+/// covers it).
+const SYNC_DONE_RUNS: usize = 128;
 
 impl Allocator {
     /// An allocator without any space, over the space maps in `store`.
@@ -295,25 +299,27 @@ impl Allocator {
     /// changes of [`Allocator::dirty_metaslabs`] were taken.
     pub fn sync_done(&self, txg: Txg) {
         let mut at = None;
-        while let Some(next) = self.sync_done_next(txg, at) {
-            at = Some(next);
-        }
+        while self.sync_done_next(txg, &mut at) {}
         self.sync_done_end(txg);
     }
 
-    /// The first part of [`Allocator::sync_done`] for the next metaslab after `after` with pending
-    /// changes; returns it, `None` after the last. For callers that yield between metaslabs.
-    pub fn sync_done_next(&self, txg: Txg, after: Option<(VdevId, u64)>) -> Option<(VdevId, u64)> {
+    /// A piece of the first part of [`Allocator::sync_done`], for the next metaslab after `done`
+    /// with pending changes: at most [`SYNC_DONE_RUNS`] segments become free. `done` becomes the
+    /// metaslab when it is complete; false after the last. For callers that yield between pieces.
+    pub fn sync_done_next(&self, txg: Txg, done: &mut Option<(VdevId, u64)>) -> bool {
         let mut inner = self.inner.borrow_mut();
-        let next = match after {
+        let next = match *done {
             None => inner.pending.first().copied(),
             Some(at) => inner.pending.range((Excluded(at), Unbounded)).next().copied(),
         };
-        let (vdev, ms) = next?;
-        if !inner.change(vdev, ms, |m| m.sync_done(txg)) {
-            inner.pending.remove(&(vdev, ms));
+        let Some((vdev, ms)) = next else { return false };
+        if let Ended::Whole { pending } = inner.change(vdev, ms, |m| m.sync_done_part(txg, SYNC_DONE_RUNS)) {
+            *done = next;
+            if !pending {
+                inner.pending.remove(&(vdev, ms));
+            }
         }
-        next
+        true
     }
 
     /// The second part of [`Allocator::sync_done`], after the first for every metaslab.

@@ -98,6 +98,41 @@ impl Pending {
     fn deferred(&self) -> u64 {
         self.defer.iter().map(|(_, t)| t.total()).sum()
     }
+
+    /// A tree of space that is free when `txg` is committed, if there is any.
+    fn returned(&mut self, txg: Txg) -> Option<&mut RangeTree> {
+        let aged = self.defer.iter_mut().take_while(|(t, _)| t.0 + TXG_DEFER <= txg.0).map(|(_, t)| t);
+        let mut trees = [&mut self.returning[txg.slot()], &mut self.freed_born].into_iter().chain(aged);
+        trees.find(|t| !t.is_empty())
+    }
+
+    /// What is free when `txg` is committed leaves the trees, and what it freed is deferred.
+    fn end(&mut self, txg: Txg) {
+        self.returning[txg.slot()].take();
+        self.freed_born.take();
+        while self.defer.front().is_some_and(|(t, _)| t.0 + TXG_DEFER <= txg.0) {
+            self.defer.pop_front();
+        }
+        let freed = self.freed.take();
+        if !freed.is_empty() {
+            self.defer.push_back((txg, freed));
+        }
+    }
+}
+
+/// How far the end of a txg has come in a metaslab.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ended {
+    /// More space returns.
+    Part,
+    /// It is complete; whether changes of other txgs are pending, or deferred space.
+    Whole { pending: bool },
+}
+
+/// The union of two disjoint sets.
+fn joined(mut to: RangeTree, from: &RangeTree) -> RangeTree {
+    from.iter().for_each(|r| to.add(r.start, r.size).expect("the trees of a metaslab are disjoint"));
+    to
 }
 
 pub(crate) struct Metaslab {
@@ -300,18 +335,28 @@ impl Metaslab {
         }
     }
 
-    /// Free space according to the map, after all taken changes; loaded metaslabs only.
-    fn free_in_map(&self) -> Option<RangeTree> {
-        let mut all = self.loaded()?.free.clone();
+    /// The space in use according to the map, after all taken changes, ascending; loaded metaslabs
+    /// only.
+    fn allocated_in_map(&self) -> Option<Vec<Run>> {
+        let mut free: Vec<Run> = self.loaded()?.free.iter().collect();
         if let Some(p) = &self.pending {
-            for r in p.freed_trees().chain(&p.returning).chain(&p.allocating).flat_map(RangeTree::iter) {
-                all.add(r.start, r.size).expect("the trees of a metaslab are disjoint");
-            }
+            free.extend(p.freed_trees().chain(&p.returning).chain(&p.allocating).flat_map(RangeTree::iter));
         }
-        Some(all)
+        // Each tree is in order: the sort merges them.
+        free.sort_by_key(|r| r.start);
+        let mut used = Vec::new();
+        let mut at = self.run.start;
+        for r in free.into_iter().chain([Run { start: self.run.end(), size: 0 }]) {
+            assert!(at <= r.start, "the trees of a metaslab are disjoint");
+            if at < r.start {
+                used.push(Run { start: at, size: r.start - at });
+            }
+            at = r.end();
+        }
+        Some(used)
     }
 
-    /// The histogram of [`Metaslab::free_in_map`], with each tree's segments counted separately.
+    /// The histogram of the free space of the map, with each tree's segments counted separately.
     fn histogram_in_map(&self) -> Option<[u64; BUCKETS]> {
         let mut sum = self.loaded()?.free.histogram();
         if let Some(p) = &self.pending {
@@ -339,11 +384,14 @@ impl Metaslab {
         let first = p.taken_in.replace(txg) != Some(txg);
         let allocs: Vec<Run> = p.allocating[slot].take().iter().collect();
         let (freeing, born) = (p.freeing[slot].take(), p.freeing_born[slot].take());
-        let mut frees = freeing.clone();
-        born.iter().for_each(|r| frees.add(r.start, r.size).expect("the trees of a metaslab are disjoint"));
+        // Few blocks are born and freed in one txg, and most changes are taken in the first pass:
+        // then no tree is copied.
+        let both = (!born.is_empty()).then(|| joined(freeing.clone(), &born));
+        let frees = both.as_ref().unwrap_or(&freeing);
         let list: Vec<Run> = frees.iter().collect();
+        let (freed, freed_by_size) = (frees.total(), frees.histogram());
         for (from, to) in [(freeing, &mut p.freed), (born, &mut p.freed_born)] {
-            from.iter().for_each(|r| to.add(r.start, r.size).expect("the trees of a metaslab are disjoint"));
+            *to = if to.is_empty() { from } else { joined(to.take(), &from) };
         }
         let changed = !allocs.is_empty() || !list.is_empty();
         if !loaded && changed {
@@ -352,15 +400,15 @@ impl Metaslab {
         let added: u64 = allocs.iter().map(|r| r.size).sum();
         // A map that was never read may be damaged and count less than the frees; loading it
         // detects that.
-        self.alloc = (self.alloc + added).saturating_sub(frees.total());
+        self.alloc = (self.alloc + added).saturating_sub(freed);
         if let Some(h) = self.histogram_in_map() {
             self.histogram = Some(h);
         } else if let Some(h) = &mut self.histogram {
-            h.iter_mut().zip(frees.histogram()).for_each(|(a, b)| *a = a.saturating_add(b));
+            h.iter_mut().zip(freed_by_size).for_each(|(a, b)| *a = a.saturating_add(b));
         }
         let long = |optimal: u64| self.length >= optimal * t.condense_pct / 100 && self.length > t.condense_min_bytes;
         let condense = (first && self.object.is_some() && self.optimal_length().is_some_and(long))
-            .then(|| self.free_in_map().map(|free| free.gaps().collect::<Vec<Run>>()))
+            .then(|| self.allocated_in_map())
             .flatten();
         if let Some(c) = &condense {
             assert_eq!(
@@ -379,26 +427,25 @@ impl Metaslab {
         }
     }
 
-    /// `txg` is committed. True while changes are pending.
-    pub fn sync_done(&mut self, txg: Txg) -> bool {
+    /// Part of the end of `txg`, which is committed: returns what became free, at most `runs_max`
+    /// segments at a time; the last part also defers what the txg freed.
+    pub fn sync_done_part(&mut self, txg: Txg, runs_max: usize) -> Ended {
         let slot = txg.slot();
-        let Some(mut p) = self.pending.take() else { return false };
+        let Some(mut p) = self.pending.take() else { return Ended::Whole { pending: false } };
         p.dirty[slot] = false;
         let untaken = [&p.allocating, &p.freeing, &p.freeing_born].iter().any(|t| !t[slot].is_empty());
         assert!(!untaken, "txg {txg} was committed without all changes of the metaslab at {}", self.run);
-        let mut back = vec![p.returning[slot].take(), p.freed_born.take()];
-        while p.defer.front().is_some_and(|(t, _)| t.0 + TXG_DEFER <= txg.0) {
-            back.extend(p.defer.pop_front().map(|(_, t)| t));
-        }
-        let freed = p.freed.take();
-        if !freed.is_empty() {
-            p.defer.push_back((txg, freed));
-        }
         if let State::Loaded(l) = &mut self.state {
-            for r in back.iter().flat_map(RangeTree::iter) {
+            for _ in 0..runs_max {
+                let Some(r) = p.returned(txg).and_then(RangeTree::pop) else { break };
                 l.free.add(r.start, r.size).expect("the trees of a metaslab are disjoint");
             }
+            if p.returned(txg).is_some() {
+                self.pending = Some(p);
+                return Ended::Part;
+            }
         }
+        p.end(txg);
         // A load under way may have read the map before this commit.
         if !matches!(self.state, State::Loading(_)) {
             p.recent.retain(|(t, _, _)| *t > txg);
@@ -409,7 +456,7 @@ impl Metaslab {
             self.pending = Some(p);
         }
         self.reweigh();
-        self.pending.is_some()
+        Ended::Whole { pending: self.pending.is_some() }
     }
 
     /// Completes a load with the content of its map; an error makes it broken for good.
@@ -433,10 +480,10 @@ impl Metaslab {
     fn free_from(&self, map: Option<LoadedMap>) -> Result<RangeTree> {
         let mut free = match map {
             Some(map) => {
-                if map.allocated.area() != self.run {
-                    return Err(Error::corrupt(format!("its map covers {}, not {}", map.allocated.area(), self.run)));
+                if map.free.area() != self.run {
+                    return Err(Error::corrupt(format!("its map covers {}, not {}", map.free.area(), self.run)));
                 }
-                map.allocated.complement()
+                map.free
             }
             None => self.tree().complement(),
         };
@@ -503,6 +550,40 @@ mod tests {
     use super::*;
 
     const M: u64 = 1 << 20;
+
+    #[test]
+    fn deferred_space_returns_in_parts() {
+        let t = AllocTunables::default();
+        let mut m = Metaslab::new(Run { start: 0, size: 16 * M }, 9, None, 0, 0, None, 0);
+        m.finish_load(Ok(None)).expect("nothing to load");
+        let end = |m: &mut Metaslab, txg: u64| {
+            m.take_changes(Txg(txg), &t);
+            m.sync_done_part(Txg(txg), usize::MAX)
+        };
+        let blocks: Vec<u64> = (0..500).map(|_| m.allocate(512, Txg(4), &t).expect("room")).collect();
+        assert_eq!(end(&mut m, 4), Ended::Whole { pending: false });
+        for at in blocks.iter().step_by(2) {
+            m.free(*at, 512, Txg(4), Txg(5)).expect("allocated");
+        }
+        assert_eq!(end(&mut m, 5), Ended::Whole { pending: true });
+        assert_eq!(end(&mut m, 6), Ended::Whole { pending: true });
+        assert_eq!(m.committed, (500 * 512, 250 * 512));
+        m.take_changes(Txg(7), &t);
+        let free = |m: &Metaslab| m.loaded().expect("loaded").free.total();
+        let before = free(&m);
+        assert_eq!(m.sync_done_part(Txg(7), 100), Ended::Part);
+        assert_eq!((free(&m) - before, m.committed), (100 * 512, (500 * 512, 250 * 512)));
+        // Between the parts its space is used, and what is still to return counts as free in the
+        // map.
+        m.allocate(512, Txg(8), &t).expect("room");
+        assert!(m.free(blocks[0], 512, Txg(4), Txg(8)).is_err(), "it waits to return");
+        let used: u64 = m.allocated_in_map().expect("loaded").iter().map(|r| r.size).sum();
+        assert_eq!(used, 250 * 512);
+        assert_eq!(m.sync_done_part(Txg(7), 100), Ended::Part);
+        assert_eq!(m.sync_done_part(Txg(7), 100), Ended::Whole { pending: true });
+        assert_eq!((free(&m) - before, m.committed), (249 * 512, (250 * 512, 0)));
+        assert_eq!(end(&mut m, 8), Ended::Whole { pending: false });
+    }
 
     #[test]
     fn the_dynamic_allocator_changes_its_ways() {

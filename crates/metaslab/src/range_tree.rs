@@ -278,10 +278,13 @@ impl RangeTree {
 
     /// The complement, as an indexed set.
     pub fn complement(&self) -> RangeTree {
-        let area = self.area();
-        let mut out = RangeTree::indexed(area.start, area.size, self.shift);
-        for r in self.gaps() {
-            out.add(r.start, r.size).expect("gaps are disjoint and inside");
+        let mut out = self.empty_like();
+        let unit = |at: u64| ((at - self.base) >> self.shift) as u32;
+        out.by_end = self.gaps().map(|r| (unit(r.end()), unit(r.start))).collect();
+        out.by_size = Some(out.by_end.iter().map(|(&end, &start)| (end - start, end)).collect());
+        for (&end, &start) in &out.by_end {
+            out.total += u64::from(end - start);
+            out.histogram[(end - start).ilog2() as usize] += 1;
         }
         out
     }
@@ -290,6 +293,13 @@ impl RangeTree {
     pub fn take(&mut self) -> RangeTree {
         let empty = RangeTree { by_size: self.by_size.as_ref().map(|_| BTreeSet::new()), ..self.empty_like() };
         std::mem::replace(self, empty)
+    }
+
+    /// Removes the last segment and returns it.
+    pub fn pop(&mut self) -> Option<Run> {
+        let (end, start) = self.by_end.pop_last()?;
+        self.uncounted(start, end);
+        Some(self.run(start, end))
     }
 
     /// Size of the largest segment; a lower bound in a tree without an index.
@@ -366,7 +376,9 @@ mod tests {
         assert_eq!(t.histogram(), h);
         let not: Vec<bool> = model.iter().map(|b| !b).collect();
         assert_eq!(t.gaps().collect::<Vec<_>>(), segments(&not));
-        assert_eq!(t.complement().iter().collect::<Vec<_>>(), segments(&not));
+        let mut one_by_one = RangeTree::indexed(BASE, UNITS as u64 * UNIT, 9);
+        segments(&not).iter().for_each(|r| one_by_one.add(r.start, r.size).unwrap());
+        assert_eq!(t.complement(), one_by_one);
     }
 
     proptest! {

@@ -9,9 +9,9 @@ use crate::range_tree::{RangeTree, Run};
 /// The state of a metaslab in the last commit.
 #[derive(Clone, Debug)]
 pub struct LoadedMap {
-    /// Allocated ranges (absolute in the top-level vdev) in a tree that covers exactly the
-    /// metaslab, as [`Replay::finish`] returns.
-    pub allocated: RangeTree,
+    /// Free ranges (absolute in the top-level vdev) in an indexed tree that covers exactly the
+    /// metaslab: the [`RangeTree::complement`] of what [`Replay::finish`] returns.
+    pub free: RangeTree,
     /// `smp_alloc` of the header.
     pub alloc: i64,
     /// Histogram of the header, if it has one.
@@ -73,6 +73,11 @@ impl Replay {
     pub fn free(&mut self, run: Run) -> Result<()> {
         self.count += 1;
         self.allocated.remove(run.start, run.size).at(|| format!("space map entry {}: FREE {run}", self.count))
+    }
+
+    /// Segments of allocated space so far.
+    pub fn segments(&self) -> usize {
+        self.allocated.len()
     }
 
     /// The allocated ranges; `Corrupt` unless they add up to `smp_alloc`, the figure of the map's

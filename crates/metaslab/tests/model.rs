@@ -53,7 +53,7 @@ impl SpaceMapStore for Store {
             let map = self.maps.borrow().get(&(vdev, ms)).cloned();
             let map = map.ok_or_else(|| Error::not_found("no map"))?;
             Ok(LoadedMap {
-                allocated: self.replay(vdev, ms, &map)?,
+                free: self.replay(vdev, ms, &map)?.complement(),
                 alloc: map.alloc,
                 histogram: Some(map.histogram),
                 object: Some(ObjectId(map.object)),

@@ -148,6 +148,9 @@ pub const REAP: Nanos = Nanos(100);
 pub const METASLAB: Nanos = Nanos(10_000);
 /// Writing a run of a space map. Not measured alone.
 pub const SPACE_RUN: Nanos = Nanos(50);
+/// Replaying an entry of a space map, or turning a segment of it into free space. Not measured
+/// alone.
+pub const SPACE_REPLAY: Nanos = Nanos(100);
 /// Visiting a block in a walk through the trees of a pool.
 pub const SCAN_VISIT: Nanos = Nanos(400);
 /// Issuing the scrub or resilver of a copy, without its checksum.

@@ -228,7 +228,7 @@ impl Zilog {
     }
     /// The object is freed: drops its records (`zil_remove_async`).
     pub fn remove_async(&self, object: ObjectId) {
-        self.0.lists.borrow_mut().by_object.remove(&object.0);
+        self.0.lists.borrow_mut().remove_async(object.0);
     }
 
     /// Makes all earlier operations on `object`, or on all objects, durable.
@@ -414,6 +414,6 @@ impl IntentLog for Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.lists.get_mut().sync.clear();
+        std::mem::take(&mut self.lists.get_mut().sync);
     }
 }

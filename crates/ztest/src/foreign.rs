@@ -22,6 +22,8 @@ use crate::{Check, Fault};
 const POOL: &str = "ztest";
 /// The longest that anything here may take, in virtual time.
 const SPAN_MAX: Nanos = Nanos::from_secs(24 * 3600);
+/// Bytes of a sector of the modelled disks.
+const SECTOR: u64 = 512;
 /// Layouts by seed: mirror copies (0: none; else `ztest` makes mirrors of RAID-Z, which no pool
 /// has), RAID disks, parity, kind, top-level vdevs.
 const LAYOUTS: [(&str, &str, &str, &str, &str); 8] = [
@@ -68,7 +70,13 @@ fn load(dir: &Path) -> Check<Vec<DiskImage>> {
     let mut paths: Vec<_> = std::fs::read_dir(dir).map_err(say)?.filter_map(|e| Some(e.ok()?.path())).collect();
     paths.retain(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with("ztest.")));
     paths.sort();
-    paths.iter().map(|p| DiskImage::load(p).map_err(say)).collect()
+    paths.iter().map(|p| DiskImage::load(p).map(whole_sectors).map_err(say)).collect()
+}
+
+/// The real `ztest` grows its files by a third, to any length; a device ends with a whole sector.
+fn whole_sectors(mut image: DiskImage) -> DiskImage {
+    image.resize(image.size() / SECTOR * SECTOR);
+    image
 }
 
 /// Overwrites `count` places of 4 KiB.

@@ -9,12 +9,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use base::{Error, ObjectId, Result, ResultExt, VdevId};
+use base::{Error, Nanos, ObjectId, Result, ResultExt, VdevId};
 use dmu::Objset;
 use metaslab::{LoadedMap, MsSummary, Replay, Run, SpaceMapStore};
 use ondisk::bytes::le64;
 use ondisk::space_map::histogram_add;
 use rt::LocalBoxFuture;
+use rt::cost::SPACE_REPLAY;
 
 use crate::commit::logs::{Unflushed, part_of};
 use crate::commit::space_map::header;
@@ -192,27 +193,42 @@ impl MapStore {
         let committed = self.committed.borrow().get(&(vdev, ms)).copied();
         let unflushed = self.unflushed.borrow().get(&(vdev, ms)).cloned();
         let Some(state) = committed else {
-            return Ok(LoadedMap { allocated: replay.finish(0)?, alloc: 0, histogram: None, object: None, length: 0 });
+            return Ok(LoadedMap {
+                free: replay.finish(0)?.complement(),
+                alloc: 0,
+                histogram: None,
+                object: None,
+                length: 0,
+            });
         };
         let mos =
             self.mos.borrow().clone().ok_or_else(|| Error::corrupt("space maps are read before the MOS is open"))?;
+        let rt = mos.ctx().rt();
         let dn = mos.hold(state.object).await?;
         let (mut at, step) = (0, part_of(&dn));
         while at < state.length {
             let n = step.min(state.length - at);
             for part in dn.read_range(at, n).await? {
-                replay.entries(&part)?;
+                let cost = Nanos(SPACE_REPLAY.0 * (part.len() / 8) as u64);
+                replay = rt.cpu(cost, move || replay.entries(&part).map(|()| replay)).await?;
             }
             at += n;
         }
         let mut alloc = state.alloc;
         if let Some(u) = unflushed {
-            u.allocs.iter().try_for_each(|r| replay.alloc(r)).at(|| "log space maps")?;
-            u.frees.iter().try_for_each(|r| replay.free(r)).at(|| "log space maps")?;
             alloc = alloc.saturating_add(u.delta());
+            let (allocs, frees): (Vec<Run>, Vec<Run>) = (u.allocs.iter().collect(), u.frees.iter().collect());
+            let cost = Nanos(SPACE_REPLAY.0 * (allocs.len() + frees.len()) as u64);
+            let job = move || {
+                allocs.into_iter().try_for_each(|r| replay.alloc(r)).at(|| "log space maps")?;
+                frees.into_iter().try_for_each(|r| replay.free(r)).at(|| "log space maps")?;
+                Ok::<_, Error>(replay)
+            };
+            replay = rt.cpu(cost, job).await?;
         }
-        let allocated = replay.finish(alloc)?;
-        Ok(LoadedMap { allocated, alloc, histogram: state.histogram, object: Some(state.object), length: state.length })
+        let cost = Nanos(SPACE_REPLAY.0 * replay.segments() as u64);
+        let free = rt.cpu(cost, move || replay.finish(alloc).map(|used| used.complement())).await?;
+        Ok(LoadedMap { free, alloc, histogram: state.histogram, object: Some(state.object), length: state.length })
     }
 }
 

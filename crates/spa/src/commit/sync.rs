@@ -134,9 +134,8 @@ impl Commit {
 
     /// Ends the txg: its deferred space becomes available to later ones.
     async fn finish_txg(&self, txg: Txg) -> Result<()> {
-        let mut at = None;
-        while let Some(next) = self.stack.alloc.sync_done_next(txg, at) {
-            at = Some(next);
+        let mut done = None;
+        while self.stack.alloc.sync_done_next(txg, &mut done) {
             self.stack.rt.spend(METASLAB).await;
         }
         self.stack.alloc.sync_done_end(txg);

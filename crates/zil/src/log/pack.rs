@@ -13,7 +13,7 @@ use bdev::Bytes;
 use ondisk::blkptr::Blkptr;
 use ondisk::zil::ZIL_CHAIN_SIZE;
 use ondisk::zil_record::{Op, WRITE_SIZE, WriteData};
-use rt::cost::{COPY, ZIL_RECORD};
+use rt::cost::{COPY, REAP, ZIL_RECORD};
 use rt::trace::{LogPhase, LogTimes};
 
 use super::Inner;
@@ -33,13 +33,14 @@ impl Inner {
             self.recover().await?;
         }
         let list = std::mem::take(&mut self.lists.borrow_mut().sync);
-        let owners = list.iter().filter(|itx| !matches!(itx.kind, ItxKind::Commit(_))).map(|itx| itx.owner);
+        let owners: Vec<Option<u64>> =
+            list.iter().filter(|itx| !matches!(itx.kind, ItxKind::Commit(_))).map(|itx| itx.owner).collect();
         if !planted!(PackingIgnored) {
-            self.chain.borrow_mut().packing = owners.collect();
+            self.chain.borrow_mut().packing = owners;
         }
         self.note_parallel();
         let mut stalled: Option<Vec<Rc<Waiter>>> = None;
-        for itx in list {
+        for itx in list.into_entries() {
             match (&itx.kind, &mut stalled) {
                 (ItxKind::Commit(w), Some(waiters)) => waiters.push(w.clone()),
                 (ItxKind::Commit(w), None) => self.link_waiter(w),
@@ -109,6 +110,7 @@ impl Inner {
     async fn pack(self: &Rc<Self>, itx: Itx) -> Result<()> {
         let txg = itx.txg;
         if txg <= self.synced() {
+            self.os.ctx().rt().spend(REAP).await;
             return Ok(());
         }
         match itx.kind {
