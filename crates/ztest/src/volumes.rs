@@ -174,7 +174,8 @@ impl Volumes {
         let block = u64::from(vol.block_size());
         for _ in 0..1 + self.rng.below(6) {
             let mut off = self.rng.below(size);
-            let mut len = 1 + self.rng.below((size - off).min([4096, 100_000, SIZE_MAX][self.rng.below(3) as usize]));
+            let most = [4096, 100_000, SIZE_MAX][self.rng.below(3) as usize];
+            let mut len = 1 + self.rng.below((size - off).min(most));
             if self.rng.percent(40) {
                 // Whole blocks.
                 off -= off % block;
