@@ -158,7 +158,8 @@ impl Volumes {
             props.push(("refreservation".to_string(), PropValue::Num(reserved)));
         }
         self.note(format!("create {name} of {size} in blocks of {block}, {copies} copies"));
-        let made = dsl.create_volume(&name, props, NewCrypt::default(), init_volume(size, block as u32)).await;
+        let init = init_volume(size, block as u32).map_err(say("volume"))?;
+        let made = dsl.create_volume(&name, props, NewCrypt::default(), init).await;
         if agree("create", Ok(()), made)? {
             let data = vec![0; size as usize];
             self.model.insert(name, Vol { block, data, snaps: Vec::new(), origin: None, open: None });
