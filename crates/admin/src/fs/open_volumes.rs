@@ -184,10 +184,6 @@ impl VolumeHold {
     pub fn volume(&self) -> &Rc<Volume> {
         &self.vol
     }
-    /// Whether a command waits for the release of this hold.
-    pub fn is_revoked(&self) -> bool {
-        self.revoked.get()
-    }
     /// Waits until a command wants the volume closed. End the session then, and release the hold.
     pub async fn revoked(&self) {
         while !self.revoked.get() {
