@@ -124,10 +124,18 @@ impl Account {
         self.refreservation.get().saturating_sub(self.phys.borrow().unique_bytes)
     }
 
+    fn all_in_flight(&self) -> u64 {
+        self.in_flight.iter().map(Cell::get).fold(0, u64::saturating_add)
+    }
+
+    /// Whether changes in flight take of the refreservation.
+    fn refreservation_in_flight(&self) -> bool {
+        self.unused_refreservation() > 0 && self.all_in_flight() > 0
+    }
+
     /// The part of a charge of `bytes` beyond the unused refreservation.
     fn beyond_refreservation(&self, bytes: u64) -> u64 {
-        let in_flight = self.in_flight.iter().map(Cell::get).fold(0, u64::saturating_add);
-        bytes.saturating_add(in_flight).saturating_sub(self.unused_refreservation()).min(bytes)
+        bytes.saturating_add(self.all_in_flight()).saturating_sub(self.unused_refreservation()).min(bytes)
     }
 }
 
@@ -169,7 +177,7 @@ impl SpaceGate for Account {
         let dir = self.dir.borrow();
         if refquota != 0 && kind == TxSpace::Normal {
             let referenced = self.phys.borrow().referenced_bytes;
-            let in_flight = self.in_flight.iter().map(Cell::get).fold(0, u64::saturating_add);
+            let in_flight = self.all_in_flight();
             // Changes in flight may free space: wait for them.
             if referenced >= refquota && in_flight > 0 {
                 return Err(ErrorKind::Restart.into());
@@ -185,7 +193,14 @@ impl SpaceGate for Account {
         let beyond = self.beyond_refreservation(bytes);
         let mut charges = Vec::new();
         if beyond > 0 || self.unused_refreservation() == 0 {
-            dir.reserve(beyond, kind, txg, &mut charges)?;
+            match dir.reserve(beyond, kind, txg, &mut charges) {
+                // What is in flight is charged with its worst case, which the refreservation covers:
+                // when it is on disk there will be more left of that.
+                Err(e) if e.kind() == ErrorKind::NoSpace && self.refreservation_in_flight() => {
+                    return Err(ErrorKind::Restart.into());
+                }
+                reserved => reserved?,
+            }
         }
         let slot = &self.in_flight[txg.slot()];
         slot.set(slot.get().saturating_add(bytes));

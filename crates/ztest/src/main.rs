@@ -40,7 +40,7 @@ ztest --snapcuts N|FROM..TO [--every 1] [--state FILE]
                                                     power cuts while snapshots, clones and file systems are destroyed, rolled back, promoted
 ztest --volumes N|FROM..TO [--layout NAME] [--ops 60] [--state FILE]
                                                     volumes: writes, discards, resizes, snapshots, clones, rollbacks, all layouts
-ztest --volcuts N|FROM..TO [--every 1] [--images N] [--state FILE]
+ztest --volcuts N|FROM..TO [--every 1] [--images N] [--state FILE] [--bug NAME]
                                                     power cuts under the load of a volume; N images go to zdb
 ztest --foreign N|FROM..TO                          pools of the real ztest: a scrub finds what zdb -cc finds
 ztest --sends N|FROM..TO [--state FILE]             send streams of random pools are OpenZFS's, byte by byte
@@ -472,6 +472,7 @@ fn volumes(args: &Args, from: u64, to: u64, level: Level) -> bool {
 fn volcuts(args: &Args, from: u64, to: u64) -> bool {
     use ztest::zilcuts::Cutting;
     let seeds = Seeds::new(args, 7);
+    let Some(plant) = planter(args) else { return false };
     // A seed has some 2,000 cuts.
     let zdb = (2000 * (to - from)).checked_div(args.number("--images", 0)).map_or(0, |n| n.max(1));
     let how = Cutting {
@@ -484,6 +485,7 @@ fn volcuts(args: &Args, from: u64, to: u64) -> bool {
     };
     spread(args, from, to, |seed| {
         seeds.run(seed, "volume", || {
+            plant();
             let (t, faults) = ztest::volcuts::cut_seed(seed, how);
             let verdict = match (t.is_good(), t.missing) {
                 (true, _) => Ok(Verdict::Good),
@@ -607,19 +609,31 @@ fn adopt(args: &Args, dir: &str) -> bool {
     true
 }
 
+/// What plants the bug of `--bug`, if there is one, on the thread that calls it; none if this build
+/// has no bugs.
+fn planter(args: &Args) -> Option<impl Fn() + Sync> {
+    #[cfg(feature = "planted-bugs")]
+    {
+        let bug = args.value("--bug").and_then(|name| zil::bugs::Bug::ALL.iter().find(|(n, _)| *n == name));
+        Some(move || zil::bugs::plant(bug.map(|b| b.1)))
+    }
+    #[cfg(not(feature = "planted-bugs"))]
+    match args.value("--bug") {
+        Some(_) => {
+            eprintln!("--bug needs a build with --features planted-bugs");
+            None
+        }
+        None => Some(|| ()),
+    }
+}
+
 /// Power cuts under synchronous load, seed by seed until there are enough.
 fn campaign(args: &Args) -> bool {
     use ztest::zilcuts::{Cutting, ZilTally, cut_seed};
     use ztest::ziltrouble::Trouble;
     let (wanted, first) = (args.number("--cuts", 1000), args.number("--seed", 0));
     let images = args.number("--images", 0);
-    #[cfg(feature = "planted-bugs")]
-    let bug = args.value("--bug").and_then(|name| zil::bugs::Bug::ALL.iter().find(|(n, _)| *n == name)).map(|b| b.1);
-    #[cfg(not(feature = "planted-bugs"))]
-    if args.value("--bug").is_some() {
-        eprintln!("--bug needs a build with --features planted-bugs");
-        return false;
-    }
+    let Some(plant) = planter(args) else { return false };
     let trouble = args.value("--trouble").unwrap_or("none");
     let Some(&(_, trouble)) = Trouble::NAMES.iter().find(|(name, _)| *name == trouble) else {
         let names: Vec<&str> = Trouble::NAMES.iter().map(|n| n.0).collect();
@@ -652,8 +666,7 @@ fn campaign(args: &Args) -> bool {
     std::thread::scope(|scope| {
         for _ in 0..args.number("--jobs", 2).max(1) {
             scope.spawn(|| {
-                #[cfg(feature = "planted-bugs")]
-                zil::bugs::plant(bug);
+                plant();
                 loop {
                     let sum = *total.lock().unwrap_or_else(|e| e.into_inner());
                     if sum.cuts.max(if trouble == Trouble::LogGone { sum.seeds } else { 0 }) >= wanted {

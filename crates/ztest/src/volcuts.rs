@@ -299,7 +299,8 @@ async fn run_load(lab: &Lab, layout: &Layout, load: Load, regions: &Regions, rng
     let compression = PropValue::Num([2, 15][rng.below(2) as usize]);
     let props = vec![("compression".to_string(), compression)];
     let name = format!("{POOL}/{VOLUME}");
-    pool.dsl().create_volume(&name, props, crypt, init_volume(size, load.block as u32)).await.map_err(text)?;
+    let init = init_volume(size, load.block as u32).map_err(text)?;
+    pool.dsl().create_volume(&name, props, crypt, init).await.map_err(text)?;
     let mut vol = open(&pool, load.sealed, load.how).await.map_err(text)?;
     let actor = |n: usize, vol: &Rc<Volume>, pool: &Rc<Pool>, stream: u64| Actor {
         vol: vol.clone(),

@@ -158,7 +158,8 @@ impl Volumes {
             props.push(("refreservation".to_string(), PropValue::Num(reserved)));
         }
         self.note(format!("create {name} of {size} in blocks of {block}, {copies} copies"));
-        let made = dsl.create_volume(&name, props, NewCrypt::default(), init_volume(size, block as u32)).await;
+        let init = init_volume(size, block as u32).map_err(say("volume"))?;
+        let made = dsl.create_volume(&name, props, NewCrypt::default(), init).await;
         if agree("create", Ok(()), made)? {
             let data = vec![0; size as usize];
             self.model.insert(name, Vol { block, data, snaps: Vec::new(), origin: None, open: None });
@@ -174,8 +175,8 @@ impl Volumes {
         let block = u64::from(vol.block_size());
         for _ in 0..1 + self.rng.below(6) {
             let mut off = self.rng.below(size);
-            let len_max = [4096, 100_000, SIZE_MAX][self.rng.below(3) as usize];
-            let mut len = 1 + self.rng.below((size - off).min(len_max));
+            let most = [4096, 100_000, SIZE_MAX][self.rng.below(3) as usize];
+            let mut len = 1 + self.rng.below((size - off).min(most));
             if self.rng.percent(40) {
                 // Whole blocks.
                 off -= off % block;

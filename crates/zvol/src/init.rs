@@ -13,16 +13,19 @@ use crate::{DATA_OBJ, PROPS_OBJ, SIZE_KEY};
 const ZAP_BLOCK: u32 = 512;
 
 /// The initialization to pass to the DSL, of a volume of `size` bytes in blocks of `block_size`
-/// bytes. It fails with `Invalid` if they are no size of a volume ([`check_size`]).
-pub fn init_volume(size: u64, block_size: u32) -> dsl::Init {
-    Box::new(move |os, tx| Box::pin(fill(os, tx, size, block_size)))
-}
-
-async fn fill(os: Objset, tx: Rc<Tx>, size: u64, block_size: u32) -> Result<()> {
+/// bytes.
+///
+/// # Errors
+/// `Invalid` if a volume cannot have them ([`check_size`]).
+pub fn init_volume(size: u64, block_size: u32) -> Result<dsl::Init> {
     if !block_size.is_power_of_two() || !(512..=MAX_BLOCK).contains(&u64::from(block_size)) {
         return Err(Error::invalid(format!("a volume has no blocks of {block_size} bytes")));
     }
     check_size(size, block_size)?;
+    Ok(Box::new(move |os, tx| Box::pin(fill(os, tx, size, block_size))))
+}
+
+async fn fill(os: Objset, tx: Rc<Tx>, size: u64, block_size: u32) -> Result<()> {
     os.alloc_at(DATA_OBJ, ObjSpec::new(ObjectType::ZVOL, block_size), &tx).await?;
     let spec = ObjSpec::new(ObjectType::ZVOL_PROP, ZAP_BLOCK);
     let props = zap::create_at(&os, PROPS_OBJ, spec, 0, &tx).await?;

@@ -17,6 +17,7 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, Nanos, Result};
 use dsl::Dataset;
 use ondisk::objset::ObjsetType;
+use rt::cost::ZPL_OP;
 
 use crate::engine::{PoolEngine, front_end, say};
 use crate::fs::front_end::{ActiveMount, FrontEnd};
@@ -131,6 +132,7 @@ impl PoolEngine {
     pub async fn shown_volumes(&self) -> Vec<Rc<Dataset>> {
         let mut out = Vec::new();
         for ds in self.pool.dsl().all() {
+            self.pool.rt().spend(ZPL_OP).await;
             if !is_shown(&ds) || !is_volume(&ds).await {
                 continue;
             }
@@ -154,8 +156,12 @@ impl PoolEngine {
         // The root is there even if nothing else is.
         let mut there = path == self.pool.name();
         let below = format!("{path}/");
-        for other in dsl.all().into_iter().filter(|other| other.name().starts_with(&below) && is_shown(other)) {
-            there = there || is_volume(&other).await;
+        for other in dsl.all() {
+            self.pool.rt().spend(ZPL_OP).await;
+            if there {
+                break;
+            }
+            there = other.name().starts_with(&below) && is_shown(&other) && is_volume(&other).await;
         }
         Ok(there.then_some(VolumeEntry::Folder(ds.object.0)))
     }

@@ -120,7 +120,7 @@ impl PoolEngine {
             put(props, "refreservation", reserved);
         }
         props.retain(|(n, _)| n != "volblocksize");
-        Ok(init_volume(plan.size, plan.block_size))
+        init_volume(plan.size, plan.block_size)
     }
 
     /// What `zfs create -V` would make.

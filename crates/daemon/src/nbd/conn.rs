@@ -29,7 +29,7 @@ use host::{Fd, FdIo};
 use nbd::proto::WHOLE_MIN;
 use nbd::{Code, Command, Extents, Fault, Part, Request, Run, Span, State, Terms};
 use rt::Rt;
-use rt::cost::COPY;
+use rt::cost::{COPY, ZVOL_OP};
 use rt::join::select2;
 use rt::sync::oneshot::{Sender, oneshot};
 use rt::sync::{Gate, Notify, Semaphore};
@@ -49,6 +49,9 @@ const IDLE_MAX: usize = 16;
 const REQUEST: Nanos = Nanos(1_500);
 /// Stretches of one answer to a block status.
 const STRETCHES_MAX: usize = 4096;
+/// Bytes that are zeroed or trimmed at a time, a multiple of every block: a client that is gone
+/// leaves no more than that to be done for each of its requests.
+const PART: u64 = 64 << 20;
 
 /// A connection in its transmission phase.
 pub(super) struct Conn {
@@ -72,6 +75,8 @@ pub(super) struct Conn {
     workers: Gate,
     /// There are no more requests.
     read_out: Cell<bool>,
+    /// They ended without a word of the client.
+    gone: Cell<bool>,
     /// There are no more answers.
     served_out: Cell<bool>,
 }
@@ -99,6 +104,7 @@ pub(super) async fn serve(rt: Rt, fd: OwnedFd, terms: Terms, first: Vec<u8>, cli
         idle: RefCell::default(),
         workers: Gate::new(),
         read_out: Cell::new(false),
+        gone: Cell::new(false),
         served_out: Cell::new(false),
     });
     conn.client.begins();
@@ -113,6 +119,7 @@ pub(super) async fn serve(rt: Rt, fd: OwnedFd, terms: Terms, first: Vec<u8>, cli
     let revoked = async {
         hold.revoked().await;
         // The reader finds the end, and the sender that nobody reads.
+        conn.note_gone();
         host::end_connection(&conn.fd);
         std::future::pending::<()>().await;
     };
@@ -144,6 +151,11 @@ impl Conn {
     }
     pub(super) fn note_fault(&self, fault: &Fault) {
         self.client.note_fault(fault);
+    }
+
+    /// The client has left without a word, or was made to.
+    pub(super) fn note_gone(&self) {
+        self.gone.set(true);
     }
 
     /// Reads into `bufs` behind `skip` bytes.
@@ -195,7 +207,13 @@ impl Conn {
 
     fn send_once(&self) -> Sent {
         let mut done = Vec::new();
-        let sent = self.outbox.borrow_mut().send(self.fd.as_fd(), &mut done);
+        let (sent, broken) = {
+            let mut outbox = self.outbox.borrow_mut();
+            (outbox.send(self.fd.as_fd(), &mut done), outbox.is_broken())
+        };
+        if broken {
+            self.note_gone();
+        }
         // Their permits wake others.
         drop(done);
         sent
@@ -301,7 +319,7 @@ impl Conn {
         let durable = match request.command {
             Command::Read { span, whole } => return self.read(cookie, span, whole).await,
             Command::BlockStatus { span, one } => {
-                let extents = extents(volume, span, one).await?;
+                let extents = extents(&self.rt, volume, span, one).await?;
                 return Ok((Front::Text(extents.finish(cookie)), Vec::new()));
             }
             Command::Write { span, durable } => {
@@ -312,7 +330,7 @@ impl Conn {
                 false
             }
             Command::Trim { span, durable } => {
-                volume.discard(span.offset, span.length.into()).await?;
+                self.in_parts(span, |at, len| volume.discard(at, len)).await?;
                 durable
             }
             Command::WriteZeroes { no_hole: true, fast: true, .. } => {
@@ -320,7 +338,7 @@ impl Conn {
                 return Err(Failed { code: Code::Unsupported, why });
             }
             Command::WriteZeroes { span, durable, no_hole, .. } => {
-                volume.write_zeroes(span.offset, span.length.into(), !no_hole).await?;
+                self.in_parts(span, |at, len| volume.write_zeroes(at, len, !no_hole)).await?;
                 durable
             }
             Command::Cache { .. } => false,
@@ -330,6 +348,18 @@ impl Conn {
             volume.flush().await?;
         }
         Ok((Front::Head(self.terms.done(cookie)), Vec::new()))
+    }
+
+    /// Does `work` on one part of a range after the other.
+    async fn in_parts<F: Future<Output = Result<()>>>(&self, span: Span, work: impl Fn(u64, u64) -> F) -> Result<()> {
+        for (at, len) in parts(span) {
+            if self.gone.get() {
+                let why = format!("the client of volume '{}' is gone", self.terms.export.name);
+                return Err(Error::new(ErrorKind::Interrupted, why));
+            }
+            work(at, len).await?;
+        }
+        Ok(())
     }
 
     async fn read(&self, cookie: u64, span: Span, whole: bool) -> std::result::Result<(Front, Vec<Bytes>), Failed> {
@@ -358,11 +388,22 @@ impl From<Error> for Failed {
     }
 }
 
+/// A range in parts, which end at multiples of [`PART`]: offset and length of each.
+fn parts(span: Span) -> impl Iterator<Item = (u64, u64)> {
+    let (mut at, end) = (span.offset, span.offset + u64::from(span.length));
+    std::iter::from_fn(move || {
+        let len = (PART - at % PART).min(end - at);
+        at += len;
+        (len > 0).then_some((at - len, len))
+    })
+}
+
 /// What is allocated of a range: as much of it as is told in one answer.
-async fn extents(volume: &Volume, span: Span, one: bool) -> Result<Extents> {
+async fn extents(rt: &Rt, volume: &Volume, span: Span, one: bool) -> Result<Extents> {
     let mut extents = Extents::new(span, one);
     let (mut at, end) = (span.offset, span.offset + u64::from(span.length));
     for _ in 0..STRETCHES_MAX {
+        rt.spend(ZVOL_OP).await;
         let (to, state) = match volume.next_data(at).await? {
             None => (end, State::Hole),
             Some(data) if data > at => (data.min(end), State::Hole),
@@ -379,3 +420,24 @@ async fn extents(volume: &Volume, span: Span, one: bool) -> Result<Extents> {
 
 // A connection can always take a request of any size that it was told of.
 const _: () = assert!(WINDOW >= WHOLE_MIN as u64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_a_range_once() {
+        let (mib, long) = (1 << 20, u32::MAX);
+        for (offset, length) in [(0, 0), (0, 1), (0, 64 * mib), (63 << 20, 2 * mib), (77, long), (u64::MAX >> 1, long)]
+        {
+            let (mut at, mut n) = (offset, 0);
+            for (from, len) in parts(Span { offset, length }) {
+                assert!(from == at && (1..=PART).contains(&len), "{offset} {length}");
+                at += len;
+                n += 1;
+                assert!(at % PART == 0 || at == offset + u64::from(length));
+            }
+            assert!(at == offset + u64::from(length) && n <= 66, "{offset} {length}: {n}");
+        }
+    }
+}

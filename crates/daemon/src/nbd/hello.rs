@@ -103,11 +103,18 @@ impl Stream {
             Stream::Tcp(s) => s.read(buf),
         }
     }
-    fn write_all(&mut self, data: &[u8]) -> std::io::Result<()> {
-        match self {
-            Stream::Unix(s) => s.write_all(data),
-            Stream::Tcp(s) => s.write_all(data),
+    /// Sends all of `data` before `end`; None if that fails. A client that takes a byte now and then
+    /// has no longer than one that takes none.
+    fn send_before(&mut self, end: Instant, mut data: &[u8]) -> Option<()> {
+        while !data.is_empty() {
+            self.set_limit(end.checked_duration_since(Instant::now())?).ok()?;
+            let sent = match self {
+                Stream::Unix(s) => s.write(data),
+                Stream::Tcp(s) => s.write(data),
+            };
+            data = data.get(sent.ok().filter(|n| *n > 0)?..)?;
         }
+        Some(())
     }
     /// For the engine: it does not block, and short answers leave at once.
     fn for_engine(self) -> std::io::Result<OwnedFd> {
@@ -224,10 +231,7 @@ impl Shared {
                     stream.set_limit(end.checked_duration_since(Instant::now())?).ok()?;
                     (at, have) = (0, stream.read(&mut buf).ok().filter(|n| *n > 0)?);
                 }
-                Step::Send => {
-                    stream.set_limit(end.checked_duration_since(Instant::now())?).ok()?;
-                    stream.write_all(&shake.output()).ok()?;
-                }
+                Step::Send => stream.send_before(end, &shake.output())?,
                 Step::Find(name) => shake.found(self.find(&name)),
                 Step::List => match self.list() {
                     Ok(list) => shake.listed(Ok(&list)),

@@ -42,10 +42,15 @@ pub(super) struct Reader {
     have: usize,
 }
 
-/// Bytes that a request holds while it is under way.
-fn cost(request: &Request) -> u64 {
+/// Bytes that a request of a volume with blocks of `block` bytes holds while it is under way: a read
+/// keeps whole blocks until its answer has left.
+fn cost(request: &Request, block: u64) -> u64 {
     match request.command {
-        Command::Read { span, .. } | Command::Write { span, .. } => span.length.into(),
+        Command::Read { span, .. } => {
+            let end = (span.offset + u64::from(span.length)).div_ceil(block).saturating_mul(block);
+            end - span.offset / block * block
+        }
+        Command::Write { span, .. } => span.length.into(),
         Command::BlockStatus { .. } => STATUS_COST,
         _ => 0,
     }
@@ -89,7 +94,7 @@ impl Reader {
                         conn.push(Front::Text(conn.terms().refuse(&refusal)), Vec::new(), permits);
                     }
                     Taken::Serve(request) => {
-                        let permits = conn.admit(cost(&request)).await;
+                        let permits = conn.admit(cost(&request, conn.block_size() as u64)).await;
                         let payload = self.payload(conn, &request).await?;
                         return Some(Job { request, payload, permits });
                     }
@@ -129,19 +134,37 @@ impl Reader {
     }
 
     /// Reads at least a byte into `bufs` behind `skip` bytes, and what comes behind them into the
-    /// buffer; how many. None: there is no more.
+    /// buffer; how many. None: the client is gone.
     async fn read(&mut self, conn: &Conn, mut bufs: Vec<Buf>, skip: usize) -> Option<(Vec<Buf>, usize)> {
         bufs.push(std::mem::take(&mut self.buf));
         let (mut bufs, result) = conn.receive(bufs, skip).await;
         self.buf = bufs.pop()?;
-        let n = result.ok().filter(|n| *n > 0)?;
-        Some((bufs, n))
+        match result {
+            Ok(n) if n > 0 => Some((bufs, n)),
+            _ => {
+                conn.note_gone();
+                None
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use nbd::Span;
+
     use super::*;
+
+    #[test]
+    fn reads_hold_whole_blocks() {
+        let of = |command| cost(&Request { cookie: 0, command }, 16 << 10);
+        for (offset, length, want) in [(0, 16 << 10, 16 << 10), (1, 1, 16 << 10), ((16 << 10) - 1, 2, 32 << 10)] {
+            let span = Span { offset, length };
+            assert_eq!(of(Command::Read { span, whole: false }), want, "{offset} {length}");
+            assert_eq!(of(Command::Write { span, durable: true }), u64::from(length));
+        }
+        assert_eq!(of(Command::Flush), 0);
+    }
 
     #[test]
     fn payloads_are_cut_at_blocks() {

@@ -78,6 +78,11 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
+    /// Whether nobody will read any more.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
     /// Adds an answer; it is dropped if nobody will read it.
     pub(super) fn push(&mut self, answer: Answer) {
         if !self.broken {

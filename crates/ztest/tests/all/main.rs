@@ -25,6 +25,7 @@ mod reference;
 mod scan;
 mod snapshots;
 mod states;
+mod volumes;
 mod workloads;
 mod works;
 mod zil;
