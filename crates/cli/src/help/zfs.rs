@@ -28,8 +28,9 @@ the pool, which keeps the space for all of its blocks.
             "destroy <filesystem#bookmark>",
         ],
         text: "\
-Destroys a file system or volume, snapshots (a%b is a range) or a bookmark. Space comes
-free in the background: 'zpool get freeing' tells how much is still to come.
+Destroys a file system or volume, snapshots (a%b is a range) or a bookmark.
+Space comes free in the background: 'zpool get freeing' tells how much is still
+to come.
 
   -r  and everything below; snapshots of that name below
   -R  as -r, and clones with all that depends on them, wherever they are

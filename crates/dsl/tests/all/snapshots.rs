@@ -148,14 +148,8 @@ fn a_temporary_snapshot_goes_with_its_hold() {
     reborn.sim.block_on(async {
         let import = ImportOpts { force: true, ..ImportOpts::default() };
         let pool = reborn.import(import).await.unwrap();
-        let names: Vec<String> = pool
-            .dsl()
-            .snapshots(&pool.dsl().find(POOL).unwrap())
-            .await
-            .unwrap()
-            .iter()
-            .map(|s| s.snapname())
-            .collect();
+        let names: Vec<String> =
+            pool.dsl().snapshots(&pool.dsl().find(POOL).unwrap()).await.unwrap().iter().map(|s| s.snapname()).collect();
         assert_eq!(names, ["kept"]);
         pool.export().await.unwrap();
     });

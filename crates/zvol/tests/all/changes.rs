@@ -153,7 +153,8 @@ fn a_new_size_cuts_off_or_adds_zeros() {
         assert!(vol.write(64 << 10, data(1, 1)).await.is_err());
         pool.sync().await.unwrap();
         let after = vol.dataset().phys().referenced_bytes;
-        assert!(after < before / 3, "{after} of {before}");
+        // What leads to the blocks is as large as before.
+        assert!(after < before / 2, "{after} of {before}");
         vol.set_size(128 << 10).await.unwrap();
         let mut want = noise(1, 256 << 10);
         want.truncate(64 << 10);
