@@ -25,6 +25,8 @@ use crate::pool::DslPool;
 
 /// Blocks of dnodes that are read at once.
 const READS_MAX: usize = 16;
+/// Pointers to blocks of dnodes that are looked at in one turn.
+const LOOKS_MAX: usize = 128;
 /// Levels of a meta-dnode that are followed (format page 03).
 const LEVELS_MAX: u8 = 12;
 
@@ -109,6 +111,7 @@ impl DslPool {
             if at == from.object {
                 return Ok(());
             }
+            self.ctx().rt().spend(SCAN_VISIT).await;
             let phys = self.hold_dataset(at).await?.phys();
             // So a damaged chain ends, too.
             if phys.creation_txg >= last {
@@ -186,9 +189,13 @@ impl Changes {
     async fn dnodes(&mut self) -> Result<()> {
         let mut taken = Vec::new();
         let mut blocks = Vec::new();
+        self.ctx.rt().spend(base::Nanos(SCAN_VISIT.0 * LOOKS_MAX as u64)).await;
+        let mut looks = 0;
         while blocks.len() < READS_MAX
+            && looks < LOOKS_MAX
             && let Some((child, blkid)) = self.take()
         {
+            looks += 1;
             match child {
                 Child::Old => continue,
                 Child::Hole(run) => taken.push(Err(run)),
@@ -199,7 +206,6 @@ impl Changes {
                 }
             }
         }
-        self.ctx.rt().spend(base::Nanos(SCAN_VISIT.0 * (1 + taken.len() as u64))).await;
         let ctx = &self.ctx;
         let mut read = join_all(blocks.iter().map(|bp| ctx.read(bp)).collect()).await.into_iter();
         for part in taken {

@@ -15,7 +15,9 @@
 //! **Memory.** A side keeps the names of the directories that it searched last, and their paths, up
 //! to [`NAMES_MAX`] bytes and [`PATHS_MAX`] paths; larger directories are searched entry by entry.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result, WallTime};
@@ -236,13 +238,35 @@ impl Diff {
     }
 }
 
+/// Names in a directory. They share one allocation, so that giving them up is a matter of
+/// microseconds.
+#[derive(Default)]
+struct Names {
+    /// Where the first name of each object is.
+    index: BTreeMap<u64, Range<usize>>,
+    text: Vec<u8>,
+}
+
+impl Names {
+    fn add(&mut self, object: u64, name: &[u8]) {
+        let start = self.text.len();
+        if let Entry::Vacant(free) = self.index.entry(object) {
+            self.text.extend_from_slice(name);
+            free.insert(start..self.text.len());
+        }
+    }
+    fn get(&self, object: ObjectId) -> Option<Vec<u8>> {
+        self.index.get(&object.0).map(|at| self.text[at.clone()].to_vec())
+    }
+}
+
 /// A state of the file system, and what was read of it lately.
 struct Side {
     fs: Rc<Zfs>,
     /// Paths of directories.
     paths: BTreeMap<u64, Vec<u8>>,
     /// Names in directories, by object, and the bytes that they take.
-    names: BTreeMap<u64, BTreeMap<u64, Vec<u8>>>,
+    names: BTreeMap<u64, Names>,
     bytes: usize,
 }
 
@@ -331,10 +355,10 @@ impl Side {
         let missing = || Error::not_found(format!("object {object} has no name in its folder"));
         let key = dir.object().0;
         if let Some(known) = self.names.get(&key) {
-            return known.get(&object.0).cloned().ok_or_else(missing);
+            return known.get(object).ok_or_else(missing);
         }
         let mut cursor = zap::Cursor::new(dir);
-        let (mut names, mut bytes): (BTreeMap<u64, Vec<u8>>, usize) = Default::default();
+        let (mut names, mut bytes) = (Names::default(), 0usize);
         let mut found = None;
         loop {
             let batch = cursor.next_batch(BATCH).await?;
@@ -349,12 +373,12 @@ impl Side {
                 }
                 bytes = bytes.saturating_add(entry.name.len() + NAME_COST);
                 if bytes <= NAMES_MAX {
-                    names.entry(target).or_insert(entry.name);
+                    names.add(target, &entry.name);
                 }
             }
             // Too large to be kept.
             if bytes > NAMES_MAX {
-                names.clear();
+                names = Names::default();
                 if found.is_some() {
                     break;
                 }

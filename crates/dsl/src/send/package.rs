@@ -22,7 +22,7 @@ use crate::props::{self, PropKind, PropType, PropValue};
 /// Properties of space, which are no snapshot's.
 const SPACE_LIMITS: [&str; 4] = ["quota", "reservation", "refquota", "refreservation"];
 
-/// About how long it takes to plan for a snapshot.
+/// About how long it takes to look at a snapshot, and again to plan for it.
 const SNAP_COST: base::Nanos = base::Nanos(2_000);
 
 /// A package that is planned.
@@ -80,6 +80,7 @@ impl DslPool {
         let mut uses = Vec::new();
         for name in plan.steps.iter().flat_map(|s| [Some(&s.name), s.from.as_ref()]).flatten() {
             if name.contains('@') {
+                self.ctx().rt().spend(SNAP_COST).await;
                 uses.push(Use::of(&self.find_snapshot(name).await?));
             }
         }
@@ -160,6 +161,7 @@ impl DslPool {
                 out.props = sent_props(&stored, opts.backup, false);
             }
             for snap in self.snapshots(head).await? {
+                self.ctx().rt().spend(SNAP_COST).await;
                 let phys = snap.phys();
                 let mut s = Snap { name: snap.snapname(), guid: phys.guid, txg: phys.creation_txg, ..Snap::default() };
                 if has_list {
