@@ -48,7 +48,7 @@ fn steps(plan: &Plan) -> String {
 
 /// A parent with a child, a clone of the child that sorts before it, and a child without `c`.
 fn tree() -> Fs {
-    let clone = clone_of("p/z@b", 320, fs("p/clone", 40, 34, "c:50", vec![]));
+    let clone = clone_of("p/z@b", 3020, fs("p/clone", 40, 34, "c:50", vec![]));
     let late = fs("p/late", 60, 55, "", vec![]);
     fs("p", 1, 4, "a:10 b:30 c:50 d:70", vec![clone, fs("p/z", 20, 5, "a:10 b:30 c:50", vec![]), late])
 }
@@ -158,7 +158,7 @@ fn the_list_has_the_keys_of_openzfs_in_its_order() {
     assert_eq!(p.list("snapprops").unwrap().list("c").unwrap().u64("exec"), Some(0));
     assert_eq!(p.list("snapholds").unwrap().list("c").unwrap().u64("keep"), Some(1_700_000_000));
     let clone = fss.list("0x28").unwrap();
-    assert_eq!((clone.u64("parentfromsnap"), clone.u64("origin")), (Some(1001), Some(320)));
+    assert_eq!((clone.u64("parentfromsnap"), clone.u64("origin")), (Some(1001), Some(3020)));
     // A child of the clone would follow its target, since it has no `a`.
     let z = fss.list("0x14").unwrap();
     assert!(z.u64("parentfromsnap") == Some(1001) && !z.contains("origin"));
