@@ -194,8 +194,8 @@ impl SpaceGate for Account {
         let mut charges = Vec::new();
         if beyond > 0 || self.unused_refreservation() == 0 {
             match dir.reserve(beyond, kind, txg, &mut charges) {
-                // What is in flight is charged with its worst case, which the refreservation covers:
-                // when it is on disk there will be more left of that.
+                // What is in flight is charged with its worst case, which the refreservation
+                // covers: when it is on disk there will be more left of that.
                 Err(e) if e.kind() == ErrorKind::NoSpace && self.refreservation_in_flight() => {
                     return Err(ErrorKind::Restart.into());
                 }

@@ -103,8 +103,8 @@ impl Stream {
             Stream::Tcp(s) => s.read(buf),
         }
     }
-    /// Sends all of `data` before `end`; None if that fails. A client that takes a byte now and then
-    /// has no longer than one that takes none.
+    /// Sends all of `data` before `end`; None if that fails. A client that takes a byte now and
+    /// then has no longer than one that takes none.
     fn send_before(&mut self, end: Instant, mut data: &[u8]) -> Option<()> {
         while !data.is_empty() {
             self.set_limit(end.checked_duration_since(Instant::now())?).ok()?;
@@ -372,7 +372,8 @@ mod tests {
             assert!(buf.starts_with(b"NBDMAGICIHAVEOPT"));
         }
         assert!(shared.end_all(Duration::from_secs(60)));
-        assert_eq!((shared.state().hellos, shared.state().clients, shared.state().faults), (0, 0, 0));
+        let state = shared.state();
+        assert_eq!((state.hellos, state.clients, state.faults), (0, 0, 0));
     }
 
     #[test]

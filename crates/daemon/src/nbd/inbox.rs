@@ -42,8 +42,8 @@ pub(super) struct Reader {
     have: usize,
 }
 
-/// Bytes that a request of a volume with blocks of `block` bytes holds while it is under way: a read
-/// keeps whole blocks until its answer has left.
+/// Bytes that a request of a volume with blocks of `block` bytes holds while it is under way: a
+/// read keeps whole blocks until its answer has left.
 fn cost(request: &Request, block: u64) -> u64 {
     match request.command {
         Command::Read { span, .. } => {

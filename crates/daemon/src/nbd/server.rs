@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{Error as IoError, ErrorKind as IoErrorKind};
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -89,7 +89,9 @@ fn bind(place: &Endpoint) -> Result<Bound> {
     };
     match place {
         Endpoint::Unix(path) => {
-            if UnixStream::connect(path).is_err_and(|e| e.kind() == IoErrorKind::ConnectionRefused) {
+            // A file refuses connections, too.
+            let is_socket = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+            if is_socket && UnixStream::connect(path).is_err_and(|e| e.kind() == IoErrorKind::ConnectionRefused) {
                 std::fs::remove_file(path).map_err(fail)?;
             }
             let listener = UnixListener::bind(path).map_err(fail)?;
