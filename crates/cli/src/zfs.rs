@@ -12,7 +12,7 @@ use crate::opts::Parsed;
 use crate::zfs_out::{self, LIST_COLUMNS, SPACE_COLUMNS, SortKey};
 use crate::zpool::{fields, for_each_name, parse_for, run_other};
 use crate::zpool_out::get_table;
-use crate::{Done, Fail, ask, assignment, json, print, properties, unique, zfs_key, zfs_send, zfs_snap};
+use crate::{Done, Fail, ask, assignment, json, print, properties, unique, zfs_key, zfs_receive, zfs_send, zfs_snap};
 
 /// Commands of OpenZFS that weir does not have yet.
 const NOT_YET: &[&str] = &[
@@ -22,8 +22,6 @@ const NOT_YET: &[&str] = &[
     "program",
     "project",
     "projectspace",
-    "receive",
-    "recv",
     "redact",
     "share",
     "unallow",
@@ -49,7 +47,8 @@ pub fn run(args: &[String]) -> Done {
         "release" => zfs_snap::hold(&parse(rest, "r", &[], "release")?, true),
         "holds" => zfs_snap::holds(&parse(rest, "rH", &[], "holds")?),
         "bookmark" => zfs_snap::bookmark(&parse(rest, "", &[], "bookmark")?),
-        "send" => zfs_send::send(&parse(rest, "DLecwnvPi:", zfs_send::LONG, "send")?),
+        "send" => zfs_send::send(&parse(rest, "DLecwnvPi:t:", zfs_send::LONG, "send")?),
+        "receive" | "recv" => zfs_receive::receive(&parse(rest, "vMnsFhdeucAo:x:", &[], "receive")?),
         "list" => list(&parse(rest, "Hprd:o:t:s:S:j", J, "list")?),
         "get" => get(&parse(rest, "Hprd:o:s:t:j", J, "get")?),
         "set" => set(&parse(rest, "", &[], "set")?),
@@ -351,7 +350,7 @@ fn inherit(p: &Parsed) -> Done {
     if dsl::props::find(prop).is_none() && !dsl::props::is_user_prop(prop) {
         return Err(Fail::Usage(format!("invalid property '{prop}'"), "inherit"));
     }
-    ask_and_warn(&FsInherit { names: names(rest)?, prop: prop.clone(), recursive: p.has('r') })
+    ask_and_warn(&FsInherit { names: names(rest)?, prop: prop.clone(), recursive: p.has('r'), received: p.has('S') })
 }
 
 fn rename(p: &Parsed) -> Done {

@@ -7,8 +7,9 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use admin::request::{SendSize, SendStream, SendWhat};
+use admin::request::{SendRest, SendRestSize, SendSize, SendStream, SendWhat};
 use base::{Error, ErrorKind, NiceNum};
+use ondisk::stream::Token;
 
 use crate::opts::Parsed;
 use crate::{Done, Fail, ask, ask_bytes, print};
@@ -30,6 +31,9 @@ pub const LONG: &[(&str, bool, char)] = &[
 
 /// `zfs send`
 pub fn send(p: &Parsed) -> Done {
+    if let Some(token) = p.value('t') {
+        return send_rest(p, token);
+    }
     let [name] = p.operands.as_slice() else {
         let what = if p.operands.is_empty() { "missing snapshot argument" } else { "too many arguments" };
         return Err(Fail::Usage(what.into(), "send"));
@@ -77,6 +81,42 @@ pub fn send(p: &Parsed) -> Done {
         }
         Ok(())
     })?;
+    out.flush().map_err(gone)?;
+    Ok(())
+}
+
+/// `zfs send -t`
+fn send_rest(p: &Parsed, token: &str) -> Done {
+    if !p.operands.is_empty() {
+        return Err(Fail::Usage("too many arguments".into(), "send"));
+    }
+    if p.has('i') {
+        return Err(Fail::Usage("invalid flags combined with -t".into(), "send"));
+    }
+    let contents = Token::list_of(token).map_err(|e| e.at("cannot resume send"))?;
+    let name = Token::parse(token).map_err(|e| e.at("cannot resume send"))?.to_name;
+    let dry = p.has('n');
+    if !dry && std::io::stdout().is_terminal() {
+        eprintln!("Error: Stream can not be written to a terminal.\nYou must redirect standard output.");
+        return Err(Fail::AlreadyReported);
+    }
+    let token = token.to_string();
+    let says = if p.has('P') { Some(Says::Parsable) } else { p.has('v').then_some(Says::Text) };
+    if dry || says.is_some() {
+        let size = ask(&SendRestSize { token: token.clone() })?;
+        let what = SendWhat { name: name.clone(), ..SendWhat::default() };
+        let text =
+            says.map(|says| format!("resume token contents:\n{}{}", contents.tabbed(), says.before(&what, size)));
+        let text = text.unwrap_or_default();
+        if dry {
+            print(&text);
+            return Ok(());
+        }
+        eprint!("{text}");
+    }
+    let gone = |e: std::io::Error| Error::new(ErrorKind::Io, format!("cannot send '{name}': {e}"));
+    let mut out = std::io::stdout().lock();
+    ask_bytes(&SendRest { token }, &mut |bytes| out.write_all(bytes).map_err(gone))?;
     out.flush().map_err(gone)?;
     Ok(())
 }

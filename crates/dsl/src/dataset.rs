@@ -25,6 +25,7 @@ use zio::DedupMode;
 use crate::core::{Core, Space, change};
 use crate::dir::{Dir, Used};
 use crate::free::deadlist::Deadlist;
+use crate::receive::Progress;
 use crate::snap::bookmark::FreedMark;
 
 /// A head or snapshot.
@@ -43,6 +44,36 @@ pub struct Dataset {
     opening: rt::sync::Semaphore,
     users: Cell<u32>,
     gone: Cell<bool>,
+    /// How far a receive that can be resumed came in each txg.
+    progress: [Cell<Option<Progress>>; base::TXG_SIZE],
+}
+
+/// A use of a dataset, which ends when this is dropped.
+pub(crate) struct Use(Rc<Dataset>);
+
+impl Use {
+    /// Begins a use.
+    pub(crate) fn of(ds: &Rc<Dataset>) -> Use {
+        ds.begin_use();
+        Use(ds.clone())
+    }
+    /// The dataset.
+    pub(crate) fn dataset(&self) -> &Rc<Dataset> {
+        &self.0
+    }
+}
+
+impl std::ops::Deref for Use {
+    type Target = Dataset;
+    fn deref(&self) -> &Dataset {
+        &self.0
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.0.end_use();
+    }
 }
 
 /// The part of a dataset that its object set calls.
@@ -255,6 +286,7 @@ impl Dataset {
             opening: rt::sync::Semaphore::new(1),
             users: Cell::new(0),
             gone: Cell::new(false),
+            progress: Default::default(),
         });
         if !snapshot {
             ds.load_limits();
@@ -414,10 +446,15 @@ impl Dataset {
         self.account.features.borrow().as_ref().is_some_and(|f| f.contains_key(guid))
     }
 
+    /// Whether it was received in part only.
+    pub fn is_partial(&self) -> bool {
+        self.phys().flags & DS_FLAG_INCONSISTENT != 0
+    }
+
     /// Fails if the dataset's content is incomplete and must not be shown: a receive was
     /// interrupted, or the stream was redacted.
     pub fn check_complete(&self) -> Result<()> {
-        if self.phys().flags & DS_FLAG_INCONSISTENT != 0 {
+        if self.is_partial() {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!("dataset '{}' was received in part only: finish the receive or destroy it", self.name()),
@@ -430,6 +467,15 @@ impl Dataset {
             )));
         }
         Ok(())
+    }
+
+    /// A receive came as far as that in `txg`, which is open.
+    pub(crate) fn note_progress(&self, progress: Progress, txg: Txg) {
+        self.progress[txg.slot()].set(Some(progress));
+    }
+    /// Takes what was noted of `txg`.
+    pub(crate) fn take_progress(&self, txg: Txg) -> Option<Progress> {
+        self.progress[txg.slot()].take()
     }
 
     /// A use of the file system begins (a mount): the dataset is busy.

@@ -4,8 +4,8 @@
 //! Reading order: [`props`] and [`space`] (policy), [`core`] (freed blocks), [`dir`], [`dataset`],
 //! [`features`], [`pool`] (the tree), `sync` (the sync of a txg); then the tasks: `create` and
 //! `change`; `snap` (snapshots, bookmarks, clones and rollback, promotion); `free` (deadlists,
-//! destruction, the blocks of destroyed datasets; [`walk`]: walks of block trees); [`send`]
-//! (streams); [`crypto`] (keys).
+//! destruction, the blocks of destroyed datasets; [`walk`]: walks of block trees); [`send`] and
+//! [`receive`] (streams); [`crypto`] (keys).
 
 mod change;
 pub mod core;
@@ -18,6 +18,7 @@ mod free;
 pub mod iolimit;
 pub mod pool;
 pub mod props;
+pub mod receive;
 mod registry;
 pub mod send;
 mod snap;

@@ -8,6 +8,8 @@ pub mod keys;
 pub mod mounts;
 pub mod ops;
 pub mod places;
+mod receive;
+mod receive_package;
 mod send;
 pub mod snaps;
 pub mod temp_props;

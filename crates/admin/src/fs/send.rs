@@ -3,7 +3,7 @@
 use base::Result;
 use bdev::Bytes;
 use dsl::send::Sink;
-use ondisk::stream::RECORD_SIZE;
+use ondisk::stream::{RECORD_SIZE, Token};
 use rt::LocalBoxFuture;
 
 use crate::engine::PoolEngine;
@@ -25,6 +25,17 @@ impl PoolEngine {
     pub(crate) async fn send(&self, what: &SendWhat, mut to: Outlet) -> Result<SentView> {
         let sent = self.pool.dsl().send(&what.name, what.from.as_deref(), what.opts(), &mut to).await?;
         Ok(SentView { records: sent.records, bytes: sent.bytes })
+    }
+
+    /// Sends the rest of a stream.
+    pub(crate) async fn send_rest(&self, token: &Token, mut to: Outlet) -> Result<SentView> {
+        let sent = self.pool.dsl().send_rest(token, Some(&mut to)).await?;
+        Ok(SentView { records: sent.records, bytes: sent.bytes })
+    }
+
+    /// How many bytes [`PoolEngine::send_rest`] would send.
+    pub(crate) async fn send_rest_size(&self, token: &Token) -> Result<u64> {
+        Ok(self.pool.dsl().send_rest(token, None).await?.bytes)
     }
 
     /// About how many bytes [`PoolEngine::send`] would send.

@@ -32,10 +32,12 @@ mod call;
 mod cx;
 mod devices;
 mod fs;
+pub(crate) mod inlet;
 mod keys;
 mod mounts;
 mod pools;
 mod process;
+mod receive;
 mod scan;
 mod secret;
 mod send;
@@ -57,7 +59,9 @@ pub use secret::Secret;
 pub use stream::{Direction, Report, Stream};
 
 // Globs, so that only its own file names a new request.
-pub use {devices::*, fs::*, keys::*, mounts::*, pools::*, process::*, scan::*, send::*, snaps::*, watch::*};
+pub use {
+    devices::*, fs::*, keys::*, mounts::*, pools::*, process::*, receive::*, scan::*, send::*, snaps::*, watch::*,
+};
 
 /// A request of a command.
 pub trait Request: Serialize + DeserializeOwned + fmt::Debug + Send + 'static {
@@ -252,6 +256,7 @@ const KINDS: &[&[Kind]] = &[
     scan::KINDS,
     watch::KINDS,
     fs::KINDS,
+    receive::KINDS,
     send::KINDS,
     snaps::KINDS,
     keys::KINDS,

@@ -2,14 +2,16 @@
 
 use base::Result;
 use dsl::send::SendOpts;
+use ondisk::stream::Token;
 use serde::{Deserialize, Serialize};
 
 use super::{Changes, Cx, Direction, Kind, Request, pool_part};
 
-pub(super) const KINDS: &[Kind] = &[Kind::of::<SendStream>(), Kind::of::<SendSize>()];
+pub(super) const KINDS: &[Kind] =
+    &[Kind::of::<SendStream>(), Kind::of::<SendSize>(), Kind::of::<SendRest>(), Kind::of::<SendRestSize>()];
 
 /// What is sent, and how.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct SendWhat {
     /// The snapshot.
     pub name: String,
@@ -79,5 +81,48 @@ impl Request for SendSize {
     fn run(self, cx: &Cx<'_>) -> Result<u64> {
         let running = cx.pools.pool_of(&self.0.name)?;
         cx.on(&running, move |e| async move { e.send_size(&self.0).await })
+    }
+}
+
+/// `zfs send -t`: the rest of a stream that broke off at the receiver.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SendRest {
+    /// The receiver's token.
+    pub token: String,
+}
+
+impl Request for SendRest {
+    const NAME: &'static str = "SendRest";
+    const TITLE: &'static str = "zfs send -t";
+    const STREAM: Option<Direction> = Some(Direction::ToClient);
+    type Reply = SentView;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<SentView> {
+        let token = Token::parse(&self.token).map_err(|e| e.at("cannot resume send"))?;
+        let pool = pool_part(&token.to_name).to_string();
+        cx.report_on_pool(&pool, move |e, to| async move { e.send_rest(&token, to).await })
+    }
+}
+
+/// `zfs send -t` with `-n` or `-v`: how many bytes the rest of a stream has.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SendRestSize {
+    /// The receiver's token.
+    pub token: String,
+}
+
+impl Request for SendRestSize {
+    const NAME: &'static str = "SendRestSize";
+    const TITLE: &'static str = "zfs send -n -t";
+    type Reply = u64;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<u64> {
+        let token = Token::parse(&self.token).map_err(|e| e.at("cannot resume send"))?;
+        let running = cx.pools.pool_of(&token.to_name)?;
+        cx.on(&running, move |e| async move { e.send_rest_size(&token).await })
     }
 }

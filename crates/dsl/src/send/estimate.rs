@@ -37,7 +37,7 @@ impl DslPool {
                 Some(Start { object: Some(object), .. }) => {
                     self.space_since(&ds, &*self.hold_dataset(object).await?).await?
                 }
-                start => return self.send_dataset(&ds, start, opts, None).await.map(|sent| sent.bytes),
+                start => return self.send_dataset(&ds, start, opts, None, None).await.map(|sent| sent.bytes),
             };
             // A volume keeps the size of its blocks as a property.
             let dir = ds.dir();

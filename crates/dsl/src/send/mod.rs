@@ -32,10 +32,11 @@ use ondisk::feature::FeatureId;
 use ondisk::nvlist::NvList;
 use ondisk::objset::{ObjsetPhys, ObjsetType};
 use ondisk::stream::record::{Begin, End, NAME_MAX};
-use ondisk::stream::{RECORD_SIZE, Record, Sent, StreamWriter, begin_flags, features};
+use ondisk::stream::{RECORD_SIZE, Record, Sent, StreamWriter, Token, begin_flags, features};
 use rt::{LocalBoxFuture, Rt};
 
-use crate::dataset::Dataset;
+use self::tree::Resume;
+use crate::dataset::{Dataset, Use};
 use crate::dir::Dir;
 use crate::pool::DslPool;
 
@@ -125,9 +126,53 @@ impl DslPool {
         let ds = self.find_snapshot(to).await?;
         let sent = async {
             let from = self.start_if(&ds, from).await?;
-            self.send_dataset(&ds, from, opts, Some(sink)).await
+            self.send_dataset(&ds, from, opts, None, Some(sink)).await
         };
         sent.await.at(|| format!("cannot send '{to}'"))
+    }
+
+    /// Sends the rest of a stream that broke off; without a sink it is dry. Errors: `NotFound` if a
+    /// snapshot of the token is gone, `Invalid` if it is another one; those of [`DslPool::send`].
+    pub async fn send_rest(&self, token: &Token, sink: Option<&mut dyn Sink>) -> Result<Sent> {
+        let to = &token.to_name;
+        let sent = async {
+            let gone = |e: Error| match e.kind() {
+                ErrorKind::NotFound => Error::not_found(format!("'{to}' used in the initial send no longer exists")),
+                _ => e,
+            };
+            let ds = self.find_snapshot(to).await.map_err(gone)?;
+            if Guid(ds.phys().guid) != token.to_guid {
+                return Err(Error::invalid(format!("'{to}' is no longer the same snapshot used in the initial send")));
+            }
+            let from = match token.from_guid {
+                Some(guid) => {
+                    let name = self.name_with(&ds, guid).await?;
+                    let name = name.ok_or_else(|| {
+                        Error::not_found(format!("incremental source {:#x} no longer exists", guid.0))
+                    })?;
+                    Some(self.start_of(&ds, &name).await?)
+                }
+                None => None,
+            };
+            let opts = SendOpts {
+                large_blocks: token.large_block_ok,
+                embedded: token.embed_ok,
+                compressed: token.compress_ok,
+                raw: token.raw_ok,
+            };
+            self.send_dataset(&ds, from, opts, Some((token.object, token.offset)), sink).await
+        };
+        sent.await.at(|| "cannot resume send")
+    }
+
+    /// The snapshot with that guid, or a bookmark of the file system of `ds` that stands for it.
+    async fn name_with(&self, ds: &Dataset, guid: Guid) -> Result<Option<String>> {
+        if let Some(snap) = self.snapshot_with(guid).await? {
+            return Ok(Some(snap.name()));
+        }
+        let Some(head) = ds.dir().head() else { return Ok(None) };
+        let mark = self.bookmarks(&head).await?.into_iter().find(|b| Guid(b.guid()) == guid);
+        Ok(mark.map(|mark| format!("{}#{}", head.name(), mark.name)))
     }
 
     async fn start_if(&self, ds: &Rc<Dataset>, from: Option<&str>) -> Result<Option<Start>> {
@@ -143,6 +188,7 @@ impl DslPool {
         ds: &Rc<Dataset>,
         from: Option<Start>,
         opts: SendOpts,
+        resume: Option<Resume>,
         sink: Option<&mut dyn Sink>,
     ) -> Result<Sent> {
         ds.load_features().await?;
@@ -155,7 +201,7 @@ impl DslPool {
         let block = ctx.read(&phys.bp).await.map_err(|e| e.at(format!("dataset '{}'", ds.name())))?;
         let os = ObjsetPhys::parse(&block)?;
         let source = self.source_of(ds, &os, raw).await?;
-        let features = features_of(source, opts);
+        let features = features_of(source, opts) | if resume.is_some() { features::RESUMING } else { 0 };
         let name = ds.name().into_bytes();
         if name.len() > NAME_MAX {
             return Err(Error::new(
@@ -170,10 +216,14 @@ impl DslPool {
         if phys.flags & DS_FLAG_CI_DATASET != 0 {
             flags |= begin_flags::CI_DATA;
         }
-        let list = match raw {
-            true => self.begin_list(ds, &os, from).await?.encode_native(),
-            false => Vec::new(),
-        };
+        let mut list = NvList::new();
+        if let Some((object, offset)) = resume {
+            list = list.with_u64("resume_object", object.0).with_u64("resume_offset", offset);
+        }
+        if raw {
+            list = list.with_list("crypt_keydata", self.begin_keys(ds, &os, from).await?);
+        }
+        let list = if list.is_empty() { Vec::new() } else { list.encode_native() };
         let begin = Begin {
             payload_len: list.len() as u32,
             version_info: Begin::SUBSTREAM,
@@ -187,7 +237,8 @@ impl DslPool {
         let mut out = Out::new(ctx.rt().clone(), sink);
         out.put(Record::Begin(begin.with_features(features)), list.into()).await?;
         let form = compose::Form { features, to_guid: Guid(phys.guid) };
-        tree::send_blocks(&ctx, (phys.bp, &os), from.map_or(Txg(0), |f| f.txg), form, &mut out).await?;
+        let since = (from.map_or(Txg(0), |f| f.txg), resume.unwrap_or_default());
+        tree::send_blocks(&ctx, (phys.bp, &os), since, form, &mut out).await?;
         out.put(Record::End(End { to_guid: Guid(phys.guid), ..End::default() }), Bytes::default()).await?;
         Ok(out.sent())
     }
@@ -266,8 +317,8 @@ impl DslPool {
         }
     }
 
-    /// The list after BEGIN of a raw stream.
-    async fn begin_list(&self, ds: &Dataset, os: &ObjsetPhys, from: Option<Start>) -> Result<NvList> {
+    /// The keys that BEGIN of a raw stream has.
+    async fn begin_keys(&self, ds: &Dataset, os: &ObjsetPhys, from: Option<Start>) -> Result<NvList> {
         let missing =
             || Error::unsupported(format!("'{}' has no guid of its IV set, as old pools have none", ds.name()));
         let to = self.ivset_guid(ds.object).await?.ok_or_else(missing)?;
@@ -275,8 +326,7 @@ impl DslPool {
             Some(start) => start.ivset_guid.ok_or_else(missing)?,
             None => 0,
         };
-        let keys = self.crypt_keydata(&ds.dir(), os, Guid(to), Guid(from))?;
-        Ok(NvList::new().with_list("crypt_keydata", keys))
+        self.crypt_keydata(&ds.dir(), os, Guid(to), Guid(from))
     }
 
     async fn source_of(&self, ds: &Dataset, os: &ObjsetPhys, raw: bool) -> Result<Source> {
@@ -308,22 +358,6 @@ impl DslPool {
 
 fn no_ancestor(name: &str) -> Error {
     Error::new(ErrorKind::CrossDevice, format!("'{name}' is not an earlier snapshot from the same fs"))
-}
-
-/// A dataset that is in use.
-struct Use(Rc<Dataset>);
-
-impl Use {
-    fn of(ds: &Rc<Dataset>) -> Use {
-        ds.begin_use();
-        Use(ds.clone())
-    }
-}
-
-impl Drop for Use {
-    fn drop(&mut self) {
-        self.0.end_use();
-    }
 }
 
 /// The stream on its way to the sink.

@@ -47,9 +47,14 @@ struct Owner<'a> {
     dn: &'a DnodePhys,
 }
 
+/// Where a stream goes on that broke off: an object, and an offset in it.
+pub(super) type Resume = (ObjectId, u64);
+
 struct Walk<'a, 'o> {
     ctx: &'a DmuCtx,
     from: Txg,
+    /// What comes before this was sent.
+    resume: Resume,
     form: Form,
     composer: Composer,
     queue: Vec<Queued>,
@@ -57,18 +62,19 @@ struct Walk<'a, 'o> {
     out: &'a mut Out<'o>,
 }
 
-/// Sends all blocks of an object set with that root block that are newer than `from`.
+/// Sends all blocks of an object set with that root block that are newer than `from`, from `resume`
+/// on.
 pub(super) async fn send_blocks(
     ctx: &DmuCtx,
     (root, os): (Blkptr, &ObjsetPhys),
-    from: Txg,
+    (from, resume): (Txg, Resume),
     form: Form,
     out: &mut Out<'_>,
 ) -> Result<()> {
     let meta = &os.meta_dnode;
     let objects = DNODES.saturating_mul(meta.maxblkid.saturating_add(1));
     let composer = Composer::new(form.to_guid, objects);
-    let mut walk = Walk { ctx, from, form, composer, queue: Vec::new(), queued_bytes: 0, out };
+    let mut walk = Walk { ctx, from, resume, form, composer, queue: Vec::new(), queued_bytes: 0, out };
     if walk.is_new(&root) {
         walk.object(Owner { object: ObjectId::META, dn: meta }).await?;
     }
@@ -81,6 +87,19 @@ impl Walk<'_, '_> {
     /// punched at any time.
     fn is_new(&self, bp: &Blkptr) -> bool {
         bp.birth().0 == 0 || bp.birth() > self.from
+    }
+
+    /// Whether all below a pointer was sent before the stream broke off.
+    fn was_sent(&self, owner: Owner<'_>, level: u8, blkid: u64) -> bool {
+        let (object, offset) = self.resume;
+        let (unit, upto) = match owner.object {
+            ObjectId::META => (u64::from(owner.dn.datablksz()) / DNODE_SIZE as u64, object.0),
+            same if same == object => (u64::from(owner.dn.datablksz()), offset),
+            _ => return false,
+        };
+        let bits = u32::from(level) * owner.dn.epb_shift();
+        let end = blkid.checked_add(1).and_then(|next| next.checked_mul(1u64.checked_shl(bits)?));
+        end.and_then(|end| end.checked_mul(unit)).is_some_and(|end| end <= upto)
     }
 
     /// All blocks of an object.
@@ -98,7 +117,7 @@ impl Walk<'_, '_> {
     /// A block and those below it.
     fn block<'b>(&'b mut self, owner: Owner<'b>, bp: Blkptr, level: u8, blkid: u64) -> LocalBoxFuture<'b, Result<()>> {
         Box::pin(async move {
-            if !self.is_new(&bp) {
+            if !self.is_new(&bp) || self.was_sent(owner, level, blkid) {
                 return Ok(());
             }
             self.ctx.rt().spend(SCAN_VISIT).await;
@@ -173,7 +192,7 @@ impl Walk<'_, '_> {
         while slot < slots {
             let object = ObjectId(first + slot as u64);
             // The number of the meta-dnode is not that of an object.
-            if object == ObjectId::META {
+            if object == ObjectId::META || (object < self.resume.0 && DnodePhys::parse_slot(&block, slot)?.is_none()) {
                 slot += 1;
                 continue;
             }
@@ -184,6 +203,9 @@ impl Walk<'_, '_> {
                 continue;
             };
             slot += dn.num_slots();
+            if object < self.resume.0 {
+                continue;
+            }
             let (record, bonus) = self.form.object(object, &dn, bp.needs_swap());
             self.push(Queued::Ready(Record::Object(record), bonus.into()), 0).await?;
             let end = dn.maxblkid.saturating_add(1).saturating_mul(u64::from(dn.datablksz()));

@@ -3,45 +3,15 @@
 //!
 //! The pools are in `../shared/pools` beside the project; without them a test says NOT RUN.
 
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use base::Result;
-use bdev::{BlockDev, Bytes};
-use dsl::send::{SendOpts, Sink};
+use bdev::BlockDev;
+use dsl::send::SendOpts;
 use ondisk::stream::{RECORD_SIZE, StreamReader};
-use rt::LocalBoxFuture;
 use sim::{DiskImage, Model, Sim, SimConfig, SimDisk};
 use spa::{ImportOpts, Pool};
 
-/// Collects a stream.
-#[derive(Default)]
-struct Collect(Vec<u8>);
-
-impl Sink for Collect {
-    fn put(&mut self, record: [u8; RECORD_SIZE], payload: Bytes) -> LocalBoxFuture<'_, Result<()>> {
-        self.0.extend(record);
-        self.0.extend(&payload[..]);
-        Box::pin(async { Ok(()) })
-    }
-}
-
-/// The unpacked pool; `None`, with a message, if that is impossible here.
-fn unpack() -> Option<PathBuf> {
-    let tar = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/pools/streams.tar.zst");
-    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dsl-send");
-    if !tar.exists() {
-        eprintln!("NOT RUN: {} is not there", tar.display());
-        return None;
-    }
-    std::fs::create_dir_all(&to).unwrap();
-    let untar = std::process::Command::new("tar").arg("--zstd").arg("-xf").arg(&tar).arg("-C").arg(&to).status();
-    if !untar.is_ok_and(|s| s.success()) {
-        eprintln!("NOT RUN: tar --zstd does not work here");
-        return None;
-    }
-    Some(to.join("streams"))
-}
+use crate::streams::{Collect, unpack};
 
 /// The first place where two streams differ, in words.
 fn difference(ours: &[u8], theirs: &[u8]) -> Option<String> {
