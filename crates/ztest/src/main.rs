@@ -28,6 +28,7 @@ ztest --cuts SEEDS|FROM..TO [--txgs 20] [--images N] [--every N] [--state FILE]
                                                     with --layout while devices come and go
 ztest --mutate N|FROM..TO [--write] [--state FILE]  damaged images are imported and read; with --write imported for writing,
                                                     with snapshots, clones, destroys, quotas, scrubs and more on them
+ztest --mutate N|FROM..TO --streams [--state FILE]  damaged streams are received: a whole snapshot or nothing
 ztest --snapshots N|FROM..TO [--ops 150]            snapshots, clones, promotions, rollbacks, destroys
 ztest --devices N|FROM..TO [--ops 40]               devices are added, attached, replaced, detached, removed
 ztest --adopt DIR [--start 0] [--ops 60] [--out DIR] the same on a copy of the pool in DIR/*.img
@@ -39,6 +40,7 @@ ztest --fill N|FROM..TO [--layout NAME] [--state FILE]
 ztest --snapcuts N|FROM..TO [--every 1] [--state FILE]
                                                     power cuts while snapshots, clones and file systems are destroyed, rolled back, promoted
 ztest --foreign N|FROM..TO                          pools of the real ztest: a scrub finds what zdb -cc finds
+ztest --receives N|FROM..TO [--state FILE]          random streams, received on other layouts, with stops and power cuts
 ztest --sends N|FROM..TO [--state FILE]             send streams of random pools are OpenZFS's, byte by byte
 ztest --campaign --cuts N [--seed S] [--state FILE] [--images N] [--bug NAME]
                                                     power cuts under synchronous load; FILE remembers the seeds that are done
@@ -306,6 +308,17 @@ fn mutations_write(args: &Args, range: (u64, u64)) -> bool {
     })
 }
 
+/// `--mutate --streams`: damaged streams are received.
+fn mutations_streams(args: &Args, range: (u64, u64)) -> bool {
+    use ztest::mutate_stream::{StreamTally, StreamVictim, mutate_stream};
+    let names = ["mutations", "refused", "kept", "received"];
+    mutations(args, range, &names, StreamVictim::new, |v, number| {
+        let mut tally = StreamTally::default();
+        let fault = mutate_stream(v, number, &mut tally);
+        (vec![tally.mutations, tally.refused, tally.kept, tally.received], fault)
+    })
+}
+
 fn snapshots(args: &Args, from: u64, to: u64, level: Level) -> bool {
     let total = Mutex::new(Tally::default());
     spread(args, from, to, |seed| {
@@ -499,6 +512,20 @@ fn sends(args: &Args, from: u64, to: u64) -> bool {
     seeds.end(&["streams", "bytes"])
 }
 
+fn receives(args: &Args, from: u64, to: u64, level: Level) -> bool {
+    let seeds = Seeds::new(args, 4);
+    spread(args, from, to, |seed| {
+        seeds.run(seed, "receives", || match caught(|| ztest::receives::run_seed(seed)) {
+            Ok((n, images)) => {
+                let verdict = ztest::judge::judge(&images, level, &format!("receives{seed}"));
+                (Ok(verdict), vec![n.streams, n.bytes, n.stops, n.cuts])
+            }
+            Err(why) => (Err(why), vec![0; 4]),
+        });
+    });
+    seeds.end(&["streams", "bytes", "stops", "cuts"])
+}
+
 fn devices(args: &Args, from: u64, to: u64, level: Level) -> bool {
     let total = Mutex::new((Tally::default(), 0, 0));
     spread(args, from, to, |seed| {
@@ -685,6 +712,8 @@ fn main() -> ExitCode {
         foreign(&args, from, to)
     } else if let Some((from, to)) = of("--sends") {
         sends(&args, from, to)
+    } else if let Some((from, to)) = of("--receives") {
+        receives(&args, from, to, level)
     } else if let Some((from, to)) = of("--devices") {
         devices(&args, from, to, level)
     } else if let Some(dir) = args.value("--adopt") {
@@ -692,7 +721,12 @@ fn main() -> ExitCode {
     } else if args.0.iter().any(|a| a == "--reference") {
         references(&args, level)
     } else if let Some(range) = of("--mutate") {
-        if args.0.iter().any(|a| a == "--write") { mutations_write(&args, range) } else { mutations_read(&args, range) }
+        let has = |word: &str| args.0.iter().any(|a| a == word);
+        match (has("--write"), has("--streams")) {
+            (true, _) => mutations_write(&args, range),
+            (_, true) => mutations_streams(&args, range),
+            _ => mutations_read(&args, range),
+        }
     } else {
         println!("{HELP}");
         return ExitCode::from(2);
