@@ -34,6 +34,7 @@ mod zfs_create;
 mod zfs_diff;
 pub mod zfs_key;
 mod zfs_out;
+mod zfs_receive;
 mod zfs_send;
 mod zfs_snap;
 mod zpool;
@@ -183,6 +184,21 @@ pub(crate) fn ask_bytes<R: Request>(
     let client = Client::of_process()?;
     let mut bar = progress::Bar::new();
     let answer = client.ask_bytes(request, &mut |what, done, total| bar.show(what, done, total), each);
+    bar.clear();
+    print_failures(&client);
+    Ok(answer?)
+}
+
+/// Sends a request whose stream is what `input` gives ([`Client::ask_with_input`]).
+pub(crate) fn ask_with_input<R: Request>(
+    request: &R,
+    input: impl std::io::Read + Send + 'static,
+) -> Result<R::Reply, Fail> {
+    let client = Client::of_process()?;
+    let mut bar = progress::Bar::new();
+    let command = (request.changes() != Changes::Nothing).then(command_line);
+    let answer =
+        client.ask_with_input(request, command.as_deref(), &mut |what, done, total| bar.show(what, done, total), input);
     bar.clear();
     print_failures(&client);
     Ok(answer?)

@@ -11,7 +11,9 @@ use crate::opts::Parsed;
 use crate::zfs_out::{self, LIST_COLUMNS, SPACE_COLUMNS, SortKey};
 use crate::zpool::{fields, for_each_name, parse_for, run_other};
 use crate::zpool_out::get_table;
-use crate::{Done, Fail, ask, assignment, json, print, unique, zfs_create, zfs_diff, zfs_key, zfs_send, zfs_snap};
+use crate::{
+    Done, Fail, ask, assignment, json, print, unique, zfs_create, zfs_diff, zfs_key, zfs_receive, zfs_send, zfs_snap,
+};
 
 /// Commands of OpenZFS that weir does not have yet.
 const NOT_YET: &[&str] = &[
@@ -20,8 +22,6 @@ const NOT_YET: &[&str] = &[
     "program",
     "project",
     "projectspace",
-    "receive",
-    "recv",
     "redact",
     "share",
     "unallow",
@@ -49,6 +49,7 @@ pub fn run(args: &[String]) -> Done {
         "bookmark" => zfs_snap::bookmark(&parse(rest, "", &[], "bookmark")?),
         "send" => zfs_send::send(&parse(rest, zfs_send::LETTERS, zfs_send::LONG, "send")?),
         "diff" => zfs_diff::diff(&parse(rest, "FHth", &[], "diff")?),
+        "receive" | "recv" => zfs_receive::receive(&parse(rest, "vMnsFhdeucAo:x:", &[], "receive")?),
         "list" => list(&parse(rest, "Hprd:o:t:s:S:j", J, "list")?),
         "get" => get(&parse(rest, "Hprd:o:s:t:j", J, "get")?),
         "set" => set(&parse(rest, "", &[], "set")?),
@@ -311,7 +312,7 @@ fn inherit(p: &Parsed) -> Done {
     if dsl::props::find(prop).is_none() && !dsl::props::is_user_prop(prop) {
         return Err(Fail::Usage(format!("invalid property '{prop}'"), "inherit"));
     }
-    ask_and_warn(&FsInherit { names: names(rest)?, prop: prop.clone(), recursive: p.has('r') })
+    ask_and_warn(&FsInherit { names: names(rest)?, prop: prop.clone(), recursive: p.has('r'), received: p.has('S') })
 }
 
 fn rename(p: &Parsed) -> Done {

@@ -78,6 +78,7 @@ const NOT_YET: &[(&str, &str)] = &[
     ("zpool offline", "f"),
     ("zpool wait", "T"),
     ("zfs send", "d"),
+    ("zfs receive", "c"),
 ];
 
 /// The letters in usage lines: those behind a single `-`.

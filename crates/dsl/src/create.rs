@@ -284,6 +284,12 @@ impl DslPool {
         for (name, value) in &props {
             self.write_prop(&dir, name, Some(value), &tx).await?;
         }
+        let os = self.make_objset(head, os_type, &tx).await?;
+        init(os, tx).await
+    }
+
+    /// Makes the empty object set of a new head (syncing context).
+    pub(crate) async fn make_objset(&self, head: &Rc<Dataset>, os_type: ObjsetType, tx: &Tx) -> Result<Objset> {
         let account = head.account().clone();
         let mut flags = 0;
         // Only file systems account for owners.
@@ -299,7 +305,7 @@ impl DslPool {
                 }
             }
         }
-        let ctx = match dir.crypt().and_then(|c| c.data_key()) {
+        let ctx = match head.dir().crypt().and_then(|c| c.data_key()) {
             Some(key) => {
                 account.activate(FeatureId::Encryption.get().guid, tx.txg());
                 self.ctx().with_key(key)
@@ -308,10 +314,10 @@ impl DslPool {
         };
         let props = head.objset_props();
         let os = Objset::create(ctx, head.object.0, os_type, props, head.hooks(), tx.txg());
-        os.set_flags(flags, &tx);
+        os.set_flags(flags, tx);
         head.set_objset(Some(os.clone()));
-        self.activate_features(head, &tx).await?;
-        init(os, tx).await
+        self.activate_features(head, tx).await?;
+        Ok(os)
     }
 
     /// Creates the file system `name` with these properties; `init` fills it. The parent must

@@ -26,6 +26,7 @@ use zio::DedupMode;
 use crate::core::{Core, Space, change};
 use crate::dir::{Dir, Used};
 use crate::free::deadlist::Deadlist;
+use crate::receive::Progress;
 use crate::snap::bookmark::FreedMark;
 
 /// A head or snapshot.
@@ -46,15 +47,29 @@ pub struct Dataset {
     gone: Cell<bool>,
     /// The type of the object set, if it was read alone.
     os_type: Cell<Option<ObjsetType>>,
+    /// How far a receive that can be resumed came in each txg.
+    progress: [Cell<Option<Progress>>; base::TXG_SIZE],
 }
 
 /// A dataset that is in use as long as this lives.
 pub(crate) struct Use(Rc<Dataset>);
 
 impl Use {
+    /// Begins a use.
     pub(crate) fn of(ds: &Rc<Dataset>) -> Use {
         ds.begin_use();
         Use(ds.clone())
+    }
+    /// The dataset.
+    pub(crate) fn dataset(&self) -> &Rc<Dataset> {
+        &self.0
+    }
+}
+
+impl std::ops::Deref for Use {
+    type Target = Dataset;
+    fn deref(&self) -> &Dataset {
+        &self.0
     }
 }
 
@@ -290,6 +305,7 @@ impl Dataset {
             users: Cell::new(0),
             gone: Cell::new(false),
             os_type: Cell::new(None),
+            progress: Default::default(),
         });
         if !snapshot {
             ds.load_limits();
@@ -449,10 +465,15 @@ impl Dataset {
         self.account.features.borrow().as_ref().is_some_and(|f| f.contains_key(guid))
     }
 
+    /// Whether it was received in part only.
+    pub fn is_partial(&self) -> bool {
+        self.phys().flags & DS_FLAG_INCONSISTENT != 0
+    }
+
     /// Fails if the dataset's content is incomplete and must not be shown: a receive was
     /// interrupted, or the stream was redacted.
     pub fn check_complete(&self) -> Result<()> {
-        if self.phys().flags & DS_FLAG_INCONSISTENT != 0 {
+        if self.is_partial() {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!("dataset '{}' was received in part only: finish the receive or destroy it", self.name()),
@@ -470,6 +491,15 @@ impl Dataset {
                 self.name()
             ))),
         }
+    }
+
+    /// A receive came as far as that in `txg`, which is open.
+    pub(crate) fn note_progress(&self, progress: Progress, txg: Txg) {
+        self.progress[txg.slot()].set(Some(progress));
+    }
+    /// Takes what was noted of `txg`.
+    pub(crate) fn take_progress(&self, txg: Txg) -> Option<Progress> {
+        self.progress[txg.slot()].take()
     }
 
     /// A use of the file system begins (a mount): the dataset is busy.

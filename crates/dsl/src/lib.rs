@@ -5,7 +5,7 @@
 //! [`features`], [`pool`] (the tree), `sync` (the sync of a txg); then the tasks: `create`,
 //! [`volume`] and `change`; `snap` (snapshots, bookmarks, clones and rollback, promotion); `free`
 //! (deadlists, destruction, the blocks of destroyed datasets; [`walk`]: walks of block trees);
-//! [`send`] (streams), [`diff`] (what changed since a snapshot); [`crypto`] (keys).
+//! [`send`] and [`receive`] (streams), [`diff`] (what changed since a snapshot); [`crypto`] (keys).
 
 mod change;
 pub mod core;
@@ -19,6 +19,7 @@ mod free;
 pub mod iolimit;
 pub mod pool;
 pub mod props;
+pub mod receive;
 mod registry;
 pub mod send;
 mod snap;

@@ -504,7 +504,7 @@ impl Pool {
             let _admin = state.admin.acquire(1).await;
             let done = match dataset.contains('@') {
                 true => state.pool.dsl().set_snapshot_props(&dataset, vec![(property, None)]).await,
-                false => state.pool.dsl().inherit(&dataset, &property).await,
+                false => state.pool.dsl().inherit(&dataset, &property, false).await,
             };
             state.refresh_opts();
             done.map_err(|e| Error::from(e).about(dataset))

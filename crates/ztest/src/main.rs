@@ -28,6 +28,7 @@ ztest --cuts SEEDS|FROM..TO [--txgs 20] [--images N] [--every N] [--state FILE]
                                                     with --layout while devices come and go
 ztest --mutate N|FROM..TO [--write] [--state FILE]  damaged images are imported and read; with --write imported for writing,
                                                     with snapshots, clones, destroys, quotas, scrubs and more on them
+ztest --mutate N|FROM..TO --streams [--state FILE]  damaged streams are received: a whole snapshot or nothing
 ztest --snapshots N|FROM..TO [--ops 150]            snapshots, clones, promotions, rollbacks, destroys
 ztest --devices N|FROM..TO [--ops 40]               devices are added, attached, replaced, detached, removed
 ztest --adopt DIR [--start 0] [--ops 60] [--out DIR] the same on a copy of the pool in DIR/*.img
@@ -43,6 +44,7 @@ ztest --volumes N|FROM..TO [--layout NAME] [--ops 60] [--state FILE]
 ztest --volcuts N|FROM..TO [--every 1] [--images N] [--state FILE] [--bug NAME]
                                                     power cuts under the load of a volume; N images go to zdb
 ztest --foreign N|FROM..TO                          pools of the real ztest: a scrub finds what zdb -cc finds
+ztest --receives N|FROM..TO [--state FILE]          random streams, received on other layouts, with stops and power cuts
 ztest --sends N|FROM..TO [--state FILE]             send streams of random pools are OpenZFS's, byte by byte
 ztest --rescues N|FROM..TO [--layout NAME] [--state FILE]
                                                     pools damaged beyond import: every file whose blocks are left comes back
@@ -312,6 +314,17 @@ fn mutations_write(args: &Args, range: (u64, u64)) -> bool {
     })
 }
 
+/// `--mutate --streams`: damaged streams are received.
+fn mutations_streams(args: &Args, range: (u64, u64)) -> bool {
+    use ztest::mutate_stream::{StreamTally, StreamVictim, mutate_stream};
+    let names = ["mutations", "refused", "kept", "received"];
+    mutations(args, range, &names, StreamVictim::new, |v, number| {
+        let mut tally = StreamTally::default();
+        let fault = mutate_stream(v, number, &mut tally);
+        (vec![tally.mutations, tally.refused, tally.kept, tally.received], fault)
+    })
+}
+
 fn snapshots(args: &Args, from: u64, to: u64, level: Level) -> bool {
     let total = Mutex::new(Tally::default());
     spread(args, from, to, |seed| {
@@ -566,6 +579,20 @@ fn rescues(args: &Args, from: u64, to: u64) -> bool {
     seeds.end(&["files", "intact", "good", "partly", "unlabelled"])
 }
 
+fn receives(args: &Args, from: u64, to: u64, level: Level) -> bool {
+    let seeds = Seeds::new(args, 4);
+    spread(args, from, to, |seed| {
+        seeds.run(seed, "receives", || match caught(|| ztest::receives::run_seed(seed)) {
+            Ok((n, images)) => {
+                let verdict = ztest::judge::judge(&images, level, &format!("receives{seed}"));
+                (Ok(verdict), vec![n.streams, n.bytes, n.stops, n.cuts])
+            }
+            Err(why) => (Err(why), vec![0; 4]),
+        });
+    });
+    seeds.end(&["streams", "bytes", "stops", "cuts"])
+}
+
 fn devices(args: &Args, from: u64, to: u64, level: Level) -> bool {
     let total = Mutex::new((Tally::default(), 0, 0));
     spread(args, from, to, |seed| {
@@ -769,6 +796,8 @@ fn main() -> ExitCode {
         sends(&args, from, to)
     } else if let Some((from, to)) = of("--rescues") {
         rescues(&args, from, to)
+    } else if let Some((from, to)) = of("--receives") {
+        receives(&args, from, to, level)
     } else if let Some((from, to)) = of("--devices") {
         devices(&args, from, to, level)
     } else if let Some(dir) = args.value("--adopt") {
@@ -776,7 +805,12 @@ fn main() -> ExitCode {
     } else if args.0.iter().any(|a| a == "--reference") {
         references(&args, level)
     } else if let Some(range) = of("--mutate") {
-        if args.0.iter().any(|a| a == "--write") { mutations_write(&args, range) } else { mutations_read(&args, range) }
+        let has = |word: &str| args.0.iter().any(|a| a == word);
+        match (has("--write"), has("--streams")) {
+            (true, _) => mutations_write(&args, range),
+            (_, true) => mutations_streams(&args, range),
+            _ => mutations_read(&args, range),
+        }
     } else {
         println!("{HELP}");
         return ExitCode::from(2);

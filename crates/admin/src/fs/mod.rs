@@ -11,6 +11,8 @@ pub mod mounts;
 pub mod open_volumes;
 pub mod ops;
 pub mod places;
+mod receive;
+mod receive_package;
 mod send;
 pub mod snaps;
 pub mod temp_props;

@@ -307,7 +307,7 @@ impl PoolEngine {
         Ok(self.mounts.take_notices())
     }
 
-    async fn set_inner(&self, name: &str, given: &[(String, String)]) -> Result<()> {
+    pub(crate) async fn set_inner(&self, name: &str, given: &[(String, String)]) -> Result<()> {
         let ds = self.find(name)?;
         let kind = self.props_kind(&ds).await;
         let values = parse_props(given, kind, false).map_err(|e| e.at(format!("cannot set property for '{name}'")))?;
@@ -330,14 +330,14 @@ impl PoolEngine {
     }
 
     /// `zfs inherit`. The answer is a list of warnings.
-    pub async fn fs_inherit(&self, name: &str, prop: &str, recursive: bool) -> Result<Vec<String>> {
+    pub async fn fs_inherit(&self, name: &str, prop: &str, recursive: bool, received: bool) -> Result<Vec<String>> {
         let _admin = self.admin.acquire(1).await;
         self.mounts.take_notices();
-        self.inherit_inner(name, prop, recursive).await?;
+        self.inherit_inner(name, prop, recursive, received).await?;
         Ok(self.mounts.take_notices())
     }
 
-    async fn inherit_inner(&self, name: &str, prop: &str, recursive: bool) -> Result<()> {
+    async fn inherit_inner(&self, name: &str, prop: &str, recursive: bool, received: bool) -> Result<()> {
         let prop = props::find(prop).map_or(prop, |p| p.name).to_string();
         if name.contains('@') {
             let dsl = self.pool.dsl();
@@ -354,14 +354,20 @@ impl PoolEngine {
             if recursive && props::is_user_prop(&prop) {
                 self.drop_from_snapshots(&ds, &prop).await?;
             }
-            if recursive && !ds.dir().local_props().contains_key(&prop) {
+            let own = ds.dir().local_props();
+            let has = |name: &str| own.contains_key(name);
+            if recursive && !has(&prop) && !has(&format!("{prop}$recvd")) {
                 continue;
             }
             let dsl = self.pool.dsl().clone();
             let (name, one) = (target.clone(), prop.clone());
-            self.change_props(&ds, std::slice::from_ref(&prop), async move { dsl.inherit(&name, &one).await })
-                .await
-                .map_err(|e| e.at(format!("cannot inherit {prop} for '{target}'")))?;
+            self.change_props(
+                &ds,
+                std::slice::from_ref(&prop),
+                async move { dsl.inherit(&name, &one, received).await },
+            )
+            .await
+            .map_err(|e| e.at(format!("cannot inherit {prop} for '{target}'")))?;
         }
         Ok(())
     }
@@ -379,7 +385,7 @@ impl PoolEngine {
 
     /// Runs `change`, which changes these properties of `ds`, and moves or refreshes the affected
     /// mounts.
-    async fn change_props(
+    pub(super) async fn change_props(
         &self,
         ds: &Rc<Dataset>,
         names: &[String],

@@ -101,7 +101,9 @@ impl PoolEngine {
                 return Err(Error::invalid(why).at(what()));
             }
             if !how.clones {
-                let dependents = self.dependents(&ds).await?;
+                let mut dependents = self.dependents(&ds).await?;
+                // What an interrupted receive left goes with its file system.
+                dependents.retain(|n| !n.contains('%'));
                 if let Some(e) = destroy_refusal(self.kind_of(&ds).await, &name, recursive, &dependents) {
                     return Err(e);
                 }

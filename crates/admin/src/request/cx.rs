@@ -9,6 +9,7 @@ use std::sync::Arc;
 use base::{Error, ErrorKind, Result};
 use serde_json::Value;
 
+use super::inlet::{Inlet, inlet};
 use super::stream::{Outlet, Stream, outlet};
 use super::{AnyRequest, Changes};
 use crate::engine::{PoolCall, PoolEngine, Progress};
@@ -182,6 +183,21 @@ impl Cx<'_> {
         let (outlet, source) = outlet();
         let call = self.begin(&running, move |e| work(e, outlet));
         stream.carry(source);
+        call.wait()
+    }
+
+    /// As [`Cx::on_pool`], with work that takes bytes from the request's stream.
+    pub(crate) fn fill_pool<T, F, Fut>(&self, pool: &str, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<PoolEngine>, Inlet) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T>> + 'static,
+    {
+        let stream = self.stream()?;
+        let running = self.pools.need_running(pool)?;
+        let (inlet, feeder) = inlet();
+        let call = self.begin(&running, move |e| work(e, inlet));
+        stream.fill(feeder);
         call.wait()
     }
 

@@ -189,6 +189,8 @@ pub struct FsInherit {
     pub prop: String,
     /// And that of everything below.
     pub recursive: bool,
+    /// The received value counts again, if there is one.
+    pub received: bool,
 }
 
 impl Request for FsInherit {
@@ -199,10 +201,10 @@ impl Request for FsInherit {
         Changes::pools_of(&self.names)
     }
     fn run(self, cx: &Cx<'_>) -> Result<Vec<String>> {
-        let FsInherit { names, prop, recursive } = self;
+        let FsInherit { names, prop, recursive, received } = self;
         cx.on_datasets(names, move |e, name| {
             let prop = prop.clone();
-            async move { e.fs_inherit(&name, &prop, recursive).await }
+            async move { e.fs_inherit(&name, &prop, recursive, received).await }
         })
     }
 }

@@ -33,11 +33,13 @@ mod cx;
 mod devices;
 mod diff;
 mod fs;
+pub(crate) mod inlet;
 mod keys;
 mod mounts;
 mod nbd;
 mod pools;
 mod process;
+mod receive;
 mod scan;
 mod secret;
 mod send;
@@ -61,7 +63,8 @@ pub use stream::{Direction, Report, Stream};
 
 // Globs, so that only its own file names a new request.
 pub use {
-    devices::*, diff::*, fs::*, keys::*, mounts::*, nbd::*, pools::*, process::*, scan::*, send::*, snaps::*, watch::*,
+    devices::*, diff::*, fs::*, keys::*, mounts::*, nbd::*, pools::*, process::*, receive::*, scan::*, send::*,
+    snaps::*, watch::*,
 };
 
 /// A request of a command.
@@ -257,6 +260,7 @@ const KINDS: &[&[Kind]] = &[
     scan::KINDS,
     watch::KINDS,
     fs::KINDS,
+    receive::KINDS,
     send::KINDS,
     diff::KINDS,
     snaps::KINDS,

@@ -58,7 +58,7 @@ Makes snapshots, all at the same moment.
         ],
         text: "\
 Writes a snapshot as a stream to standard output, which is a pipe or a file.
-OpenZFS receives it.
+'zfs receive' takes it, that of OpenZFS, too.
 
   -i  only what changed since this earlier snapshot, or that of this bookmark;
       '@name' and '#name' are of the same file system
@@ -82,6 +82,32 @@ OpenZFS receives it.
   -V  show the progress as the name of the process (--proctitle)
   -n  send nothing: with -v or -P only say how long it will be (--dryrun)
   -D  nothing: a warning
+",
+    },
+    Page {
+        name: "zfs receive",
+        usage: &[
+            "receive [-FhMnsuv] [-o origin=snapshot] [-o property=value] ... [-x property] ... <filesystem|snapshot>",
+            "receive [-FhMnsuv] [-d | -e] [-o property=value] ... [-x property] ... <filesystem>",
+            "receive -A <filesystem>",
+        ],
+        text: "\
+Makes a snapshot of a stream from standard input, of weir's or OpenZFS's 'zfs
+send': a new file system, or the next snapshot of one that has the snapshot
+before. Nothing of it is seen before all of it is there.
+
+  -d  the name in the stream without its pool goes behind the file system
+  -e  only its last part does
+  -F  first take the file system back to the snapshot before; a full stream
+      replaces a file system without snapshots
+  -s  if the stream breaks off, keep what came: 'zfs get receive_resume_token'
+      has the token for 'zfs send -t'    -A  give that up
+  -o  origin=snapshot: a new file system becomes a clone of it
+      property=value: of this file system; those below it inherit it
+  -x  the value of this property in the stream does not count
+  -h  do not take holds of the stream
+  -u  do not mount a new file system    -M  unmount also what is in use
+  -n  receive nothing    -v  say what is, or with -n would be, received
 ",
     },
     Page {
@@ -207,7 +233,7 @@ refreservation=auto keeps the space for all blocks of a volume.
 Drops a value of a dataset's own: it takes its parent's again.
 
   -r  and those of everything below
-  -S  to the value that was received: there is none, so as without it
+  -S  the value that 'zfs receive' brought counts again, if there is one
 ",
     },
     Page {

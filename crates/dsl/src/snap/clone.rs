@@ -70,7 +70,7 @@ impl DslPool {
 
     /// A root block taken from a snapshot may name the log of its head at that time, which does not
     /// belong to this dataset: writes the block without it.
-    async fn clear_log(&self, head: &Dataset, tx: &Tx) -> Result<()> {
+    pub(crate) async fn clear_log(&self, head: &Dataset, tx: &Tx) -> Result<()> {
         let os = head.objset().await?;
         if os.zil_header() != ZilHeader::default() {
             os.set_zil_header(ZilHeader::default(), tx.txg());

@@ -4,56 +4,29 @@
 //! The pools are in `../shared/pools` beside the project; without them a test says NOT RUN.
 
 use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::OnceLock;
 
-use base::{ErrorKind, Guid, ObjectId, Result};
+use base::{ErrorKind, Guid, ObjectId};
 use bdev::{BlockDev, Bytes};
 use dsl::props::PropValue;
-use dsl::send::{PackageOpts, SendOpts, Sink};
+use dsl::send::{PackageOpts, SendOpts};
 use ondisk::nvlist::NvList;
 use ondisk::stream::record::{Begin, Range};
 use ondisk::stream::{RECORD_SIZE, Record, StreamReader, Token, features};
-use rt::LocalBoxFuture;
 use sim::{DiskImage, Model, Sim, SimConfig, SimDisk};
 use spa::{ImportOpts, Pool};
 use zpl::{Cred, MountOpts, Zfs};
 
 use crate::common::{POOL, World};
 
-/// Collects a stream.
-#[derive(Default)]
-struct Collect(Vec<u8>);
-
-impl Sink for Collect {
-    fn put(&mut self, record: [u8; RECORD_SIZE], payload: Bytes) -> LocalBoxFuture<'_, Result<()>> {
-        self.0.extend(record);
-        self.0.extend(&payload[..]);
-        Box::pin(async { Ok(()) })
-    }
-}
+use crate::streams::{Collect, unpack};
 
 /// The unpacked pool, once for all tests; `None`, with a message, if that is impossible here.
 fn unpacked() -> Option<PathBuf> {
     static ONCE: OnceLock<Option<PathBuf>> = OnceLock::new();
     ONCE.get_or_init(unpack).clone()
-}
-
-fn unpack() -> Option<PathBuf> {
-    let tar = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/pools/streams.tar.zst");
-    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join("dsl-send");
-    if !tar.exists() {
-        eprintln!("NOT RUN: {} is not there", tar.display());
-        return None;
-    }
-    std::fs::create_dir_all(&to).unwrap();
-    let untar = std::process::Command::new("tar").arg("--zstd").arg("-xf").arg(&tar).arg("-C").arg(&to).status();
-    if !untar.is_ok_and(|s| s.success()) {
-        eprintln!("NOT RUN: tar --zstd does not work here");
-        return None;
-    }
-    Some(to.join("streams"))
 }
 
 /// The first place where two streams differ, in words.

@@ -13,7 +13,7 @@ use spa::ImportOpts;
 use zpl::{Cred, MountOpts, Zfs};
 
 /// Checks the figures of a directory and of all below it (format page 05 section 5).
-fn check_dir(dir: &Rc<Dir>) {
+pub fn check_dir(dir: &Rc<Dir>) {
     let p = dir.phys();
     let share = |of: Used| p.used_breakdown[of as usize];
     let name = dir.full_name();
@@ -31,7 +31,7 @@ async fn deadlist(dsl: &DslPool, ds: &Dataset) -> Deadlist {
 
 /// Checks one file system that is no clone: every block is referenced by the head, or was freed
 /// after a snapshot.
-async fn check_fs(dsl: &DslPool, head: &Dataset, names: &[String]) {
+pub async fn check_fs(dsl: &DslPool, head: &Dataset, names: &[String]) {
     let snaps = dsl.snapshots(head).await.unwrap();
     assert_eq!(snaps.iter().map(|s| s.snapname()).collect::<Vec<_>>(), names);
     assert!(snaps.windows(2).all(|w| w[0].phys().creation_txg < w[1].phys().creation_txg));

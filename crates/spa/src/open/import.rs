@@ -241,6 +241,10 @@ impl Pool {
             pool.start();
             let begun = async {
                 claims.finish(&pool).await?;
+                // What cannot be destroyed now stays hidden, and is no reason to refuse a pool.
+                if let Err(e) = pool.stack.dsl().destroy_unfinished().await {
+                    pool.notices.push(format!("the rest of an interrupted receive stays: {e}"));
+                }
                 pool.scan().resume();
                 pool.devices().works().load().await
             };
