@@ -35,6 +35,10 @@ const MAPPING_MAX: u64 = 1 << 26;
 const LOST_MAX: usize = 1 << 20;
 /// Sector sizes that are tried where nothing says them: log2.
 const ASHIFTS: [u8; 4] = [12, 9, 13, 14];
+/// States of the MOS that tell whether a sector size is right.
+const PROVEN_MAX: usize = 8;
+/// Objects of the smallest MOS that tells it alone.
+const WHOLE_MIN: u64 = 16;
 /// The smallest sector size: log2.
 const ASHIFT_MIN: u8 = 9;
 
@@ -113,10 +117,13 @@ pub fn rescue(
     };
     if wanted {
         pool.search(&record, progress)?;
-        // No sector size that was tried first is right.
-        while pool.stack.is_empty() && pool.finds.datasets.is_empty() && !candidates.is_empty() {
-            pool = candidates.remove(0);
-            pool.search(&record, progress)?;
+        // A wrong sector size reads some blocks, those of one sector, but hardly a whole MOS.
+        while !pool.proven().1 && !candidates.is_empty() {
+            let mut other = candidates.remove(0);
+            other.search(&record, progress)?;
+            if other.proven().0 > pool.proven().0 {
+                pool = other;
+            }
         }
         catalog = Catalog::read(&pool.stack, &pool.finds, &pool.layout.name);
     }
@@ -175,7 +182,8 @@ fn is_chosen(ds: &Dataset, opts: &Opts) -> bool {
 }
 
 impl Opened {
-    /// The pool; several where a sector size has to be tried, none of which opens anything.
+    /// The pool; several where a sector size has to be tried, that with which most can be read
+    /// first.
     fn candidates(devices: Vec<Labeled>, open: Opener<'_>, opts: &Opts) -> Result<Vec<Opened>> {
         if opts.layout.is_empty() {
             return Ok(vec![Opened::of(Layout::of_labels(devices, opts.pool.as_deref())?, opts)]);
@@ -190,12 +198,25 @@ impl Opened {
             }
             let mut opened = Opened::of(layout, opts);
             opened.tried = opts.ashift.is_none().then_some(ashift);
-            if !opened.stack.is_empty() {
-                return Ok(vec![opened]);
-            }
             all.push(opened);
         }
+        all.sort_by_cached_key(|o| std::cmp::Reverse(o.proven().0));
         Ok(all)
+    }
+
+    /// Objects of some states of the MOS that can be read, and whether one of them is whole.
+    fn proven(&self) -> (u64, bool) {
+        let (mut sum, mut whole) = (0, false);
+        for mos in self.stack.iter().take(PROVEN_MAX) {
+            let (mut good, mut lost) = (0, 0);
+            mos.for_each(&mut |o| match o {
+                Ok(_) => good += 1,
+                Err((_, count, _)) => lost += count,
+            });
+            sum += good;
+            whole |= lost == 0 && good >= WHOLE_MIN;
+        }
+        (sum, whole)
     }
 
     /// Opens what the uberblocks lead to.
