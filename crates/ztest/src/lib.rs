@@ -7,8 +7,8 @@
 //! [`campaign`] (workloads), [`cuts`] (power cuts), [`zilcuts`] (power cuts under synchronous load)
 //! and [`mutate`] (damaged images, with [`surgery`] for damage that no checksum shows); [`losses`]
 //! (devices lost at any moment); [`snaps`] (snapshots, clones, holds, bookmarks) also on foreign
-//! pools ([`mod@reference`]); [`sends`] and [`receives`] (send streams); [`volumes`] and [`volcuts`]
-//! (volumes, and power cuts under their load); [`rescues`] (ruined pools).
+//! pools ([`mod@reference`]); [`sends`] and [`receives`] (send streams); [`volumes`] and
+//! [`volcuts`] (volumes, and power cuts under their load); [`rescues`] (ruined pools).
 
 pub mod campaign;
 pub mod cuts;
