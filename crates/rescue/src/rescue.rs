@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use base::{Error, Result, Txg};
+use ondisk::blkptr::Blkptr;
 use ondisk::indirect::{MAPPING_ENTRY_SIZE, MappingPhys, parse_mapping};
 use ondisk::label::MosConfig;
 use ondisk::objset::ObjsetType;
@@ -24,6 +25,7 @@ use crate::scan::Event;
 use crate::scan_state::ScanState;
 use crate::state::{Problem, State};
 use crate::tree::{Lookup, Object, Objset};
+use crate::vdevs::Top;
 
 /// Folder of the record within the target.
 pub const RECORD: &str = ".weir-rescue";
@@ -39,6 +41,8 @@ const ASHIFTS: [u8; 4] = [12, 9, 13, 14];
 const PROVEN_MAX: usize = 8;
 /// Objects of the smallest MOS that tells it alone.
 const WHOLE_MIN: u64 = 16;
+/// Blocks of files that are read for it.
+const SAMPLES_MAX: u64 = 256;
 /// The smallest sector size: log2.
 const ASHIFT_MIN: u8 = 9;
 
@@ -204,9 +208,26 @@ impl Opened {
         Ok(all)
     }
 
-    /// Objects of some states of the MOS that can be read, and whether one of them is whole.
+    /// How much can be read that shows the right sector size: objects of some states of the MOS,
+    /// and blocks of files on striped vdevs; and whether that is enough to be sure.
     fn proven(&self) -> (u64, bool) {
         let (mut sum, mut whole) = (0, false);
+        let catalog = Catalog::read(&self.stack, &self.finds, &self.layout.name);
+        let (mut right, mut wrong) = (0, 0);
+        let is_striped = |bp: &Blkptr| {
+            bp.dvas().filter_map(|dva| self.io.vdevs.top(dva.vdev().0)).any(Top::is_striped)
+        };
+        for ds in &catalog.datasets {
+            let Ok(os) = Objset::open(&self.io, &ds.bp) else { continue };
+            os.for_each(&mut |o| {
+                let Ok(o) = o else { return };
+                let first = o.dn.bps().iter().find(|bp| !bp.is_hole() && !bp.is_embedded() && !bp.encrypted());
+                if let Some(bp) = first.filter(|bp| right + wrong < SAMPLES_MAX && is_striped(bp)) {
+                    *(if self.io.read(bp, None).is_ok() { &mut right } else { &mut wrong }) += 1;
+                }
+            });
+        }
+        sum += right;
         for mos in self.stack.iter().take(PROVEN_MAX) {
             let (mut good, mut lost) = (0, 0);
             mos.for_each(&mut |o| match o {
@@ -216,7 +237,7 @@ impl Opened {
             sum += good;
             whole |= lost == 0 && good >= WHOLE_MIN;
         }
-        (sum, whole)
+        (sum, whole && right >= wrong)
     }
 
     /// Opens what the uberblocks lead to.

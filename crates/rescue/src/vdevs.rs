@@ -289,6 +289,10 @@ impl Top {
         if let Node::Draid { layout, .. } = &self.node { layout.unit() } else { 1 << self.ashift }
     }
 
+    /// Whether blocks are cut into columns.
+    pub fn is_striped(&self) -> bool {
+        !self.layouts(0, 1 << self.ashift, Txg(u64::MAX)).is_empty()
+    }
     /// The ways in which a range may lie on RAID-Z or dRAID; several while it is being expanded.
     /// None on any other vdev.
     fn layouts(&self, off: u64, size: usize, birth: Txg) -> Vec<Vec<Stripe>> {

@@ -106,9 +106,10 @@ fn make(runner: &mut Runner, rng: &mut Rng) -> Check<Victim> {
         for _ in 0..rounds {
             for _ in 0..rng.between(10, 40) {
                 r.step().await?;
+                // A txg may end at any time.
+                states.push(r.model.clone());
             }
             r.settle().await?;
-            states.push(r.model.clone());
         }
         r.export().await?;
         states.push(r.model.clone());

@@ -1,9 +1,9 @@
 //! Damage of which every effect is known.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::Txg;
-use ondisk::blkptr::Blkptr;
+use ondisk::blkptr::{Blkptr, Dva};
 use ondisk::label::{DATA_START, LABEL_SIZE, label_offsets};
 use sim::{DiskImage, Rng};
 use spa::GroupKind;
@@ -27,6 +27,8 @@ pub(super) struct Damage {
     tops: Vec<(GroupKind, Vec<usize>)>,
     /// Top-level vdevs that have no redundancy left to lose.
     spent: BTreeSet<u32>,
+    /// Mirrors of which no side is whole: bytes that one side keeps at a time.
+    turns: BTreeMap<u32, u64>,
     ashift: u8,
     noise: Rng,
 }
@@ -72,6 +74,7 @@ impl Damage {
             unlabelled: false,
             tops,
             spent: BTreeSet::new(),
+            turns: BTreeMap::new(),
             ashift,
             noise: Rng::new(0x0bad),
         }
@@ -166,6 +169,7 @@ pub(super) fn survivable(d: &mut Damage, map: &Map, rng: &mut Rng) {
             }
             d.told.push(format!("sides of mirror {top} in turns of {window}"));
             d.spent.insert(top as u32);
+            d.turns.insert(top as u32, window);
             continue;
         }
         if rng.percent(60) {
@@ -181,6 +185,16 @@ pub(super) fn survivable(d: &mut Damage, map: &Map, rng: &mut Rng) {
         }
     }
     columns(d, map, rng);
+    // Of a block that one side has to half and another to the other half no copy is whole.
+    for (id, bp) in &map.table {
+        let whole = |dva: &Dva| match d.turns.get(&dva.vdev().0) {
+            Some(window) => dva.offset() / window == (dva.offset() + bp.psize() - 1) / window,
+            None => true,
+        };
+        if !bp.dvas().any(|dva| whole(&dva)) {
+            d.killed.insert(*id);
+        }
+    }
 }
 
 /// Single sectors of blocks on vdevs that are whole: of each row as many as parity makes good.
