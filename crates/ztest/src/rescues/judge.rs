@@ -51,8 +51,9 @@ fn files<'a>(dataset: &'a str, fs: &'a FsModel) -> Vec<File<'a>> {
     out
 }
 
-/// Whether two inodes have the same content.
-fn is_same(path: &Path, inode: &Inode, except: &[(u64, u64)]) -> Check {
+/// Whether two inodes have the same content; `longer`: the length is not known, and whole blocks came
+/// back.
+fn is_same(path: &Path, inode: &Inode, except: &[(u64, u64)], longer: bool) -> Check {
     let meta = std::fs::symlink_metadata(path).map_err(|e| e.to_string())?;
     match &inode.body {
         Body::Symlink(target) => {
@@ -60,7 +61,7 @@ fn is_same(path: &Path, inode: &Inode, except: &[(u64, u64)]) -> Check {
             if got.as_os_str().as_bytes() == target { Ok(()) } else { Err("another target".into()) }
         }
         Body::File(c) => {
-            if meta.len() != c.size {
+            if meta.len() != c.size && !(longer && meta.len() > c.size) {
                 return Err(format!("{} bytes, not {}", meta.len(), c.size));
             }
             content(path, c, except)
@@ -112,6 +113,8 @@ struct Findings {
     all: Vec<Finding>,
     by: BTreeMap<(String, u64), Vec<usize>>,
     datasets: Vec<String>,
+    /// No uberblock is left.
+    blind: bool,
 }
 
 impl Findings {
@@ -125,7 +128,8 @@ impl Findings {
         for (n, f) in all.iter().enumerate() {
             by.entry((f.dataset.clone(), f.object)).or_default().push(n);
         }
-        Ok(Findings { all, by, datasets: summary.datasets.clone() })
+        let blind = json.get("newest_uberblock").is_none_or(Value::is_null);
+        Ok(Findings { all, by, datasets: summary.datasets.clone(), blind })
     }
     fn of(&self, dataset: &str, object: u64) -> impl Iterator<Item = &Finding> {
         let found = self.by.get(&(dataset.to_owned(), object));
@@ -187,7 +191,7 @@ pub(super) fn judge(
         let say = |what: String| format!("{}: /{}: {what}", f.dataset, String::from_utf8_lossy(&f.path));
         let names = std::iter::once(f.dataset).chain(unknown.iter().map(|d| d.as_str()));
         let places: Vec<(&str, PathBuf)> = names.map(|d| (d, place(dir, d, &f.path))).collect();
-        let good = places.iter().find(|(_, p)| is_same(p, f.inode, &[]).is_ok());
+        let good = places.iter().find(|(_, p)| is_same(p, f.inode, &[], false).is_ok());
         if let Some((d, p)) = good {
             met.good += 1;
             // All names of a file are one file, whatever else happened to it.
@@ -199,7 +203,7 @@ pub(super) fn judge(
             continue;
         }
         if intact(f) {
-            let why = is_same(&places[0].1, f.inode, &[]).err().unwrap_or_default();
+            let why = is_same(&places[0].1, f.inode, &[], false).err().unwrap_or_default();
             faults.push(say(format!("is intact and does not come back: {why}")));
             continue;
         }
@@ -222,22 +226,53 @@ pub(super) fn judge(
 /// A file that came back other than it was last: damaged outside of missing ranges it is not, and
 /// an older one is as it was once.
 fn partial(dataset: &str, path: &Path, f: &File<'_>, findings: &Findings, states: &[PoolModel]) -> Check {
+    let longer = findings.of(dataset, f.object).any(|x| x.problem == Problem::Attributes);
     if let Some(x) = findings.of(dataset, f.object).find(|x| x.problem == Problem::Damaged) {
-        let newest = is_same(path, f.inode, &x.missing);
+        let newest = is_same(path, f.inode, &x.missing, longer);
         return newest.or_else(|why| {
             // In a dataset that is older as a whole the damaged file is, too.
-            let once = states.iter().any(|s| was(s, f.object, path, &x.missing));
+            let once = states.iter().any(|s| was(s, f.object, path, &x.missing, longer));
             if once { Ok(()) } else { Err(format!("is damaged beyond its missing ranges: {why}")) }
         });
     }
-    if !findings.tells(dataset, f) {
+    // Without any uberblock it is not known how new the newest state is; the report says that.
+    if !findings.tells(dataset, f) && !findings.blind {
         return Err("differs, and the report does not say so".into());
     }
-    if states.iter().any(|s| was(s, f.object, path, &[])) { Ok(()) } else { Err("is as it never was".into()) }
+    let once = states.iter().any(|s| was(s, f.object, path, &[], longer));
+    if once || states.windows(2).any(|w| was_between(&w[0], &w[1], f.object, path, longer)) {
+        return Ok(());
+    }
+    Err("is as it never was".into())
+}
+
+/// Whether the object was so while the model went from one state to the next: a txg may end within
+/// an operation. Each byte is then as before or as after.
+fn was_between(from: &PoolModel, to: &PoolModel, object: u64, path: &Path, longer: bool) -> bool {
+    let content = |fs: &FsModel| fs.inodes.get(&object).and_then(|i| i.content().cloned());
+    let Ok(file) = std::fs::File::open(path) else { return false };
+    let Ok(len) = file.metadata().map(|m| m.len()) else { return false };
+    from.datasets.iter().any(|(name, ds)| {
+        let (Some(a), Some(b)) = (content(&ds.fs), to.datasets.get(name).and_then(|ds| content(&ds.fs))) else {
+            return false;
+        };
+        if !(longer || len == a.size || len == b.size) {
+            return false;
+        }
+        let ranges = a.data_ranges().chain(b.data_ranges()).chain([(0, len.min(1 << 20))]);
+        ranges.map(|(from, to)| (from, to.min(len))).all(|(from, to)| {
+            let mut buf = vec![0; to.saturating_sub(from) as usize];
+            file.read_exact_at(&mut buf, from).is_ok()
+                && (from..to).zip(&buf).all(|(at, byte)| {
+                    let one = std::slice::from_ref(byte);
+                    a.difference(at, one).is_none() || b.difference(at, one).is_none()
+                })
+        })
+    })
 }
 
 /// Whether any file system of a state has the object with this content, outside some ranges.
-fn was(state: &PoolModel, object: u64, path: &Path, except: &[(u64, u64)]) -> bool {
-    let of = |fs: &FsModel| fs.inodes.get(&object).is_some_and(|i| is_same(path, i, except).is_ok());
+fn was(state: &PoolModel, object: u64, path: &Path, except: &[(u64, u64)], longer: bool) -> bool {
+    let of = |fs: &FsModel| fs.inodes.get(&object).is_some_and(|i| is_same(path, i, except, longer).is_ok());
     state.datasets.values().any(|ds| of(&ds.fs))
 }
