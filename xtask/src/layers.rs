@@ -25,15 +25,13 @@ const EDGES: &[(&str, &[&str])] = &[
     ("host", &["base", "rt", "bdev"]),
     ("sim", &["base", "rt", "bdev"]),
     ("zdb", &["base", "codec", "ondisk"]),
-    // What proves a block is its checksum: geometry and ciphers may be the engine's.
-    ("rescue", &["base", "codec", "ondisk", "vdev", "zio", "zdb"]),
     ("zstream", &["base", "codec", "ondisk"]),
     ("fuse", &["base", "rt", "bdev", "host", "zpl", "zvol"]),
     ("admin", &["*", "host"]),
     ("daemon", &["*", "host", "fuse", "admin"]),
-    ("cli", &["*", "host", "admin", "daemon", "zdb", "rescue", "zstream", "lab", "openweir"]),
+    ("cli", &["*", "host", "admin", "daemon", "zdb", "zstream", "lab", "openweir"]),
     ("lab", &["*", "sim"]),
-    ("ztest", &["*", "sim", "zdb", "rescue"]),
+    ("ztest", &["*", "sim", "zdb"]),
     ("openweir", &["*", "host", "sim"]),
     ("xtask", &[]),
 ];

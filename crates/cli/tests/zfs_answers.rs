@@ -642,7 +642,8 @@ fn packages_are_read_by_openzfs() {
     // A file system without the snapshot.
     w.ok("zfs create tank/a/new");
     w.ok("zfs snapshot tank/a@four");
-    let missing = "cannot send tank/a@four recursively: snapshot tank/a/b@four does not exist";
+    // Which one comes first is the order of the kernel.
+    let missing = "cannot send tank/a@four recursively: snapshot tank/a/";
     w.fails("zfs send -nR tank/a@four", 1, missing);
     let s = w.say("zfs send -nPRs -i @three tank/a@four");
     assert!(s.code == 0 && s.out.starts_with("incremental\tthree\ttank/a@four\t"), "{}{}", s.out, s.err);
