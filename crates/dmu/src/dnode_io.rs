@@ -607,19 +607,8 @@ impl Dnode {
     }
 
     /// Frees `len` bytes from `off` (`u64::MAX`: to the end): whole blocks become holes, partial
-    /// blocks at the edges are zeroed. Freeing up to the end lowers the highest block id, and frees
-    /// what tasks with another txg write behind the range at the same time: keep them out.
+    /// blocks at the edges are zeroed. Freeing up to the end lowers the highest block id.
     pub async fn free_range(&self, off: u64, len: u64, tx: &Tx) -> Result<()> {
-        self.free_within(off, len, true, tx).await
-    }
-
-    /// As [`Dnode::free_range`] for an object whose other ranges are changed at the same time: the
-    /// highest block id stays, and nothing behind the range is freed.
-    pub async fn punch_range(&self, off: u64, len: u64, tx: &Tx) -> Result<()> {
-        self.free_within(off, len, false, tx).await
-    }
-
-    async fn free_within(&self, off: u64, len: u64, shorten: bool, tx: &Tx) -> Result<()> {
         self.check_tx()?;
         if len == 0 {
             return Ok(());
@@ -627,14 +616,11 @@ impl Dnode {
         let size = u64::from(self.block_size());
         let max = self.max_blkid();
         let data_end = (max + 1).saturating_mul(size);
-        let mut end = off.saturating_add(len);
+        let end = off.saturating_add(len);
         if off >= data_end {
             return Ok(());
         }
-        let to_end = shorten && end >= data_end;
-        if !to_end {
-            end = end.min(data_end);
-        }
+        let to_end = end >= data_end;
         let first = off.div_ceil(size);
         if !off.is_multiple_of(size) {
             let start = off - off % size;

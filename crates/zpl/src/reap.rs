@@ -77,7 +77,7 @@ impl Zfs {
     ) -> Result<()> {
         n.dn.free_in_parts(off, end, async |pos, upto| {
             let tx = self.plan().write(&n.dn, pos, 1).write(&n.dn, upto - 1, 1).free(&n.dn).net_free().assign().await?;
-            n.dn.punch_range(pos, upto - pos, &tx).await?;
+            n.dn.free_range(pos, upto - pos, &tx).await?;
             each(&tx).await?;
             Ok(tx.txg())
         })

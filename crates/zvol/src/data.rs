@@ -131,7 +131,7 @@ impl Volume {
                 }
                 let tx = plan.assign().await?;
                 if pos < upto {
-                    self.data.punch_range(pos, upto - pos, &tx).await?;
+                    self.data.free_range(pos, upto - pos, &tx).await?;
                     self.log_free(pos, upto - pos, &tx);
                 }
                 Ok(tx.txg())

@@ -262,34 +262,3 @@ fn the_dirty_limit_holds() {
         }
     });
 }
-
-/// A hole that ends behind the last block is punched in a newer txg than the one in which another
-/// task then writes further blocks: those stay.
-#[test]
-fn holes_spare_what_is_written_behind_them() {
-    const SIZE: u64 = 4096;
-    let sim = world(3);
-    sim.block_on(async {
-        let env = Env::new(&sim, 64 << 20, features(), ObjsetProps::default());
-        let os = env.create(ObjsetType::Other);
-        let task = env.run(&os, None);
-        let tx = TxPlan::new(&os).create(1).write_new(SIZE).assign().await.unwrap();
-        let obj = os.alloc_at(ObjectId(5), ObjSpec::new(ObjectType::PLAIN_FILE, SIZE as u32), &tx).await.unwrap();
-        obj.write(0, &[1; 2 * SIZE as usize], &tx).await.unwrap();
-        drop(tx);
-        env.ctx.txg().wait_synced(Txg(0)).await.unwrap();
-        let old = TxPlan::new(&os).write(&obj, 20 * SIZE, SIZE).assign().await.unwrap();
-        env.ctx.txg().wait_open(old.txg().next()).await.unwrap();
-        let new = TxPlan::new(&os).write(&obj, 0, 1).free(&obj).assign().await.unwrap();
-        assert!(new.txg() > old.txg());
-        obj.punch_range(100, 10 * SIZE, &new).await.unwrap();
-        obj.write(20 * SIZE, &[2; SIZE as usize], &old).await.unwrap();
-        drop((old, new));
-        env.ctx.txg().wait_synced(Txg(0)).await.unwrap();
-        let first = obj.read_block(0).await.unwrap();
-        assert!(first[..100] == [1; 100] && first[100..].iter().all(|&b| b == 0));
-        assert_eq!(obj.next_hole(SIZE).await.unwrap(), SIZE);
-        assert!(obj.read_block(20).await.unwrap()[..] == [2; SIZE as usize]);
-        env.stop(task).await;
-    });
-}
