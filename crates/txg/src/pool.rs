@@ -433,10 +433,7 @@ impl TxgPool {
                 return Err(e);
             }
             p.request_close(Txg(txg.0 - 1));
-            // It is closed at once where nothing is behind it, and then no progress may come.
-            if p.open.get() < txg {
-                p.progress.notified().await;
-            }
+            p.progress.notified().await;
         }
     }
 
