@@ -255,8 +255,13 @@ impl Actor {
         let blocks = self.rng.below(TAIL_BLOCKS + 1);
         let units = blocks * self.block / UNIT;
         self.region.begin(self.sim.io_seq(), |u| u.resize(units as usize, 0));
-        self.vol.set_size(self.region.first * UNIT + blocks * self.block).await.map_err(text)?;
-        self.durable();
+        let size = self.region.first * UNIT + blocks * self.block;
+        // A size that changes is waited for, and with it all that was written before.
+        let changes = size != self.vol.size();
+        self.vol.set_size(size).await.map_err(text)?;
+        if changes {
+            self.durable();
+        }
         Ok(())
     }
 
