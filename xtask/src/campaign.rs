@@ -97,6 +97,7 @@ const PROFILES: &[Profile] = &[
     profile("volumes", 4, Runner::Ztest(&["--volumes", "{}"])),
     profile("volume-cuts", 4, Runner::Ztest(&["--volcuts", "{}", "--every", "5", "--images", "1000000"])),
     profile("foreign", 3, Runner::Ztest(&["--foreign", "{}"])),
+    profile("rescues", 3, Runner::Ztest(&["--rescues", "{}"])),
     profile("sends", 2, Runner::Ztest(&["--sends", "{}"])),
     profile("receives", 4, Runner::Ztest(&["--receives", "{}"])),
     profile("reference", 4, Runner::Ztest(&["--reference", "--start", "{seed}"])),

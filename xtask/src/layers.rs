@@ -25,13 +25,15 @@ const EDGES: &[(&str, &[&str])] = &[
     ("host", &["base", "rt", "bdev"]),
     ("sim", &["base", "rt", "bdev"]),
     ("zdb", &["base", "codec", "ondisk"]),
+    // What proves a block is its checksum: geometry and ciphers may be the engine's.
+    ("rescue", &["base", "codec", "ondisk", "vdev", "zio", "zdb"]),
     ("zstream", &["base", "codec", "ondisk"]),
     ("fuse", &["base", "rt", "bdev", "host", "zpl", "zvol"]),
     ("admin", &["*", "host"]),
     ("daemon", &["*", "host", "fuse", "admin"]),
-    ("cli", &["*", "host", "admin", "daemon", "zdb", "zstream", "lab", "openweir"]),
+    ("cli", &["*", "host", "admin", "daemon", "zdb", "rescue", "zstream", "lab", "openweir"]),
     ("lab", &["*", "sim"]),
-    ("ztest", &["*", "sim", "zdb"]),
+    ("ztest", &["*", "sim", "zdb", "rescue"]),
     ("openweir", &["*", "host", "sim"]),
     ("xtask", &[]),
 ];

@@ -137,6 +137,7 @@ usage: weir <command> ...
     out.push_str(&list("zstream", "send streams"));
     for (name, text) in [
         ("zdb", "look into and check pools that are not imported"),
+        ("rescue", "copy what can be read from a pool that does not import"),
         ("daemon", "start, stop, status of the daemon that owns imported pools"),
         ("quickstart", "a tour on a scratch pool"),
         ("tune", "settings, at run time"),

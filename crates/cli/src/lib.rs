@@ -87,12 +87,20 @@ fn zdb(rest: &[String]) -> u8 {
     u8::try_from(code).unwrap_or(1)
 }
 
+fn rescue(rest: &[String]) -> u8 {
+    let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
+    let texts = (help::usage("rescue"), help::topic("rescue").unwrap_or_default());
+    let code = rescue::main(rest, (&texts.0, &texts.1), &mut out, &mut err);
+    u8::try_from(code).unwrap_or(1)
+}
+
 fn weir(args: &[String]) -> u8 {
     let rest = args.get(1..).unwrap_or_default();
     match args.first().map(String::as_str) {
         Some("zpool") => report("zpool", zpool::run(rest)),
         Some("zfs") => report("zfs", zfs::run(rest)),
         Some("zdb") => zdb(rest),
+        Some("rescue") => rescue(rest),
         Some("zstream") => report("zstream", zstream::run(rest)),
         Some("daemon") => report("daemon", daemon_cmd::run(rest)),
         Some("nbd") => report("nbd", nbd::run(rest)),

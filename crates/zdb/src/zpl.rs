@@ -125,14 +125,14 @@ impl FileSystem {
     fn attrs_inner(&self, obj: &Object) -> Result<Attrs> {
         let bonus = obj.dn.bonus();
         match obj.dn.bonustype {
-            ObjectType::ZNODE => old_attrs(bonus),
+            ObjectType::ZNODE => Attrs::of_znode(bonus),
             ObjectType::SA => {
                 let mut a = Attrs::default();
-                let bonus_layout = self.take(bonus, &mut a)?;
+                let bonus_layout = a.take(bonus, &self.table, &self.layouts)?;
                 let mut spill_layout = None;
                 if let Some(bp) = obj.dn.spill.filter(|bp| !bp.is_hole()) {
                     let block = obj.io.read(&bp).at(|| "spill block")?;
-                    spill_layout = Some(self.take(&block, &mut a)?);
+                    spill_layout = Some(a.take(&block, &self.table, &self.layouts)?);
                 }
                 a.layout = Some((bonus_layout, spill_layout));
                 Ok(a)
@@ -140,46 +140,6 @@ impl FileSystem {
             t => Err(Error::corrupt(format!("bonus of type {t}"))),
         }
     }
-    /// Adds the attributes in a buffer to `a`; the layout's number comes back.
-    fn take(&self, buf: &[u8], a: &mut Attrs) -> Result<u16> {
-        let mut swapped = Vec::new();
-        let buf = if is_swapped(buf) {
-            swapped.extend_from_slice(buf);
-            swap_buffer(&mut swapped, &self.table, &self.layouts)?;
-            &swapped[..]
-        } else {
-            buf
-        };
-        for Field { num, offset, len } in fields(buf, &self.table, &self.layouts)? {
-            let v = &buf[offset..offset + len];
-            let word = |i: usize| v.get(8 * i..8 * i + 8).map_or(0, |b| le64(b, 0));
-            match self.table.attr(num) {
-                Some(Attr::Atime) => a.times[0] = [word(0), word(1)],
-                Some(Attr::Mtime) => a.times[1] = [word(0), word(1)],
-                Some(Attr::Ctime) => a.times[2] = [word(0), word(1)],
-                Some(Attr::Crtime) => a.times[3] = [word(0), word(1)],
-                Some(Attr::Gen) => a.generation = word(0),
-                Some(Attr::Mode) => a.mode = word(0),
-                Some(Attr::Size) => a.size = word(0),
-                Some(Attr::Parent) => a.parent = word(0),
-                Some(Attr::Links) => a.links = word(0),
-                Some(Attr::Xattr) => a.xattr = word(0),
-                Some(Attr::Rdev) => a.rdev = word(0),
-                Some(Attr::Flags) => a.flags = word(0),
-                Some(Attr::Uid) => a.uid = word(0),
-                Some(Attr::Gid) => a.gid = word(0),
-                Some(Attr::Projid) => a.projid = word(0),
-                Some(Attr::Symlink) => a.symlink = Some(v.to_vec()),
-                Some(Attr::Dxattr) => a.dxattr = Some(v.to_vec()),
-                Some(Attr::DaclCount) => a.dacl_count = Some(word(0)),
-                Some(Attr::DaclAces) => a.dacl = Some(v.to_vec()),
-                Some(Attr::ZnodeAcl) => a.acl_object = word(0),
-                Some(Attr::Pad | Attr::Scanstamp) | None => {}
-            }
-        }
-        Ok(ondisk::sa::parse_header(buf)?.map_or(0, |(layout, _)| layout))
-    }
-
     /// The target of a symbolic link.
     pub fn target(&self, obj: &Object, a: &Attrs) -> Result<Vec<u8>> {
         match &a.symlink {
@@ -248,23 +208,68 @@ impl FileSystem {
     }
 }
 
-fn old_attrs(bonus: &[u8]) -> Result<Attrs> {
-    let z = ZnodePhys::parse(bonus)?;
-    Ok(Attrs {
-        mode: z.mode,
-        size: z.size,
-        generation: z.generation,
-        uid: z.uid,
-        gid: z.gid,
-        parent: z.parent,
-        links: z.links,
-        flags: z.flags,
-        projid: 0,
-        rdev: z.rdev,
-        xattr: z.xattr,
-        times: [z.atime, z.mtime, z.ctime, z.crtime],
-        symlink: z.symlink_target().map(<[u8]>::to_vec),
-        acl_object: z.acl.get(..8).map_or(0, |b| le64(b, 0)),
-        ..Attrs::default()
-    })
+impl Attrs {
+    /// Adds the system attributes in a buffer (bonus or spill block); the layout's number comes
+    /// back.
+    pub fn take(&mut self, buf: &[u8], table: &AttrTable, layouts: &Layouts) -> Result<u16> {
+        let a = self;
+        let mut swapped = Vec::new();
+        let buf = if is_swapped(buf) {
+            swapped.extend_from_slice(buf);
+            swap_buffer(&mut swapped, table, layouts)?;
+            &swapped[..]
+        } else {
+            buf
+        };
+        for Field { num, offset, len } in fields(buf, table, layouts)? {
+            let v = &buf[offset..offset + len];
+            let word = |i: usize| v.get(8 * i..8 * i + 8).map_or(0, |b| le64(b, 0));
+            match table.attr(num) {
+                Some(Attr::Atime) => a.times[0] = [word(0), word(1)],
+                Some(Attr::Mtime) => a.times[1] = [word(0), word(1)],
+                Some(Attr::Ctime) => a.times[2] = [word(0), word(1)],
+                Some(Attr::Crtime) => a.times[3] = [word(0), word(1)],
+                Some(Attr::Gen) => a.generation = word(0),
+                Some(Attr::Mode) => a.mode = word(0),
+                Some(Attr::Size) => a.size = word(0),
+                Some(Attr::Parent) => a.parent = word(0),
+                Some(Attr::Links) => a.links = word(0),
+                Some(Attr::Xattr) => a.xattr = word(0),
+                Some(Attr::Rdev) => a.rdev = word(0),
+                Some(Attr::Flags) => a.flags = word(0),
+                Some(Attr::Uid) => a.uid = word(0),
+                Some(Attr::Gid) => a.gid = word(0),
+                Some(Attr::Projid) => a.projid = word(0),
+                Some(Attr::Symlink) => a.symlink = Some(v.to_vec()),
+                Some(Attr::Dxattr) => a.dxattr = Some(v.to_vec()),
+                Some(Attr::DaclCount) => a.dacl_count = Some(word(0)),
+                Some(Attr::DaclAces) => a.dacl = Some(v.to_vec()),
+                Some(Attr::ZnodeAcl) => a.acl_object = word(0),
+                Some(Attr::Pad | Attr::Scanstamp) | None => {}
+            }
+        }
+        Ok(ondisk::sa::parse_header(buf)?.map_or(0, |(layout, _)| layout))
+    }
+
+    /// The attributes in the bonus of a file from before ZPL version 5.
+    pub fn of_znode(bonus: &[u8]) -> Result<Attrs> {
+        let z = ZnodePhys::parse(bonus)?;
+        Ok(Attrs {
+            mode: z.mode,
+            size: z.size,
+            generation: z.generation,
+            uid: z.uid,
+            gid: z.gid,
+            parent: z.parent,
+            links: z.links,
+            flags: z.flags,
+            projid: 0,
+            rdev: z.rdev,
+            xattr: z.xattr,
+            times: [z.atime, z.mtime, z.ctime, z.crtime],
+            symlink: z.symlink_target().map(<[u8]>::to_vec),
+            acl_object: z.acl.get(..8).map_or(0, |b| le64(b, 0)),
+            ..Attrs::default()
+        })
+    }
 }

@@ -8,7 +8,7 @@
 //! and [`mutate`] (damaged images, with [`surgery`] for damage that no checksum shows); [`losses`]
 //! (devices lost at any moment); [`snaps`] (snapshots, clones, holds, bookmarks) also on foreign
 //! pools ([`mod@reference`]); [`sends`] and [`receives`] (send streams); [`volumes`] and
-//! [`volcuts`] (volumes, and power cuts under their load).
+//! [`volcuts`] (volumes, and power cuts under their load); [`rescues`] (ruined pools).
 
 pub mod campaign;
 pub mod cuts;
@@ -26,6 +26,7 @@ pub mod mutate_stream;
 pub mod mutate_write;
 pub mod receives;
 pub mod reference;
+pub mod rescues;
 pub mod scan;
 pub mod sends;
 pub mod snaps;

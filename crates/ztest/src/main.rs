@@ -46,6 +46,8 @@ ztest --volcuts N|FROM..TO [--every 1] [--images N] [--state FILE] [--bug NAME]
 ztest --foreign N|FROM..TO                          pools of the real ztest: a scrub finds what zdb -cc finds
 ztest --receives N|FROM..TO [--state FILE]          random streams, received on other layouts, with stops and power cuts
 ztest --sends N|FROM..TO [--state FILE]             send streams of random pools are OpenZFS's, byte by byte
+ztest --rescues N|FROM..TO [--layout NAME] [--state FILE]
+                                                    pools damaged beyond import: every file whose blocks are left comes back
 ztest --campaign --cuts N [--seed S] [--state FILE] [--images N] [--bug NAME]
                                                     power cuts under synchronous load; FILE remembers the seeds that are done
 ztest --reference [NAME] [--start SEED] [--ops 60]  the same on copies of the pools of shared/pools, judged
@@ -559,6 +561,24 @@ fn sends(args: &Args, from: u64, to: u64) -> bool {
     seeds.end(&["streams", "bytes"])
 }
 
+fn rescues(args: &Args, from: u64, to: u64) -> bool {
+    use ztest::rescues::{Met, run_seed, run_shape};
+    let seeds = Seeds::new(args, 5);
+    let named = args.value("--layout").and_then(|name| SHAPES.iter().find(|s| s.name == name));
+    spread(args, from, to, |seed| {
+        let shape = named.unwrap_or(&SHAPES[seed as usize % SHAPES.len()]);
+        seeds.run(seed, shape.name, || {
+            let mut met = Met::default();
+            let got = caught(std::panic::AssertUnwindSafe(|| match named {
+                Some(shape) => run_shape(seed, shape, &mut met),
+                None => run_seed(seed, &mut met),
+            }));
+            (got.map(|()| Verdict::Good), met.figures())
+        });
+    });
+    seeds.end(&["files", "intact", "good", "partly", "unlabelled"])
+}
+
 fn receives(args: &Args, from: u64, to: u64, level: Level) -> bool {
     let seeds = Seeds::new(args, 4);
     spread(args, from, to, |seed| {
@@ -774,6 +794,8 @@ fn main() -> ExitCode {
         foreign(&args, from, to)
     } else if let Some((from, to)) = of("--sends") {
         sends(&args, from, to)
+    } else if let Some((from, to)) = of("--rescues") {
+        rescues(&args, from, to)
     } else if let Some((from, to)) = of("--receives") {
         receives(&args, from, to, level)
     } else if let Some((from, to)) = of("--devices") {

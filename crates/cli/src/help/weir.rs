@@ -176,4 +176,43 @@ Looks into pools that are not imported: labels, uberblocks, configuration,
 datasets, objects, and a check of every block.
 ",
     },
+    Page {
+        name: "rescue",
+        usage: &[
+            "rescue [-nqs] [-d dataset] ... [-k file] ... [-t txg] [--scan when] -o dir [pool] [device | folder] ...",
+            "rescue [-nqs] [-k file] ... [--ashift n] [--scan when] -o dir layout device ...",
+        ],
+        text: "\
+Copies every file that can be read from a pool that does not import any more: as
+files and folders into dir, with a report of what is missing. Devices are only
+read. Nothing needs to be whole: any copy of a block, any state of the pool that
+an uberblock leads to and any side of the redundancy will do. An interrupted
+rescue goes on when it is started again with the same folder.
+
+  pool             its name or guid, where the devices are of several; without
+                   devices those of the machine are looked at
+  device           devices, images, or folders of images
+  layout           where no label is left: the vdevs as for 'zpool create', in
+                   their order ('mirror a b raidz2 c d e f'; 'stripe a b' for
+                   single devices), '-' for a device that is gone
+  -o, --output     the folder that files go to: POOL/FILESYSTEM/..., volumes as
+                   POOL/VOLUME.img, files without names to lost+found
+  -s, --snapshots  snapshots too, as folders @SNAPSHOT
+  -d, --dataset    only this dataset and those below it
+  -k, --key-file   a file with the key of encrypted datasets; what no key opens
+                   is reported as skipped
+  -t, --txg        no state newer than this txg
+  --scan           auto: search the devices for lost roots if something is lost
+                   (the default); always; never
+  --ashift         log2 of the sector size, where a layout is given (tried: 12,
+                   9, 13, 14)
+  -n, --dry-run    read everything, copy nothing, write the report
+  -q, --quiet      no progress
+
+The report is in dir/.weir-rescue: report.txt and report.json. A damaged file is
+copied with holes where ranges are missing; if an older state has it whole, that
+is beside it as NAME~txg-N. The exit status is 0 if everything was copied as it
+was last, 1 if something is missing, 2 if there is no way to the pool.
+",
+    },
 ];

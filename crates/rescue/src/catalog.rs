@@ -1,0 +1,396 @@
+//! The datasets of a pool, from all states of its MOS that are left.
+//!
+//! The *stack* is every MOS that can be opened, the newest first. Directories and datasets are
+//! found by the types of their objects, not by following names, so that one lost ZAP hides nothing;
+//! what is lost of the newest MOS is looked for in the next one, and so on. Names come from the
+//! ZAPs of any state; what has none is named after its object (`dir-12`, `snap-34`).
+//!
+//! A dataset has *views*: its object sets in all states that can be opened, the newest first, and
+//! those that a scan found for it. Which file comes from which is the business of [`crate::fs`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use base::{Error, Txg};
+use ondisk::blkptr::Blkptr;
+use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
+use ondisk::object_type::ObjectType;
+
+use zio::DataKey;
+
+use crate::finds::Finds;
+use crate::tree::{Lookup, Objset, Part};
+
+/// Longest name of a dataset, with some room.
+const NAME_MAX: usize = 1024;
+/// Blocks of dnodes that are compared to tell clones apart.
+const COMPARED_MAX: usize = 4096;
+/// Most states of one dataset that are kept.
+const VIEWS_MAX: usize = 64;
+
+/// A dataset.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    /// Its full name, with `@` in a snapshot's.
+    pub name: String,
+    /// Its object; 0 if it was found by a scan.
+    pub obj: u64,
+    /// Its guid.
+    pub guid: u64,
+    /// Its directory.
+    pub dir: u64,
+    /// Whether it is a snapshot.
+    pub snapshot: bool,
+    /// Pointer to its newest object set that is known.
+    pub bp: Blkptr,
+    /// Pointers that only a scan found.
+    pub found: Vec<Blkptr>,
+    /// Whether `bp` is from the newest MOS.
+    pub is_newest: bool,
+}
+
+/// All datasets.
+#[derive(Default)]
+pub struct Catalog {
+    /// By name; heads before their snapshots.
+    pub datasets: Vec<Dataset>,
+    /// What could not be found out.
+    pub notes: Vec<String>,
+    /// Whether dnodes of the MOS are lost in every state.
+    pub is_partial: bool,
+    /// Whether dnodes of the newest MOS are lost.
+    pub newest_is_partial: bool,
+}
+
+/// Directories and datasets by object, from all states.
+#[derive(Default)]
+struct Dsl {
+    dirs: BTreeMap<u64, DslDirPhys>,
+    sets: BTreeMap<u64, DslDatasetPhys>,
+    /// Datasets that are not from the newest MOS.
+    older: BTreeSet<u64>,
+    /// Ranges of objects that are lost in every state: first and end.
+    lost: Vec<(u64, u64)>,
+    newest_lost: bool,
+}
+
+/// The parts of `range` that lie within `wanted`.
+fn within(wanted: &[(u64, u64)], range: (u64, u64)) -> impl Iterator<Item = (u64, u64)> + '_ {
+    let parts = wanted.iter().map(move |w| (w.0.max(range.0), w.1.min(range.1)));
+    parts.filter(|(a, b)| a < b)
+}
+
+impl Dsl {
+    fn read(stack: &[Objset]) -> Dsl {
+        let mut it = Dsl { lost: vec![(0, u64::MAX)], ..Dsl::default() };
+        for (n, mos) in stack.iter().enumerate() {
+            let wanted = std::mem::take(&mut it.lost);
+            if wanted.is_empty() {
+                break;
+            }
+            mos.for_each(&mut |o| match o {
+                Ok(o) if within(&wanted, (o.num, o.num + 1)).next().is_some() => match o.dn.bonustype {
+                    ObjectType::DSL_DIR => {
+                        if let Ok(phys) = DslDirPhys::parse(o.dn.bonus()) {
+                            it.dirs.insert(o.num, phys);
+                        }
+                    }
+                    ObjectType::DSL_DATASET => {
+                        if let Ok(phys) = DslDatasetPhys::parse(o.dn.bonus()) {
+                            it.sets.insert(o.num, phys);
+                            if n > 0 {
+                                it.older.insert(o.num);
+                            }
+                        }
+                    }
+                    _ => {}
+                },
+                Ok(_) => {}
+                Err((first, count, _)) => {
+                    it.lost.extend(within(&wanted, (first, first.saturating_add(count))));
+                    it.newest_lost |= n == 0;
+                }
+            });
+        }
+        it
+    }
+}
+
+/// The names in a ZAP of the MOS by object, from all states if the newest one has lost some. The
+/// flag: all were there in the first state that has the object.
+fn names(stack: &[Objset], zap: u64) -> (BTreeMap<u64, String>, bool) {
+    let (mut out, mut first, mut whole) = (BTreeMap::new(), true, false);
+    if zap == 0 {
+        return (out, true);
+    }
+    for mos in stack {
+        let entries = match mos.find(zap) {
+            Lookup::There(o) => o.entries(),
+            Lookup::Free => continue,
+            Lookup::Lost(_) => {
+                first = false;
+                continue;
+            }
+        };
+        for (name, obj) in entries.numbers() {
+            out.entry(obj).or_insert_with(|| String::from_utf8_lossy(name).into_owned());
+        }
+        if entries.lost.is_empty() {
+            whole = first;
+            break;
+        }
+        first = false;
+    }
+    (out, whole)
+}
+
+impl Catalog {
+    /// Reads it; `pool` is the name of the root.
+    pub fn read(stack: &[Objset], finds: &Finds, pool: &str) -> Catalog {
+        let dsl = Dsl::read(stack);
+        let mut it =
+            Catalog { is_partial: !dsl.lost.is_empty(), newest_is_partial: dsl.newest_lost, ..Catalog::default() };
+        let mut dir_names: BTreeMap<u64, String> = BTreeMap::new();
+        for (num, dir) in &dsl.dirs {
+            let (known, whole) = names(stack, dir.child_dir_zapobj);
+            if !whole {
+                it.notes.push(format!("names of datasets below directory object {num} are from older states or lost"));
+            }
+            for (child, name) in known {
+                // Older states may name what has moved: the child knows its parent.
+                if dsl.dirs.get(&child).is_none_or(|c| c.parent_obj == *num) {
+                    dir_names.entry(child).or_insert(name);
+                }
+            }
+        }
+        let mut heads: BTreeMap<u64, (u64, String)> = BTreeMap::new();
+        for (num, dir) in dsl.dirs.iter().filter(|(_, d)| d.head_dataset_obj != 0) {
+            if let Some(name) = path(*num, &dsl.dirs, &dir_names, pool)
+                && !name.split('/').any(|part| part.starts_with('$'))
+            {
+                heads.insert(dir.head_dataset_obj, (*num, name));
+            }
+        }
+        for (head, (dir, name)) in &heads {
+            match dsl.sets.get(head) {
+                Some(phys) => it.add(&dsl, *head, phys, *dir, name.clone()),
+                None => it.notes.push(format!("{name}: dataset object {head} is lost")),
+            }
+        }
+        let mut snap_names: BTreeMap<u64, String> = BTreeMap::new();
+        for head in heads.keys().filter_map(|h| dsl.sets.get(h)) {
+            snap_names.extend(names(stack, head.snapnames_zapobj).0);
+        }
+        let of_dir: BTreeMap<u64, &String> = heads.values().map(|(dir, name)| (*dir, name)).collect();
+        for (num, phys) in dsl.sets.iter().filter(|(_, p)| p.is_snapshot()) {
+            let Some(fs) = of_dir.get(&phys.dir_obj) else { continue };
+            let snap = snap_names.get(num).cloned().unwrap_or_else(|| format!("snap-{num}"));
+            it.add(&dsl, *num, phys, phys.dir_obj, format!("{fs}@{snap}"));
+        }
+        it.add_found(finds, stack.is_empty());
+        it.make_names_distinct();
+        it.datasets.sort_by_key(|a| (a.name.replace('/', "\0"), a.obj));
+        it
+    }
+
+    fn add(&mut self, dsl: &Dsl, obj: u64, phys: &DslDatasetPhys, dir: u64, name: String) {
+        if !phys.bp.is_hole() {
+            let (found, is_newest) = (Vec::new(), !dsl.older.contains(&obj));
+            let snapshot = phys.is_snapshot();
+            self.datasets.push(Dataset { name, obj, guid: phys.guid, dir, snapshot, bp: phys.bp, found, is_newest });
+        }
+    }
+
+    /// Adds what a scan found: other states of known datasets, and datasets whose objects are lost.
+    fn add_found(&mut self, finds: &Finds, all: bool) {
+        let mut unknown: BTreeMap<u64, Dataset> = BTreeMap::new();
+        for phys in finds.datasets.iter().filter(|p| !p.bp.is_hole()) {
+            if let Some(known) = self.datasets.iter_mut().find(|d| d.guid == phys.guid) {
+                if known.bp != phys.bp && !known.found.contains(&phys.bp) {
+                    known.found.push(phys.bp);
+                }
+                continue;
+            }
+            // What the MOS does not know any more was destroyed, unless the MOS is damaged.
+            if !self.is_partial && !all {
+                continue;
+            }
+            let new = Dataset {
+                name: format!("dataset-{:x}", phys.guid),
+                obj: 0,
+                guid: phys.guid,
+                dir: phys.dir_obj,
+                snapshot: phys.is_snapshot(),
+                bp: phys.bp,
+                found: Vec::new(),
+                is_newest: false,
+            };
+            let entry = unknown.entry(phys.guid).or_insert_with(|| new.clone());
+            if phys.bp.birth() > entry.bp.birth() {
+                let older = std::mem::replace(entry, new);
+                entry.found = older.found;
+                entry.found.push(older.bp);
+            } else if entry.bp != phys.bp && !entry.found.contains(&phys.bp) {
+                entry.found.push(phys.bp);
+            }
+        }
+        self.datasets.extend(unknown.into_values());
+    }
+
+    fn make_names_distinct(&mut self) {
+        let mut seen = BTreeSet::new();
+        for d in &mut self.datasets {
+            if !seen.insert(d.name.clone()) {
+                d.name = format!("{}~{:x}", d.name, d.guid);
+                seen.insert(d.name.clone());
+            }
+        }
+    }
+}
+
+/// The full name of a directory; `None` for a loop, or a name that is too long.
+fn path(mut dir: u64, dirs: &BTreeMap<u64, DslDirPhys>, names: &BTreeMap<u64, String>, pool: &str) -> Option<String> {
+    let mut parts = Vec::new();
+    let mut seen = BTreeSet::new();
+    loop {
+        let phys = dirs.get(&dir);
+        if phys.is_some_and(|p| p.parent_obj == 0) {
+            parts.push(pool.to_owned());
+            break;
+        }
+        if !seen.insert(dir) || seen.len() > NAME_MAX {
+            return None;
+        }
+        parts.push(names.get(&dir).map_or_else(|| format!("dir-{dir}"), |n| clean(n)));
+        match phys {
+            Some(p) => dir = p.parent_obj,
+            // The directory above is lost.
+            None => {
+                parts.push(pool.to_owned());
+                break;
+            }
+        }
+    }
+    parts.reverse();
+    let name = parts.join("/");
+    (name.len() <= NAME_MAX).then_some(name)
+}
+
+/// A component of a dataset's name: hostile ones must not look like several.
+fn clean(name: &str) -> String {
+    let safe = name.replace(['/', '@', '\0'], "_");
+    if safe.is_empty() || safe == "." || safe == ".." { format!("{safe}_") } else { safe }
+}
+
+impl Dataset {
+    /// Its views, the newest first; and why the newest one cannot be opened, if so.
+    pub fn views(&self, stack: &[Objset], finds: &Finds, key: Option<&Rc<DataKey>>) -> (Vec<Objset>, Option<Error>) {
+        let mut bps: Vec<Blkptr> = vec![self.bp];
+        for mos in stack.iter().filter(|_| self.obj != 0) {
+            let Lookup::There(o) = mos.find(self.obj) else { continue };
+            if let Ok(phys) = DslDatasetPhys::parse(o.dn.bonus())
+                && phys.guid == self.guid
+                && !bps.contains(&phys.bp)
+            {
+                bps.push(phys.bp);
+            }
+        }
+        bps.extend(self.found.iter().copied());
+        bps.sort_by_key(|bp| std::cmp::Reverse(bp.birth()));
+        let newest = bps.first().copied();
+        let mut views: Vec<Objset> = Vec::new();
+        let mut failed = None;
+        for (n, bp) in bps.iter().filter(|bp| !bp.is_hole()).enumerate() {
+            let Some(io) = stack.first().map(|m| &m.io).or(finds.io.as_ref()) else { break };
+            match Objset::open(io, bp) {
+                Ok(os) if views.iter().all(|v| !v.same_as(&os)) => views.push(os.with_key(key.cloned())),
+                Ok(_) => {}
+                Err(e) if n == 0 => failed = Some(e),
+                Err(_) => {}
+            }
+            if views.len() >= VIEWS_MAX {
+                break;
+            }
+        }
+        // A snapshot never changes. What is younger than the state in the newest MOS was never
+        // committed; if that MOS is lost, or what it says of this dataset, younger states count.
+        let known = self.snapshot || self.is_newest && !finds.beyond;
+        let limit = newest.filter(|_| known).map_or(Txg(u64::MAX), |bp| bp.birth());
+        for os in finds.of_dataset(self, &views, key) {
+            if os.txg <= limit && views.iter().all(|v| !v.same_as(&os)) {
+                views.push(os);
+            }
+        }
+        views.sort_by_key(|v| std::cmp::Reverse(v.txg));
+        (views, failed)
+    }
+}
+
+/// What identifies a file system through all its states: the pointer of its master node, which is
+/// written once.
+pub fn identity(os: &Objset) -> Option<[u64; 16]> {
+    match os.find(ondisk::zpl::MASTER_NODE_OBJ) {
+        Lookup::There(o) if !o.dn.blkptr[0].is_hole() => Some(o.dn.blkptr[0].0),
+        _ => None,
+    }
+}
+
+/// How many blocks of dnodes two object sets have in common: clones have the same master node, but
+/// what was written after they parted differs.
+pub fn sharing(a: &Objset, b: &Objset) -> usize {
+    let places = |os: &Objset| {
+        let mut out: BTreeSet<(u64, u64, u64)> = BTreeSet::new();
+        let _ = os.meta().for_each(&mut |part| {
+            if let Part::Block(_, bp) = part {
+                out.insert((bp.0[0], bp.0[1], bp.birth().0));
+            }
+            if out.len() < COMPARED_MAX { Ok(()) } else { Err(Error::invalid("enough")) }
+        });
+        out
+    };
+    let (a, b) = (places(a), places(b));
+    a.intersection(&b).count()
+}
+
+/// The states of `stack` without those that are the same.
+pub fn stack_of(mut all: Vec<Objset>) -> Rc<[Objset]> {
+    all.sort_by_key(|m| std::cmp::Reverse(m.txg));
+    let mut out: Vec<Objset> = Vec::new();
+    for mos in all {
+        if out.iter().all(|m| !m.same_as(&mos)) {
+            out.push(mos);
+        }
+    }
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The fields are of a struct inside of it.
+    #[expect(clippy::field_reassign_with_default)]
+    fn dir(parent: u64) -> DslDirPhys {
+        let mut d = DslDirPhys::default();
+        d.parent_obj = parent;
+        d
+    }
+
+    #[test]
+    fn paths_of_directories() {
+        let dirs = BTreeMap::from([(2, dir(0)), (5, dir(2)), (6, dir(5)), (7, dir(8)), (8, dir(7)), (9, dir(99))]);
+        let names = BTreeMap::from([(5, "a".to_owned()), (6, "../b".to_owned())]);
+        let path = |d| path(d, &dirs, &names, "p");
+        assert_eq!(path(2).as_deref(), Some("p"));
+        assert_eq!(path(6).as_deref(), Some("p/a/.._b"));
+        assert_eq!(path(7), None, "directories in a circle");
+        assert_eq!(path(9).as_deref(), Some("p/dir-99/dir-9"));
+    }
+
+    #[test]
+    fn parts_of_ranges() {
+        let wanted = [(0, 10), (20, 30)];
+        assert_eq!(within(&wanted, (5, 25)).collect::<Vec<_>>(), [(5, 10), (20, 25)]);
+        assert_eq!(within(&wanted, (10, 20)).count(), 0);
+    }
+}

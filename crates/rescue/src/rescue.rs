@@ -1,0 +1,514 @@
+//! The order of a rescue; see the crate's comment.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use base::{Error, Result, Txg};
+use ondisk::blkptr::Blkptr;
+use ondisk::indirect::{MAPPING_ENTRY_SIZE, MappingPhys, parse_mapping};
+use ondisk::label::MosConfig;
+use ondisk::objset::ObjsetType;
+use zdb::device::Labeled;
+
+use crate::blocks::Blocks;
+use crate::catalog::{Catalog, Dataset, stack_of};
+use crate::copy::{Copier, Progress, Task};
+use crate::finds::{Finds, adopt, lost_blocks, places};
+use crate::fs::Zpl;
+use crate::keys::Keys;
+use crate::layout::Layout;
+use crate::out::Out;
+use crate::report::{Report, Summary};
+use crate::roots::{Root, roots};
+use crate::scan::Event;
+use crate::scan_state::ScanState;
+use crate::state::{Problem, State};
+use crate::tree::{Lookup, Object, Objset};
+use crate::vdevs::Top;
+
+/// Folder of the record within the target.
+pub const RECORD: &str = ".weir-rescue";
+/// Object of the MOS directory.
+const MOS_DIRECTORY: u64 = 1;
+/// Most entries of a removed vdev's mapping.
+const MAPPING_MAX: u64 = 1 << 26;
+/// Most lost blocks of dnodes of a dataset for which others are looked for.
+const LOST_MAX: usize = 1 << 20;
+/// Sector sizes that are tried where nothing says them: log2.
+const ASHIFTS: [u8; 4] = [12, 9, 13, 14];
+/// States of the MOS that tell whether a sector size is right.
+const PROVEN_MAX: usize = 8;
+/// Objects of the smallest MOS that tells it alone.
+const WHOLE_MIN: u64 = 16;
+/// Blocks of files that are read for it.
+const SAMPLES_MAX: u64 = 256;
+/// The smallest sector size: log2.
+const ASHIFT_MIN: u8 = 9;
+
+/// When devices are read from end to end for lost roots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ScanWhen {
+    /// If something that is needed is lost.
+    #[default]
+    Auto,
+    /// In any case.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// What to do.
+#[derive(Clone, Debug, Default)]
+pub struct Opts {
+    /// Name or guid of the pool, where devices are of several.
+    pub pool: Option<String>,
+    /// The layout in words, where labels are gone; empty otherwise.
+    pub layout: Vec<String>,
+    /// log2 of the sector size of a layout in words; tried if not given.
+    pub ashift: Option<u8>,
+    /// The target folder.
+    pub dir: PathBuf,
+    /// Snapshots are copied too.
+    pub snapshots: bool,
+    /// Only these datasets and what is below them; all if empty.
+    pub datasets: Vec<String>,
+    /// When to search the devices.
+    pub scan: ScanWhen,
+    /// No state newer than this.
+    pub txg: Option<u64>,
+    /// Files with keys of encrypted datasets.
+    pub key_files: Vec<PathBuf>,
+    /// Everything is read, nothing is copied: only the report is written.
+    pub dry_run: bool,
+}
+
+/// A pool, as far as it can be opened.
+struct Opened {
+    layout: Layout,
+    io: Rc<Blocks>,
+    roots: Vec<Root>,
+    /// Every MOS that can be opened, the newest first.
+    stack: Rc<[Objset]>,
+    finds: Finds,
+    /// log2 of a sector size that is only tried.
+    tried: Option<u8>,
+}
+
+/// Opens devices for reading: `open` reads the labels of one.
+pub type Opener<'a> = &'a mut dyn FnMut(&Path) -> Result<Labeled>;
+
+/// Copies what is left of a pool on these devices (or on those that the layout in words names).
+/// Errors: no way to the pool, or a target that cannot be written; what is lost of the pool is no
+/// error but in the summary.
+pub fn rescue(
+    devices: Vec<Labeled>,
+    open: Opener<'_>,
+    opts: &Opts,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<Summary> {
+    let keys = Keys::read(&opts.key_files)?;
+    let mut candidates = Opened::candidates(devices, open, opts)?;
+    let mut pool = candidates.remove(0);
+    let record = opts.dir.join(RECORD);
+    let out = if opts.dry_run { None } else { Some(Out::open(&opts.dir)?) };
+    let mut state = State::open(&record, pool.layout.guid, opts.dry_run)?;
+    let mut catalog = Catalog::read(&pool.stack, &pool.finds, &pool.layout.name);
+    let wanted = match opts.scan {
+        ScanWhen::Always => true,
+        ScanWhen::Never => false,
+        ScanWhen::Auto => pool.lacks_something(&catalog, opts, &keys),
+    };
+    if wanted {
+        pool.search(&record, progress)?;
+        // A wrong sector size reads some blocks, those of one sector, but hardly a whole MOS.
+        while !pool.proven().1 && !candidates.is_empty() {
+            let mut other = candidates.remove(0);
+            other.search(&record, progress)?;
+            if other.proven().0 > pool.proven().0 {
+                pool = other;
+            }
+        }
+        catalog = Catalog::read(&pool.stack, &pool.finds, &pool.layout.name);
+    }
+    if pool.stack.is_empty() && catalog.datasets.is_empty() && pool.finds.ownerless(&[]).is_empty() {
+        let hint = if wanted { "" } else { "; --scan always looks for lost ones" };
+        return Err(Error::not_found(format!(
+            "pool '{}': none of {} uberblocks leads to its data{hint}",
+            pool.layout.name,
+            pool.roots.len()
+        )));
+    }
+    let live = if wanted { pool.live(&catalog) } else { BTreeSet::new() };
+    let mut copier =
+        Copier { out: out.as_ref(), state: &mut state, progress, at: Progress::default(), skipped: Vec::new() };
+    let mut notes = pool.layout.notes.clone();
+    notes.extend(catalog.notes.iter().cloned());
+    let mut names = Vec::new();
+    let chosen: Vec<Dataset> = catalog.datasets.iter().filter(|d| is_chosen(d, opts)).cloned().collect();
+    for ds in &chosen {
+        names.push(ds.name.clone());
+        if copier.state.is_dataset_done(ds.guid) {
+            continue;
+        }
+        if pool.dataset(ds, &catalog, opts, &keys, &live, &mut copier)? {
+            copier.state.dataset_done(ds.guid)?;
+        }
+    }
+    if (catalog.is_partial || pool.finds.beyond) && opts.datasets.is_empty() {
+        pool.ownerless(&catalog, &keys, &mut copier, &mut names)?;
+    }
+    let skipped = copier.skipped;
+    if pool.io.unverified.get() > 0 {
+        notes.push(format!("{} blocks have no checksum and were taken as they are", pool.io.unverified.get()));
+    }
+    let report = Report {
+        pool: &pool.layout.name,
+        guid: pool.layout.guid,
+        newest_uberblock: pool.roots.first().map(Root::txg),
+        newest_state: pool.stack.first().map(|m| m.txg),
+        states: pool.stack.len() as u64,
+        searched: wanted,
+        notes: &notes,
+        datasets: &names,
+        skipped: &skipped,
+    };
+    report.write(&record, &state)
+}
+
+/// Whether the user wants a dataset.
+fn is_chosen(ds: &Dataset, opts: &Opts) -> bool {
+    let named = opts
+        .datasets
+        .iter()
+        .any(|n| ds.name == *n || ds.name.strip_prefix(n.as_str()).is_some_and(|rest| rest.starts_with(['/', '@'])));
+    (opts.datasets.is_empty() || named) && (!ds.snapshot || opts.snapshots || opts.datasets.contains(&ds.name))
+}
+
+impl Opened {
+    /// The pool; several where a sector size has to be tried, that with which most can be read
+    /// first.
+    fn candidates(devices: Vec<Labeled>, open: Opener<'_>, opts: &Opts) -> Result<Vec<Opened>> {
+        if opts.layout.is_empty() {
+            return Ok(vec![Opened::of(Layout::of_labels(devices, opts.pool.as_deref())?, opts)]);
+        }
+        let mut all = Vec::new();
+        for ashift in opts.ashift.map_or(ASHIFTS.to_vec(), |a| vec![a]) {
+            let mut layout = Layout::named(&opts.layout, ashift, open)?;
+            if !layout.is_striped() {
+                // Any will do for reading, and the smallest one finds everything.
+                layout = Layout::named(&opts.layout, opts.ashift.unwrap_or(ASHIFT_MIN), open)?;
+                return Ok(vec![Opened::of(layout, opts)]);
+            }
+            let mut opened = Opened::of(layout, opts);
+            opened.tried = opts.ashift.is_none().then_some(ashift);
+            all.push(opened);
+        }
+        all.sort_by_cached_key(|o| std::cmp::Reverse(o.proven().0));
+        Ok(all)
+    }
+
+    /// How much can be read that shows the right sector size: objects of some states of the MOS,
+    /// and blocks of files on striped vdevs; and whether that is enough to be sure.
+    fn proven(&self) -> (u64, bool) {
+        let (mut sum, mut whole) = (0, false);
+        let catalog = Catalog::read(&self.stack, &self.finds, &self.layout.name);
+        let (mut right, mut wrong) = (0, 0);
+        let is_striped = |bp: &Blkptr| {
+            bp.dvas().filter_map(|dva| self.io.vdevs.top(dva.vdev().0)).any(Top::is_striped)
+        };
+        for ds in &catalog.datasets {
+            let Ok(os) = Objset::open(&self.io, &ds.bp) else { continue };
+            os.for_each(&mut |o| {
+                let Ok(o) = o else { return };
+                let first = o.dn.bps().iter().find(|bp| !bp.is_hole() && !bp.is_embedded() && !bp.encrypted());
+                if let Some(bp) = first.filter(|bp| right + wrong < SAMPLES_MAX && is_striped(bp)) {
+                    *(if self.io.read(bp, None).is_ok() { &mut right } else { &mut wrong }) += 1;
+                }
+            });
+        }
+        sum += right;
+        for mos in self.stack.iter().take(PROVEN_MAX) {
+            let (mut good, mut lost) = (0, 0);
+            mos.for_each(&mut |o| match o {
+                Ok(_) => good += 1,
+                Err((_, count, _)) => lost += count,
+            });
+            sum += good;
+            whole |= lost == 0 && good >= WHOLE_MIN;
+        }
+        (sum, whole && right >= wrong)
+    }
+
+    /// Opens what the uberblocks lead to.
+    fn of(mut layout: Layout, opts: &Opts) -> Opened {
+        let mut all = roots(&layout.devices);
+        all.retain(|r| opts.txg.is_none_or(|limit| r.txg().0 <= limit));
+        let io = Rc::new(Blocks::new(layout.build()));
+        let mut it = Opened { layout, io, roots: all, stack: Vec::new().into(), finds: Finds::default(), tried: None };
+        it.open_stack();
+        // The configuration object may know more of the devices, on which then more can be read.
+        for _ in 0..3 {
+            if !it.learn() {
+                break;
+            }
+            it.io = Rc::new(Blocks::new(it.layout.build()));
+            it.open_stack();
+        }
+        it
+    }
+
+    fn open_stack(&mut self) {
+        let opened = self.roots.iter().filter_map(|r| Objset::open(&self.io, r.bp()).ok());
+        self.stack = stack_of(opened.collect());
+        self.find_salt();
+        self.load_mappings();
+        if self.io.salt.get().is_some() || !self.layout.mappings().is_empty() {
+            // More of them may be readable now.
+            let opened = self.roots.iter().filter_map(|r| Objset::open(&self.io, r.bp()).ok());
+            self.stack = stack_of(opened.collect());
+        }
+    }
+
+    fn find_salt(&self) {
+        for mos in self.stack.iter() {
+            if let Lookup::There(dir) = mos.find(MOS_DIRECTORY)
+                && let Some(salt) = dir.entries().bytes("org.illumos:checksum_salt")
+            {
+                self.io.salt.set(Some(salt));
+                return;
+            }
+        }
+    }
+
+    /// Reads the configuration object of the newest MOS that has one; true if it says more than is
+    /// known.
+    fn learn(&mut self) -> bool {
+        for mos in self.stack.clone().iter() {
+            let Lookup::There(dir) = mos.find(MOS_DIRECTORY) else { continue };
+            let Some(Lookup::There(obj)) = dir.entries().u64("config").map(|n| mos.find(n)) else { continue };
+            if let Ok(list) = obj.packed_nvlist()
+                && let Ok(config) = MosConfig::from_nvlist(&list)
+            {
+                return self.layout.learn(&config);
+            }
+        }
+        false
+    }
+
+    /// Reads the mappings of removed vdevs, which may need each other.
+    fn load_mappings(&self) {
+        let all = self.layout.mappings();
+        for _ in 0..=all.len() {
+            let mut progress = false;
+            for (id, obj) in &all {
+                let top = u32::try_from(*id).ok().and_then(|id| self.io.vdevs.top(id));
+                let Some(cell) = top.and_then(|t| t.mapping()).filter(|m| m.get().is_none()) else { continue };
+                let found = self.stack.iter().find_map(|mos| {
+                    let Lookup::There(o) = mos.find(*obj) else { return None };
+                    let phys = MappingPhys::parse(o.dn.bonus()).ok()?;
+                    if phys.num_entries > MAPPING_MAX || phys.num_entries * 24 > o.dn.data_len() {
+                        return None;
+                    }
+                    parse_mapping(&o.read(phys.num_entries as usize * MAPPING_ENTRY_SIZE).ok()?).ok()
+                });
+                if let Some(mapping) = found {
+                    progress |= cell.set(mapping).is_ok();
+                }
+            }
+            if !progress {
+                return;
+            }
+        }
+    }
+
+    /// Whether the newest uberblock leads to its MOS.
+    fn newest_opens(&self) -> bool {
+        self.roots.first().is_some_and(|r| Objset::open(&self.io, r.bp()).is_ok())
+    }
+
+    /// Whether anything that is needed is lost, so that a search may help.
+    fn lacks_something(&self, catalog: &Catalog, opts: &Opts, keys: &Keys) -> bool {
+        if !self.newest_opens() || catalog.is_partial || catalog.newest_is_partial {
+            return true;
+        }
+        catalog.datasets.iter().filter(|d| is_chosen(d, opts)).any(|ds| {
+            let key = if ds.bp.encrypted() { keys.of_dir(&self.stack, ds.dir).ok() } else { None };
+            if ds.bp.encrypted() && key.is_none() {
+                return false;
+            }
+            let (views, failed) = ds.views(&self.stack, &self.finds, key.as_ref());
+            failed.is_some() || views.first().is_none_or(|v| !lost_blocks(v, 1).is_empty())
+        })
+    }
+
+    /// Searches the devices, and opens what is found.
+    fn search(&mut self, record: &Path, progress: &mut dyn FnMut(&Progress)) -> Result<()> {
+        let lzjb = self.roots.iter().all(|r| r.bp().compress() != Some(codec::CompressAlgo::Lz4));
+        let mut kept = ScanState::open(record, self.layout.guid, self.tried)?;
+        let mut at = Progress { what: "searching the devices".into(), ..Progress::default() };
+        progress(&at);
+        if !kept.is_complete() {
+            let from = kept.position();
+            crate::scan::scan(&self.io.vdevs, from, lzjb, &mut |e| {
+                if let Event::At { done, total, .. } = e {
+                    at.scanned = (done, total);
+                    progress(&at);
+                }
+                kept.note(&e)
+            })?;
+            kept.complete()?;
+        }
+        let newest = self.roots.first().map_or(Txg(u64::MAX), Root::txg);
+        self.finds = Finds::sort(&self.io, kept.hits(), newest);
+        self.finds.beyond = !self.newest_opens();
+        let all = self.stack.iter().chain(&self.finds.moses).cloned().collect();
+        self.stack = stack_of(all);
+        self.find_salt();
+        if self.layout.guid.0 == 0 {
+            // Only the name matters now: devices stand where the user said.
+            self.learn();
+        }
+        self.load_mappings();
+        Ok(())
+    }
+
+    /// Places of the blocks of dnodes that datasets have.
+    fn live(&self, catalog: &Catalog) -> BTreeSet<(u32, u64)> {
+        let mut out = BTreeSet::new();
+        for ds in &catalog.datasets {
+            if let Ok(os) = Objset::open(&self.io, &ds.bp) {
+                places(&os, &mut out);
+            }
+        }
+        out
+    }
+
+    /// Copies a dataset; false if it has to be left out.
+    fn dataset(
+        &self,
+        ds: &Dataset,
+        catalog: &Catalog,
+        opts: &Opts,
+        keys: &Keys,
+        live: &BTreeSet<(u32, u64)>,
+        copier: &mut Copier<'_>,
+    ) -> Result<bool> {
+        let key = if ds.bp.encrypted() {
+            match keys.of_dir(&self.stack, ds.dir) {
+                Ok(key) => Some(key),
+                Err(e) => {
+                    copier.skip_dataset(&ds.name, e.to_string());
+                    return Ok(false);
+                }
+            }
+        } else {
+            None
+        };
+        let (views, failed) = ds.views(&self.stack, &self.finds, key.as_ref());
+        let Some(newest) = views.first() else {
+            let why = failed.map_or_else(|| "no state of it is left".to_owned(), |e| e.to_string());
+            return copier.report_dataset(&ds.name, Problem::Lost, why).map(|()| true);
+        };
+        if let Some(e) = failed {
+            let note = format!("as of txg {}: newer states are lost: {e}", newest.txg);
+            copier.report_dataset(&ds.name, Problem::Older, note)?;
+        }
+        let mut task = task(ds, catalog, opts);
+        self.copy(&mut task, views, live, copier).map(|()| true)
+    }
+
+    /// Copies a dataset from its states.
+    fn copy(
+        &self,
+        task: &mut Task<'_>,
+        views: Vec<Objset>,
+        live: &BTreeSet<(u32, u64)>,
+        copier: &mut Copier<'_>,
+    ) -> Result<()> {
+        match views[0].phys.os_type {
+            ObjsetType::Zfs => {
+                let lost = lost_blocks(&views[0], LOST_MAX);
+                task.is_partial = !lost.is_empty();
+                let mut zpl = match Zpl::open(views) {
+                    Ok(zpl) => zpl,
+                    Err(e) => return copier.report_dataset(task.name, Problem::Lost, e.to_string()),
+                };
+                adopt(&mut zpl, &self.finds, &lost, live);
+                copier.file_system(task, &zpl)
+            }
+            ObjsetType::Zvol => {
+                if let Some(last) = task.base.last_mut() {
+                    last.extend_from_slice(b".img");
+                }
+                let data = |v: &Objset, num| if let Lookup::There(o) = v.find(num) { Some(*o) } else { None };
+                let states: Vec<Object> = views.iter().filter_map(|v| data(v, 1)).collect();
+                let size = views.iter().find_map(|v| data(v, 2)?.entries().u64("size"));
+                let size = size.or_else(|| states.first().map(|o| o.dn.data_len())).unwrap_or(0);
+                copier.volume(task, &states, size)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Copies file systems that were found and that no dataset is known for.
+    fn ownerless(
+        &self,
+        catalog: &Catalog,
+        keys: &Keys,
+        copier: &mut Copier<'_>,
+        names: &mut Vec<String>,
+    ) -> Result<()> {
+        let mut known = Vec::new();
+        for ds in &catalog.datasets {
+            let key = if ds.bp.encrypted() { keys.of_dir(&self.stack, ds.dir).ok() } else { None };
+            known.extend(ds.views(&self.stack, &self.finds, key.as_ref()).0);
+        }
+        for os in self.finds.ownerless(&known) {
+            let id = crate::catalog::identity(&os).unwrap_or_default();
+            let guid = id.iter().fold(0u64, |n, w| n.rotate_left(7) ^ w);
+            let name = format!("found-txg-{}-{guid:x}", os.txg);
+            names.push(name.clone());
+            if copier.state.is_dataset_done(guid) {
+                continue;
+            }
+            let note = "an object set that was found; which dataset it is of is lost";
+            copier.report_dataset(&name, Problem::Found, note)?;
+            let mut task = Task {
+                name: &name,
+                guid,
+                base: vec![name.clone().into_bytes()],
+                reserved: BTreeSet::new(),
+                folders: BTreeSet::new(),
+                is_partial: false,
+            };
+            self.copy(&mut task, vec![os], &BTreeSet::new(), copier)?;
+            copier.state.dataset_done(guid)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where a dataset goes, and what in it belongs to others.
+fn task<'a>(ds: &'a Dataset, catalog: &Catalog, opts: &Opts) -> Task<'a> {
+    let (fs, snap) = ds.name.split_once('@').map_or((ds.name.as_str(), None), |(f, s)| (f, Some(s)));
+    let mut base: Vec<Vec<u8>> = fs.split('/').map(|p| crate::out::safe_name(p.as_bytes())).collect();
+    if let Some(snap) = snap {
+        base.push(crate::out::safe_name(format!("@{snap}").as_bytes()));
+    }
+    let (mut reserved, mut folders) = (BTreeSet::new(), BTreeSet::new());
+    if snap.is_none() {
+        for other in catalog.datasets.iter().filter(|d| is_chosen(d, opts)) {
+            let Some(rest) = other.name.strip_prefix(fs) else { continue };
+            if let Some(snap) = rest.strip_prefix('@') {
+                reserved.insert(crate::out::safe_name(format!("@{snap}").as_bytes()));
+            } else if let Some(child) = rest.strip_prefix('/').map(|r| r.split(['/', '@']).next().unwrap_or("")) {
+                let name = crate::out::safe_name(child.as_bytes());
+                reserved.insert([&name[..], b".img"].concat());
+                folders.insert(name.clone());
+                reserved.insert(name);
+            }
+        }
+    }
+    Task { name: &ds.name, guid: ds.guid, base, reserved, folders, is_partial: false }
+}

@@ -1,0 +1,195 @@
+//! Rescues: pools damaged so that no import takes them, and copied by `rescue` all the same.
+//!
+//! A workload makes a pool and a model of its content. Then two kinds of damage are done to its
+//! images, each with full knowledge of what it does:
+//!
+//! * *survivable*: within redundancy: whole devices overwritten, or the sides of a mirror in turns,
+//!   or single columns and sectors of blocks ([`plan::survivable`]);
+//! * *deadly*: all copies of chosen blocks, with their parity: the newest MOS, the configuration
+//!   object, object sets, dnodes, folders, anything ([`plan::deadly`]); labels and uberblocks too.
+//!
+//! From the blocks that were killed it follows which files are *intact*: every block from the
+//! object set of the file system down to the last byte of the file is there. The rescue must then
+//!
+//! * bring back every intact file with every byte, wherever the MOS went;
+//! * call nothing good that is not: a file without a finding is as the model has it; a damaged one
+//!   is so outside its missing ranges; an older one is as some earlier state has it;
+//! * report every file that is not there.
+//!
+//! Pools of single devices are made hostile as well ([`crate::surgery`]): whatever is in them, a
+//! rescue ends.
+
+mod blocks;
+mod judge;
+mod plan;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use base::Result;
+use rescue::{Opts, ScanWhen, Summary};
+use sim::{DiskImage, Rng};
+use zdb::device::{Device, Labeled, ReadAt};
+
+use crate::Check;
+use crate::campaign::{drive, panic_text};
+use crate::judge::Scratch;
+use crate::lab::{SHAPES, Shape};
+use crate::model::PoolModel;
+use crate::mutate::repaired;
+use crate::surgery::Patient;
+use crate::workload::{Profile, Runner};
+use blocks::Map;
+use plan::Damage;
+
+/// Hostile images that are made of a pool.
+const HOSTILE: u64 = 12;
+/// The longest that a look at one may take.
+const HOSTILE_MAX: Duration = Duration::from_secs(120);
+
+/// What the seeds met.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Met {
+    /// Files of the newest state.
+    pub files: u64,
+    /// Those whose blocks are all there.
+    pub intact: u64,
+    /// Those that came back as they were last.
+    pub good: u64,
+    /// Those that came back older or in part.
+    pub partly: u64,
+    /// Rescues without any label.
+    pub unlabelled: u64,
+}
+
+impl Met {
+    /// In the order of its fields.
+    pub fn figures(&self) -> Vec<u64> {
+        vec![self.files, self.intact, self.good, self.partly, self.unlabelled]
+    }
+}
+
+/// The image of a disk as a device.
+pub(crate) struct Image(pub DiskImage);
+
+impl ReadAt for Image {
+    fn read_at(&self, off: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        self.0.read(off, buf);
+        Ok(())
+    }
+}
+
+fn name_of(n: usize) -> PathBuf {
+    PathBuf::from(format!("disk{n}.img"))
+}
+
+/// An image with its labels.
+pub(crate) fn labeled(n: usize, image: &DiskImage) -> Labeled {
+    Labeled::scan(Rc::new(Device::over(&name_of(n), image.size(), Box::new(Image(image.clone())))))
+}
+
+/// A pool, and its content now and before.
+struct Victim {
+    images: Vec<DiskImage>,
+    /// The newest state last.
+    states: Vec<PoolModel>,
+    ashift: u8,
+}
+
+fn make(runner: &mut Runner, rng: &mut Rng) -> Check<Victim> {
+    let mut states = Vec::new();
+    let rounds = rng.between(3, 6);
+    drive(runner, async |r: &mut Runner| {
+        r.create().await?;
+        for _ in 0..rounds {
+            for _ in 0..rng.between(10, 40) {
+                r.step().await?;
+                // A txg may end at any time.
+                states.push(r.model.clone());
+            }
+            r.settle().await?;
+        }
+        r.export().await?;
+        states.push(r.model.clone());
+        Ok(())
+    })?;
+    Ok(Victim { images: runner.lab.images(), states, ashift: runner.layout.ashift })
+}
+
+/// Runs a seed.
+pub fn run_seed(seed: u64, met: &mut Met) -> Check {
+    let shapes: Vec<&'static Shape> = SHAPES.iter().collect();
+    run_shape(seed, shapes[seed as usize % shapes.len()], met)
+}
+
+/// Runs a seed on a pool of that shape.
+pub fn run_shape(seed: u64, shape: &'static Shape, met: &mut Met) -> Check {
+    let mut rng = Rng::stream(seed, 0x7e5c);
+    let mut runner = Runner::new(seed, Profile::Cuts)?.shaped(seed, shape);
+    // Of blocks without a checksum nothing can be said.
+    runner.keep_checksums();
+    let made = catch_unwind(AssertUnwindSafe(|| make(&mut runner, &mut rng)));
+    let victim = match made {
+        Ok(Ok(victim)) => victim,
+        Ok(Err(e)) => {
+            std::mem::forget(runner);
+            return Err(e);
+        }
+        Err(panic) => {
+            std::mem::forget(runner);
+            return Err(format!("panic: {}", panic_text(&*panic)));
+        }
+    };
+    drop(runner);
+    let map = Map::of(&victim.images, shape)?;
+    let mut damage = Damage::new(victim.images.clone(), shape, victim.ashift);
+    plan::survivable(&mut damage, &map, &mut rng);
+    plan::deadly(&mut damage, &map, &mut rng, seed);
+    let what = damage.told.join(", ");
+    let scratch = Scratch::new(&format!("rescue{seed}")).map_err(|e| e.to_string())?;
+    met.unlabelled += u64::from(damage.unlabelled);
+    let result = catch_unwind(AssertUnwindSafe(|| start(&damage, shape, scratch.path())));
+    let result = result.map_err(|p| format!("{what}: panic: {}", panic_text(&*p)))?;
+    judge::judge(&victim.states, &map, &damage, result, scratch.path(), met).map_err(|e| format!("{what}: {e}"))?;
+    if shape.groups.is_empty() { hostile(&victim, &mut rng, seed) } else { Ok(()) }
+}
+
+/// Images with damage that no checksum shows: a rescue ends, in some way, in time.
+fn hostile(victim: &Victim, rng: &mut Rng, seed: u64) -> Check {
+    let Ok(patient) = Patient::open(victim.images.clone(), victim.ashift) else { return Ok(()) };
+    for n in 0..HOSTILE {
+        let (images, what) = repaired(&patient, rng);
+        let scratch = Scratch::new(&format!("hostile{seed}-{n}")).map_err(|e| e.to_string())?;
+        let devices = images.iter().enumerate().map(|(n, i)| labeled(n, i)).collect();
+        let opts = Opts { dir: scratch.path().to_owned(), dry_run: true, scan: ScanWhen::Always, ..Opts::default() };
+        let begun = Instant::now();
+        let mut open = |_: &Path| Err(base::Error::not_found("no such disk"));
+        let run = AssertUnwindSafe(|| rescue::rescue(devices, &mut open, &opts, &mut |_| {}).map(drop));
+        if let Err(p) = catch_unwind(run) {
+            return Err(format!("hostile {n}: {what}: panic: {}", panic_text(&*p)));
+        }
+        if begun.elapsed() > HOSTILE_MAX {
+            return Err(format!("hostile {n}: {what}: took {} s", begun.elapsed().as_secs()));
+        }
+    }
+    Ok(())
+}
+
+/// Starts the rescue.
+fn start(damage: &Damage, shape: &Shape, dir: &Path) -> Result<Summary> {
+    let images = &damage.images;
+    let opts = Opts {
+        dir: dir.to_owned(),
+        layout: if damage.unlabelled { plan::words(shape, images.len()) } else { Vec::new() },
+        scan: ScanWhen::Auto,
+        ..Opts::default()
+    };
+    let mut open = |path: &Path| {
+        let n = (0..images.len()).find(|&n| path == name_of(n));
+        n.map(|n| labeled(n, &images[n])).ok_or_else(|| base::Error::not_found("no such disk"))
+    };
+    let devices = images.iter().enumerate().map(|(n, i)| labeled(n, i)).collect();
+    rescue::rescue(devices, &mut open, &opts, &mut |_| {})
+}
