@@ -19,6 +19,7 @@ use ondisk::object_type::ObjectType;
 use zio::DataKey;
 
 use crate::finds::Finds;
+use crate::state::Problem;
 use crate::tree::{Lookup, Objset, Part};
 
 /// Longest name of a dataset, with some room.
@@ -27,6 +28,8 @@ const NAME_MAX: usize = 1024;
 const COMPARED_MAX: usize = 4096;
 /// Most states of one dataset that are kept.
 const VIEWS_MAX: usize = 64;
+/// Most states of one dataset that are tried.
+const STATES_MAX: usize = 1024;
 
 /// A dataset.
 #[derive(Clone, Debug)]
@@ -49,13 +52,28 @@ pub struct Dataset {
     pub is_newest: bool,
 }
 
+/// Something about a dataset that is lost with the MOS.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Flaw {
+    /// Name of the dataset, or of the one above it.
+    pub dataset: String,
+    /// `Lost`, `Older` or `Names`.
+    pub problem: Problem,
+    /// A sentence.
+    pub note: String,
+    /// Whether it is about snapshots alone.
+    pub of_snapshots: bool,
+}
+
 /// All datasets.
 #[derive(Default)]
 pub struct Catalog {
     /// By name; heads before their snapshots.
     pub datasets: Vec<Dataset>,
-    /// What could not be found out.
-    pub notes: Vec<String>,
+    /// What is lost.
+    pub flaws: Vec<Flaw>,
+    /// Whether the newest state of the pool is lost, so that all of it is as of an older one.
+    pub newest_is_lost: bool,
     /// Whether dnodes of the MOS are lost in every state.
     pub is_partial: bool,
     /// Whether dnodes of the newest MOS are lost.
@@ -151,10 +169,11 @@ impl Catalog {
         let mut it =
             Catalog { is_partial: !dsl.lost.is_empty(), newest_is_partial: dsl.newest_lost, ..Catalog::default() };
         let mut dir_names: BTreeMap<u64, String> = BTreeMap::new();
+        let mut nameless = Vec::new();
         for (num, dir) in &dsl.dirs {
             let (known, whole) = names(stack, dir.child_dir_zapobj);
             if !whole {
-                it.notes.push(format!("names of datasets below directory object {num} are from older states or lost"));
+                nameless.push(*num);
             }
             for (child, name) in known {
                 // Older states may name what has moved: the child knows its parent.
@@ -162,6 +181,18 @@ impl Catalog {
                     dir_names.entry(child).or_insert(name);
                 }
             }
+        }
+        for num in nameless {
+            let above = path(num, &dsl.dirs, &dir_names, pool).unwrap_or_else(|| format!("{pool}/dir-{num}"));
+            it.flaw(above, Problem::Names, "names of datasets below it are from older states or lost", false);
+        }
+        if let Some((first, end)) = dsl.lost.first() {
+            let note = format!("objects from {first} to {end} are lost in every state: datasets may be missing");
+            it.flaw(pool.to_owned(), Problem::Lost, note, false);
+        }
+        if dsl.newest_lost {
+            let note = "objects of its newest state are lost, and what only they knew: newer datasets may be missing";
+            it.flaw(pool.to_owned(), Problem::Older, note, false);
         }
         let mut heads: BTreeMap<u64, (u64, String)> = BTreeMap::new();
         for (num, dir) in dsl.dirs.iter().filter(|(_, d)| d.head_dataset_obj != 0) {
@@ -174,12 +205,17 @@ impl Catalog {
         for (head, (dir, name)) in &heads {
             match dsl.sets.get(head) {
                 Some(phys) => it.add(&dsl, *head, phys, *dir, name.clone()),
-                None => it.notes.push(format!("{name}: dataset object {head} is lost")),
+                None => it.flaw(name.clone(), Problem::Lost, format!("its dataset object {head} is lost"), false),
             }
         }
         let mut snap_names: BTreeMap<u64, String> = BTreeMap::new();
-        for head in heads.keys().filter_map(|h| dsl.sets.get(h)) {
-            snap_names.extend(names(stack, head.snapnames_zapobj).0);
+        for (head, (_, name)) in &heads {
+            let Some(phys) = dsl.sets.get(head) else { continue };
+            let (known, whole) = names(stack, phys.snapnames_zapobj);
+            if !whole {
+                it.flaw(name.clone(), Problem::Names, "names of its snapshots are from older states or lost", true);
+            }
+            snap_names.extend(known);
         }
         let of_dir: BTreeMap<u64, &String> = heads.values().map(|(dir, name)| (*dir, name)).collect();
         for (num, phys) in dsl.sets.iter().filter(|(_, p)| p.is_snapshot()) {
@@ -191,6 +227,10 @@ impl Catalog {
         it.make_names_distinct();
         it.datasets.sort_by_key(|a| (a.name.replace('/', "\0"), a.obj));
         it
+    }
+
+    fn flaw(&mut self, dataset: String, problem: Problem, note: impl Into<String>, of_snapshots: bool) {
+        self.flaws.push(Flaw { dataset, problem, note: note.into(), of_snapshots });
     }
 
     fn add(&mut self, dsl: &Dsl, obj: u64, phys: &DslDatasetPhys, dir: u64, name: String) {
@@ -206,7 +246,8 @@ impl Catalog {
         let mut unknown: BTreeMap<u64, Dataset> = BTreeMap::new();
         for phys in finds.datasets.iter().filter(|p| !p.bp.is_hole()) {
             if let Some(known) = self.datasets.iter_mut().find(|d| d.guid == phys.guid) {
-                if known.bp != phys.bp && !known.found.contains(&phys.bp) {
+                // Each state was found once.
+                if known.bp != phys.bp {
                     known.found.push(phys.bp);
                 }
                 continue;
@@ -230,7 +271,7 @@ impl Catalog {
                 let older = std::mem::replace(entry, new);
                 entry.found = older.found;
                 entry.found.push(older.bp);
-            } else if entry.bp != phys.bp && !entry.found.contains(&phys.bp) {
+            } else if entry.bp != phys.bp {
                 entry.found.push(phys.bp);
             }
         }
@@ -297,6 +338,7 @@ impl Dataset {
         }
         bps.extend(self.found.iter().copied());
         bps.sort_by_key(|bp| std::cmp::Reverse(bp.birth()));
+        bps.truncate(STATES_MAX);
         let newest = bps.first().copied();
         let mut views: Vec<Objset> = Vec::new();
         let mut failed = None;

@@ -11,6 +11,7 @@ use base::{Error, NiceNum, Result};
 use zdb::device::{Labeled, candidates};
 
 use crate::copy::Progress;
+use crate::report::printable;
 use crate::rescue::{Opts, ScanWhen, rescue};
 
 /// Pause between two lines of progress.
@@ -211,7 +212,7 @@ fn picture(p: &Progress) -> String {
         (done, all) => format!("{}% of {}", done.min(all) * 100 / all, NiceNum(all)),
     };
     let room = 76usize.saturating_sub(figures.len());
-    let what: String = p.what.chars().take(room).collect();
+    let what: String = printable(&p.what).chars().take(room).collect();
     format!("{what}: {figures}")
 }
 

@@ -14,13 +14,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileExt;
 
-use base::{Error, ErrorKind, Result};
+use base::{Error, Result};
 use ondisk::object_type::ObjectType;
 use ondisk::zpl::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, pflags};
 use zdb::zpl::{Attrs, rdev_major_minor};
 
 use crate::fs::{Found, Item, Origin, Zpl};
-use crate::out::{Meta, Out, is_fatal, safe_name};
+use crate::out::{Meta, Out, is_fatal, kind_of, safe_name};
 use crate::state::{Finding, Problem, State};
 use crate::tree::{Object, Part};
 
@@ -114,8 +114,6 @@ pub struct Task<'a> {
     pub base: Vec<Vec<u8>>,
     /// Names in its root that other datasets take.
     pub reserved: BTreeSet<Vec<u8>>,
-    /// Those of them that are folders.
-    pub folders: BTreeSet<Vec<u8>>,
     /// Whether dnodes of it are lost.
     pub is_partial: bool,
 }
@@ -155,10 +153,16 @@ impl Copier<'_> {
     pub fn file_system(&mut self, task: &Task<'_>, zpl: &Zpl) -> Result<()> {
         self.at.what = format!("copying {}", task.name);
         self.tell();
+        if let Some(out) = self.out {
+            // The walk meets the same error, and reports it.
+            let above = &task.base[..task.base.len().saturating_sub(1)];
+            let _ = out.keeping_times(above, || out.dir(&task.base));
+        }
         let mut walk =
             Walk { c: self, zpl, name: task.name, guid: task.guid, seen: Numbers::default(), loss: task.is_partial };
         walk.seen.insert(zpl.shares);
         walk.seen.insert(zpl.unlinked);
+        let out = walk.c.out;
         let mut names = BTreeSet::new();
         match zpl.find(zpl.root) {
             Found::There(root, origin) => {
@@ -175,13 +179,25 @@ impl Copier<'_> {
             while names.contains(&lost_dir) || task.reserved.contains(&lost_dir) {
                 lost_dir.push(b'~');
             }
-            walk.nameless(task, lost_dir)?;
+            let nameless = || walk.nameless(task, lost_dir);
+            match out {
+                Some(out) => out.keeping_times(&task.base, nameless)?,
+                None => nameless()?,
+            }
         }
         Ok(())
     }
 
     /// Copies a volume of `size` bytes to a file.
     pub fn volume(&mut self, task: &Task<'_>, states: &[Object], size: u64) -> Result<()> {
+        match self.out {
+            Some(out) => out.keeping_times(&task.base[..task.base.len().saturating_sub(1)], || {
+                self.volume_at(task, states, size)
+            }),
+            None => self.volume_at(task, states, size),
+        }
+    }
+    fn volume_at(&mut self, task: &Task<'_>, states: &[Object], size: u64) -> Result<()> {
         let (dir, name) = task.base.split_at(task.base.len().saturating_sub(1));
         let place = Place { dir: dir.to_vec(), name: name.concat(), path: Vec::new() };
         let Some(newest) = states.first() else {
@@ -212,8 +228,7 @@ impl Copier<'_> {
         let file = self.out.map(|out| out.file(&place.dir, &place.name)).transpose()?;
         f.size = size;
         let say = |e: std::io::Error| {
-            let kind = if e.kind() == std::io::ErrorKind::StorageFull { ErrorKind::NoSpace } else { ErrorKind::Io };
-            Error::new(kind, format!("writing '{}': {e}", String::from_utf8_lossy(&place.name)))
+            Error::new(kind_of(&e), format!("writing '{}': {e}", String::from_utf8_lossy(&place.name)))
         };
         if let Some(file) = &file {
             file.set_len(size).map_err(say)?;
@@ -361,14 +376,6 @@ impl Walk<'_, '_> {
         while let Some((frame, place)) = stack.last_mut() {
             let Some(item) = frame.items.next() else {
                 if let Some((frame, place)) = stack.pop() {
-                    // Folders of child datasets are made before the times are set.
-                    if place.dir.len() == depth
-                        && let Some(out) = self.c.out
-                    {
-                        for name in &task.folders {
-                            let _ = out.dir(&[&place.dir[..], std::slice::from_ref(name)].concat());
-                        }
-                    }
                     self.leave(&frame, &place)?;
                 }
                 continue;
@@ -448,11 +455,11 @@ impl Walk<'_, '_> {
         let key = (self.guid, o.num);
         if again || self.c.state.is_done(key.0, key.1) {
             let here: Vec<Vec<u8>> = [&at.dir[..], std::slice::from_ref(&at.name)].concat();
-            if let (Some(out), Some(first)) = (self.c.out, self.c.state.first_name(key.0, key.1))
-                && first != here
-                && let Some((name, dir)) = first.split_last()
-            {
-                return out.link((dir, name), &at.dir, &at.name);
+            if let Some(first) = self.c.state.first_name(key.0, key.1) {
+                return match (self.c.out, first.split_last()) {
+                    (Some(out), Some((name, dir))) if first != here => out.link((dir, name), &at.dir, &at.name),
+                    _ => Ok(()),
+                };
             }
             if again {
                 let note = "another name of a file that was copied under its first one";

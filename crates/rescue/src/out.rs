@@ -2,8 +2,8 @@
 //!
 //! Names come from a damaged pool and are hostile: each is one component, made safe by
 //! [`safe_name`], and no symbolic link is followed on the way to it. Nothing outside the folder is
-//! touched. Files are written over when a rescue goes on, so an interrupted one is simply written
-//! again.
+//! touched, and nothing of the pool gets into the folder of the record. Files are written over when
+//! a rescue goes on, so an interrupted one is simply written again.
 //!
 //! Attributes are set when a file or folder is complete: owner (as root only), extended attributes,
 //! mode, access lists, times. Without root's rights folders stay writable for their owner, or
@@ -11,8 +11,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -59,6 +60,49 @@ fn io(what: &str, name: &[u8], e: Errno) -> Error {
 /// Whether an error means that the target cannot take any more.
 pub fn is_fatal(e: &Error) -> bool {
     e.kind() == ErrorKind::NoSpace
+}
+
+/// Makes the folder of the record within the target folder. Error: something else is there.
+pub fn record_folder(dir: &Path) -> Result<()> {
+    let say = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{}: {e}", dir.display()));
+    std::fs::create_dir_all(dir).map_err(say)?;
+    if std::fs::symlink_metadata(dir).map_err(say)?.is_dir() {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{} is a link and no folder: choose another target folder", dir.display())))
+}
+
+/// Opens a file of the record for writing. Error: it is a link, which is not followed.
+pub fn record_file(path: &Path, how: &mut OpenOptions) -> Result<File> {
+    how.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path).map_err(|e| {
+        if std::fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink()) {
+            return Error::invalid(format!("{} is a link: remove it, or choose another target folder", path.display()));
+        }
+        record_error(path, &e)
+    })
+}
+
+/// An error of a file of the record.
+pub fn record_error(path: &Path, e: &std::io::Error) -> Error {
+    Error::new(kind_of(e), format!("{}: {e}", path.display()))
+}
+
+/// `NoSpace` where the target cannot take any more.
+pub fn kind_of(e: &std::io::Error) -> ErrorKind {
+    match e.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::NoSpace,
+        _ => ErrorKind::Io,
+    }
+}
+
+/// The name of a pool's folder in the target: that of the record is not for pools.
+pub fn pool_name(name: &[u8], record: &str) -> Vec<u8> {
+    let mut safe = safe_name(name);
+    // Some file systems do not tell large letters from small ones.
+    if safe.eq_ignore_ascii_case(record.as_bytes()) {
+        safe.push(b'~');
+    }
+    safe
 }
 
 /// A name that is one component of a path: others are altered, and stay distinct.
@@ -121,6 +165,28 @@ impl Out {
         }
         *self.current.borrow_mut() = Some((path.to_vec(), fd.clone()));
         Ok(fd)
+    }
+
+    /// Does `work`, which makes something in the folder at `path` or on the way to it, and gives
+    /// the folders that were there the times that they had.
+    pub fn keeping_times<T>(&self, path: &[Vec<u8>], work: impl FnOnce() -> T) -> T {
+        let mut kept = Vec::new();
+        let mut at = self.root.try_clone().ok();
+        for name in path {
+            let next = at.and_then(|fd| rustix::fs::openat(fd, &name[..], DIR_FLAGS, Mode::empty()).ok());
+            at = next.as_ref().and_then(|fd| fd.try_clone().ok());
+            kept.extend(next.and_then(|fd| rustix::fs::fstat(&fd).ok().map(|stat| (fd, stat))));
+        }
+        let done = work();
+        for (fd, stat) in kept {
+            let times = Timestamps {
+                last_access: Timespec { tv_sec: stat.st_atime, tv_nsec: stat.st_atime_nsec as _ },
+                last_modification: Timespec { tv_sec: stat.st_mtime, tv_nsec: stat.st_mtime_nsec as _ },
+            };
+            // What was possible when they were set is possible again.
+            let _ = rustix::fs::futimens(fd, &times);
+        }
+        done
     }
 
     /// Makes room for a new file, link or special file.
@@ -281,6 +347,33 @@ mod tests {
         assert_eq!(safe_name(b"a\0b"), b"a%00b");
         let (long, other) = (safe_name(&[b'x'; 1000]), safe_name(&[b'x'; 1001]));
         assert!(long.len() <= NAME_MAX && long != other);
+    }
+
+    #[test]
+    fn no_pool_gets_into_the_record() {
+        assert_eq!(pool_name(b".weir-rescue", ".weir-rescue"), b".weir-rescue~");
+        assert_eq!(pool_name(b".Weir-Rescue", ".weir-rescue"), b".Weir-Rescue~");
+        assert_eq!(pool_name(b"..", ".weir-rescue"), b"%2E%2E");
+        assert_eq!(pool_name(b"tank", ".weir-rescue"), b"tank");
+    }
+
+    /// Links that are in the target already are not followed either.
+    #[test]
+    fn the_record_is_not_written_through_links() {
+        let top = std::env::temp_dir().join(format!("rescue-record-{}", std::process::id()));
+        let (dir, victim) = (top.join("out/record"), top.join("victim"));
+        std::fs::create_dir_all(top.join("out")).unwrap();
+        std::fs::create_dir_all(&victim).unwrap();
+        std::os::unix::fs::symlink(&victim, &dir).unwrap();
+        assert!(record_folder(&dir).unwrap_err().to_string().contains("is a link"));
+        std::fs::remove_file(&dir).unwrap();
+        record_folder(&dir).unwrap();
+        std::os::unix::fs::symlink(victim.join("new"), dir.join("state")).unwrap();
+        let how = &mut File::options().create(true).append(true).clone();
+        assert!(record_file(&dir.join("state"), how).unwrap_err().to_string().contains("is a link"));
+        assert!(record_file(&dir.join("other"), how).is_ok());
+        assert!(std::fs::read_dir(&victim).unwrap().next().is_none());
+        std::fs::remove_dir_all(&top).unwrap();
     }
 
     #[test]

@@ -8,9 +8,10 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use base::{Error, ErrorKind, Guid, NiceNum, Result, Txg};
+use base::{Guid, NiceNum, Result, Txg};
 use serde_json::json;
 
+use crate::out::{record_error, record_file};
 use crate::state::{Finding, Problem, State, Sums};
 
 /// The outcome of a rescue.
@@ -80,10 +81,15 @@ fn meaning(p: Problem) -> &'static str {
     }
 }
 
+/// Text of the pool without what a terminal would take for commands.
+pub(crate) fn printable(text: &str) -> String {
+    text.replace(|c: char| c.is_control(), "?")
+}
+
 /// A finding as a line of text.
 fn line(f: &Finding) -> String {
-    let path = String::from_utf8_lossy(&f.path).replace(|c: char| c.is_control(), "?");
-    let mut out = f.dataset.clone();
+    let path = printable(&String::from_utf8_lossy(&f.path));
+    let mut out = printable(&f.dataset);
     if !path.is_empty() {
         out.push_str(": /");
         out.push_str(&path);
@@ -96,9 +102,13 @@ fn line(f: &Finding) -> String {
     }
     if !f.note.is_empty() {
         out.push_str(" - ");
-        out.push_str(&f.note.replace(|c: char| c.is_control(), "?"));
+        out.push_str(&printable(&f.note));
     }
     out
+}
+
+fn new_file(path: &Path) -> Result<File> {
+    record_file(path, File::options().create(true).write(true).truncate(true))
 }
 
 impl Report<'_> {
@@ -124,8 +134,8 @@ impl Report<'_> {
     }
 
     fn write_json(&self, summary: &Summary, state: &State) -> Result<()> {
-        let say = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{}: {e}", summary.json.display()));
-        let mut out = BufWriter::new(File::create(&summary.json).map_err(say)?);
+        let say = |e: std::io::Error| record_error(&summary.json, &e);
+        let mut out = BufWriter::new(new_file(&summary.json)?);
         let problems: BTreeMap<&str, u64> = summary.problems.iter().map(|(p, n)| (p.word(), *n)).collect();
         let head = json!({
             "pool": self.pool,
@@ -152,10 +162,10 @@ impl Report<'_> {
     }
 
     fn write_text(&self, summary: &Summary, state: &State) -> Result<()> {
-        let say = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{}: {e}", summary.text.display()));
-        let mut out = BufWriter::new(File::create(&summary.text).map_err(say)?);
+        let say = |e: std::io::Error| record_error(&summary.text, &e);
+        let mut out = BufWriter::new(new_file(&summary.text)?);
         let txg = |t: Option<Txg>| t.map_or_else(|| "none".to_owned(), |t| t.0.to_string());
-        let mut head = format!("pool {} ({})\n{}\n", self.pool, self.guid, summary.line());
+        let mut head = format!("pool {} ({})\n{}\n", printable(self.pool), self.guid, summary.line());
         head.push_str(&format!(
             "newest uberblock: txg {}; newest state that opens: txg {}, of {}{}\n",
             txg(self.newest_uberblock),
@@ -163,8 +173,8 @@ impl Report<'_> {
             self.states,
             if self.searched { "; the devices were searched" } else { "" }
         ));
-        self.notes.iter().for_each(|n| head.push_str(&format!("note: {n}\n")));
-        self.datasets.iter().for_each(|d| head.push_str(&format!("dataset: {d}\n")));
+        self.notes.iter().for_each(|n| head.push_str(&format!("note: {}\n", printable(n))));
+        self.datasets.iter().for_each(|d| head.push_str(&format!("dataset: {}\n", printable(d))));
         out.write_all(head.as_bytes()).map_err(say)?;
         for p in Problem::ALL.into_iter().filter(|p| summary.problems.contains_key(p)) {
             writeln!(out, "\n{}", meaning(p)).map_err(say)?;
@@ -195,5 +205,7 @@ mod tests {
         };
         f.miss(512, 1024);
         assert_eq!(line(&f), "p: /a?b (missing 512 of 4096 bytes: 512-1024) - no copy");
+        f.dataset = "p/\x1b[2J".into();
+        assert!(line(&f).starts_with("p/?[2J: /a?b"));
     }
 }

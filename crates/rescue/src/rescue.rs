@@ -18,9 +18,9 @@ use crate::finds::{Finds, adopt, lost_blocks, places};
 use crate::fs::Zpl;
 use crate::keys::Keys;
 use crate::layout::Layout;
-use crate::out::Out;
+use crate::out::{Out, pool_name, safe_name};
 use crate::report::{Report, Summary};
-use crate::roots::{Root, roots};
+use crate::roots::{Root, damaged_slots, roots};
 use crate::scan::Event;
 use crate::scan_state::ScanState;
 use crate::state::{Problem, State};
@@ -131,6 +131,7 @@ pub fn rescue(
         }
         catalog = Catalog::read(&pool.stack, &pool.finds, &pool.layout.name);
     }
+    catalog.newest_is_lost = !pool.newest_opens();
     if pool.stack.is_empty() && catalog.datasets.is_empty() && pool.finds.ownerless(&[]).is_empty() {
         let hint = if wanted { "" } else { "; --scan always looks for lost ones" };
         return Err(Error::not_found(format!(
@@ -143,7 +144,7 @@ pub fn rescue(
     let mut copier =
         Copier { out: out.as_ref(), state: &mut state, progress, at: Progress::default(), skipped: Vec::new() };
     let mut notes = pool.layout.notes.clone();
-    notes.extend(catalog.notes.iter().cloned());
+    pool.flaws(&catalog, opts, &mut copier)?;
     let mut names = Vec::new();
     let chosen: Vec<Dataset> = catalog.datasets.iter().filter(|d| is_chosen(d, opts)).cloned().collect();
     for ds in &chosen {
@@ -342,6 +343,19 @@ impl Opened {
         })
     }
 
+    /// Records what is lost of the pool as a whole.
+    fn flaws(&self, catalog: &Catalog, opts: &Opts, copier: &mut Copier<'_>) -> Result<()> {
+        let slots = damaged_slots(&self.layout.devices);
+        if slots > 0 && !catalog.newest_is_lost {
+            let note = format!("{slots} slots of its uberblocks are damaged: a newer state may be lost");
+            copier.report_dataset(&self.layout.name, Problem::Older, note)?;
+        }
+        for f in catalog.flaws.iter().filter(|f| opts.snapshots || !f.of_snapshots) {
+            copier.report_dataset(&f.dataset, f.problem, f.note.clone())?;
+        }
+        Ok(())
+    }
+
     /// Searches the devices, and opens what is found.
     fn search(&mut self, record: &Path, progress: &mut dyn FnMut(&Progress)) -> Result<()> {
         let lzjb = self.roots.iter().all(|r| r.bp().compress() != Some(codec::CompressAlgo::Lz4));
@@ -410,8 +424,14 @@ impl Opened {
             let why = failed.map_or_else(|| "no state of it is left".to_owned(), |e| e.to_string());
             return copier.report_dataset(&ds.name, Problem::Lost, why).map(|()| true);
         };
+        let txg = newest.txg;
         if let Some(e) = failed {
-            let note = format!("as of txg {}: newer states are lost: {e}", newest.txg);
+            copier.report_dataset(&ds.name, Problem::Older, format!("as of txg {txg}: newer states are lost: {e}"))?;
+        } else if ds.obj == 0 {
+            let note = "its record was found: its name is lost, and that it is of this pool is not proved";
+            copier.report_dataset(&ds.name, Problem::Found, note)?;
+        } else if !ds.snapshot && (catalog.newest_is_lost || !ds.is_newest) {
+            let note = format!("as of txg {txg}: the newest state of the pool is lost, and with it what was newer here");
             copier.report_dataset(&ds.name, Problem::Older, note)?;
         }
         let mut task = task(ds, catalog, opts);
@@ -479,7 +499,6 @@ impl Opened {
                 guid,
                 base: vec![name.clone().into_bytes()],
                 reserved: BTreeSet::new(),
-                folders: BTreeSet::new(),
                 is_partial: false,
             };
             self.copy(&mut task, vec![os], &BTreeSet::new(), copier)?;
@@ -492,23 +511,25 @@ impl Opened {
 /// Where a dataset goes, and what in it belongs to others.
 fn task<'a>(ds: &'a Dataset, catalog: &Catalog, opts: &Opts) -> Task<'a> {
     let (fs, snap) = ds.name.split_once('@').map_or((ds.name.as_str(), None), |(f, s)| (f, Some(s)));
-    let mut base: Vec<Vec<u8>> = fs.split('/').map(|p| crate::out::safe_name(p.as_bytes())).collect();
-    if let Some(snap) = snap {
-        base.push(crate::out::safe_name(format!("@{snap}").as_bytes()));
+    let mut base: Vec<Vec<u8>> = fs.split('/').map(|p| safe_name(p.as_bytes())).collect();
+    if let Some(pool) = base.first_mut() {
+        *pool = pool_name(pool, RECORD);
     }
-    let (mut reserved, mut folders) = (BTreeSet::new(), BTreeSet::new());
+    if let Some(snap) = snap {
+        base.push(safe_name(format!("@{snap}").as_bytes()));
+    }
+    let mut reserved = BTreeSet::new();
     if snap.is_none() {
         for other in catalog.datasets.iter().filter(|d| is_chosen(d, opts)) {
             let Some(rest) = other.name.strip_prefix(fs) else { continue };
             if let Some(snap) = rest.strip_prefix('@') {
-                reserved.insert(crate::out::safe_name(format!("@{snap}").as_bytes()));
+                reserved.insert(safe_name(format!("@{snap}").as_bytes()));
             } else if let Some(child) = rest.strip_prefix('/').map(|r| r.split(['/', '@']).next().unwrap_or("")) {
-                let name = crate::out::safe_name(child.as_bytes());
+                let name = safe_name(child.as_bytes());
                 reserved.insert([&name[..], b".img"].concat());
-                folders.insert(name.clone());
                 reserved.insert(name);
             }
         }
     }
-    Task { name: &ds.name, guid: ds.guid, base, reserved, folders, is_partial: false }
+    Task { name: &ds.name, guid: ds.guid, base, reserved, is_partial: false }
 }

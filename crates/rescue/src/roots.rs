@@ -32,6 +32,26 @@ impl Root {
     }
 }
 
+/// How many slots of the rings are damaged wherever they are: each may have held a state that is
+/// newer than those that are left. Slots of labels without any uberblock do not count: what is there
+/// need not be a ring.
+pub fn damaged_slots(devices: &[Labeled]) -> u64 {
+    let (mut good, mut bad) = (BTreeSet::new(), BTreeSet::new());
+    for d in devices {
+        let is_ring = |label: usize| d.ring.iter().any(|e| e.label == label && e.ub.is_ok());
+        // A new device has one block as large as the ring, with the txg 0: no slot has its checksum.
+        let is_template = |label: usize| {
+            let head = label_offsets(d.dev.size).get(label).and_then(|at| d.dev.read(at + RING_OFFSET, 24).ok());
+            head.is_some_and(|head| head[16..] == [0; 8])
+        };
+        let all = d.ring.iter().filter(|e| is_ring(e.label));
+        for e in all.filter(|e| e.slot != 0 || e.ub.is_ok() || !is_template(e.label)) {
+            if e.ub.is_ok() { &mut good } else { &mut bad }.insert(e.slot);
+        }
+    }
+    bad.difference(&good).count() as u64
+}
+
 /// All roots on these devices, the newest first, each once.
 pub fn roots(devices: &[Labeled]) -> Vec<Root> {
     let mut found: Vec<Root> = Vec::new();

@@ -9,8 +9,9 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use base::{Error, ErrorKind, Guid, Result};
+use base::{Guid, Result};
 
+use crate::out::{record_error, record_file};
 use crate::scan::{Event, Hit};
 
 /// The record of a search.
@@ -38,7 +39,6 @@ impl ScanState {
     /// the search tries, if it is not known.
     pub fn open(dir: &Path, pool: Guid, ashift: Option<u8>) -> Result<ScanState> {
         let path = dir.join(ashift.map_or("scan".to_owned(), |a| format!("scan-{a}")));
-        let say = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{}: {e}", path.display()));
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         let (mut hits, mut at, mut complete, mut good) = (BTreeSet::new(), (0, 0), false, 0);
         for (n, line) in text.split_inclusive('\n').enumerate() {
@@ -66,8 +66,8 @@ impl ScanState {
             }
             good += line.len() as u64;
         }
-        let file = File::options().create(true).append(true).open(&path).map_err(say)?;
-        file.set_len(good).map_err(say)?;
+        let file = record_file(&path, File::options().create(true).append(true))?;
+        file.set_len(good).map_err(|e| record_error(&path, &e))?;
         let mut it = ScanState { path, file, hits, at, complete };
         if good == 0 {
             it.append(&format!("pool {}\n", pool.0))?;
@@ -77,7 +77,7 @@ impl ScanState {
 
     fn append(&mut self, line: &str) -> Result<()> {
         let done = self.file.write_all(line.as_bytes());
-        done.map_err(|e| Error::new(ErrorKind::Io, format!("{}: {e}", self.path.display())))
+        done.map_err(|e| record_error(&self.path, &e))
     }
     /// Whether the search is over.
     pub fn is_complete(&self) -> bool {

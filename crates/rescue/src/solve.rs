@@ -5,12 +5,17 @@
 //! RAID-Z for one row of sectors or one whole stripe: the data columns that follow from those that
 //! are there, for every set of columns that may be wrong.
 
+use std::ops::Range;
+
 use codec::raidz;
 
 /// Most contents of one row of sectors that are kept.
 const ROW_MAX: usize = 320;
 /// Most ways to combine differing sides of columns, for one set of lost columns.
 const VERSIONS_MAX: usize = 16;
+/// Bytes of the parts in which ranges are put together before single sectors are tried, the largest
+/// first: damage is rarely as small as a sector of 512 bytes, and large parts make few combinations.
+const PARTS: [usize; 3] = [64 << 10, 16 << 10, 4096];
 
 /// A range as one device has it.
 #[derive(Clone, PartialEq, Eq)]
@@ -24,9 +29,17 @@ impl Side {
     pub fn is_whole(&self) -> bool {
         self.bad.is_empty()
     }
-    pub fn has(&self, sector: usize) -> bool {
-        !self.bad.get(sector).copied().unwrap_or(false)
+    /// Whether all of these sectors could be read.
+    pub fn has(&self, mut sectors: Range<usize>) -> bool {
+        sectors.all(|s| !self.bad.get(s).copied().unwrap_or(false))
     }
+}
+
+/// The sizes of parts that are tried of a range of `size` bytes, from the largest to one sector;
+/// none of them reaches `max` bytes but the sector.
+pub(crate) fn parts(size: usize, sector: usize, max: usize) -> impl Iterator<Item = usize> {
+    let coarse = PARTS.into_iter().filter(move |p| *p <= max && *p < size && p.is_multiple_of(sector) && *p > sector);
+    coarse.chain([sector])
 }
 
 /// A place in `bytes` of a unit and its possible contents.
@@ -99,20 +112,25 @@ impl Tries<'_> {
         if sides.len() < 2 {
             return None;
         }
-        let units: Vec<Unit> = (0..size.div_ceil(sector))
-            .map(|i| {
-                let range = i * sector..((i + 1) * sector).min(size);
-                let mut choices: Vec<Vec<u8>> = Vec::new();
-                for side in sides.iter().filter(|s| s.has(i)) {
-                    let part = side.bytes[range.clone()].to_vec();
-                    if !choices.contains(&part) {
-                        choices.push(part);
+        let left = self.left;
+        parts(size, sector, usize::MAX).find_map(|part| {
+            self.left = left;
+            let units: Vec<Unit> = (0..size.div_ceil(part))
+                .map(|i| {
+                    let range = i * part..((i + 1) * part).min(size);
+                    let sectors = i * part / sector..range.end.div_ceil(sector);
+                    let mut choices: Vec<Vec<u8>> = Vec::new();
+                    for side in sides.iter().filter(|s| s.has(sectors.clone())) {
+                        let bytes = side.bytes[range.clone()].to_vec();
+                        if !choices.contains(&bytes) {
+                            choices.push(bytes);
+                        }
                     }
-                }
-                Unit { at: vec![(range.start, range.len())], choices }
-            })
-            .collect();
-        self.mix(&units, size)
+                    Unit { at: vec![(range.start, range.len())], choices }
+                })
+                .collect();
+            self.mix(&units, size)
+        })
     }
 }
 
@@ -330,5 +348,21 @@ mod tests {
         let mut accept = |x: &[u8]| x == good;
         let mut tries = Tries { left: 4096, accept: &mut accept };
         assert_eq!(tries.copies(&sides, 4096, 512), Some(good.clone()));
+    }
+
+    /// Of 128 KiB eight pages of 4 KiB are bad, on one side or the other: too many combinations of
+    /// sectors, few of pages.
+    #[test]
+    fn damaged_pages_are_taken_as_a_whole() {
+        let good: Vec<u8> = (0..128u32 << 10).map(|i| (i * 7 + (i >> 8)) as u8).collect();
+        let (mut a, mut b) = (good.clone(), good.clone());
+        for page in 0..8 {
+            let side = if page % 3 == 0 { &mut a } else { &mut b };
+            side[page * 16384 + 4096..][..4096].fill(0xee);
+        }
+        let sides = [a, b].map(|bytes| Side { bytes, bad: Vec::new() });
+        let mut accept = |x: &[u8]| x == good;
+        let mut tries = Tries { left: 4096, accept: &mut accept };
+        assert_eq!(tries.copies(&sides, good.len(), 512), Some(good.clone()));
     }
 }

@@ -10,8 +10,10 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
-use base::{Error, ErrorKind, Guid, Result};
+use base::{Error, Guid, Result};
 use serde_json::{Value, json};
+
+use crate::out::{record_error, record_file, record_folder};
 
 /// Most missing ranges that are listed of a file; the last one then covers the rest.
 const RANGES_MAX: usize = 4096;
@@ -174,9 +176,9 @@ impl State {
     /// Opens the record in `dir`; that of a dry run is always new. Errors: it is of another pool,
     /// or it cannot be written.
     pub fn open(dir: &Path, pool: Guid, dry_run: bool) -> Result<State> {
-        let say = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{}: {e}", dir.display()));
-        std::fs::create_dir_all(dir).map_err(say)?;
+        record_folder(dir)?;
         let path = dir.join(if dry_run { "dry-run" } else { "state" });
+        let say = |e: std::io::Error| record_error(&path, &e);
         if dry_run && path.exists() {
             std::fs::remove_file(&path).map_err(say)?;
         }
@@ -189,7 +191,7 @@ impl State {
             })
             .map_err(say)?;
         }
-        let file = File::options().create(true).append(true).open(&path).map_err(say)?;
+        let file = record_file(&path, File::options().create(true).append(true))?;
         // A line that was cut goes away.
         file.set_len(good).map_err(say)?;
         let mut it = State {
@@ -231,7 +233,7 @@ impl State {
     fn append(&mut self, line: &Value) -> Result<()> {
         let text = format!("{line}\n");
         let done = self.file.write_all(text.as_bytes());
-        done.map_err(|e| Error::new(ErrorKind::Io, format!("{}: {e}", self.path.display())))
+        done.map_err(|e| record_error(&self.path, &e))
     }
 
     /// Whether a file is done.
@@ -288,7 +290,7 @@ impl State {
     }
     /// The sums over all files, and each finding to `f`.
     pub fn replay(&self, f: &mut dyn FnMut(Finding) -> Result<()>) -> Result<Sums> {
-        let say = |e: std::io::Error| Error::new(ErrorKind::Io, format!("{}: {e}", self.path.display()));
+        let say = |e: std::io::Error| record_error(&self.path, &e);
         let mut sums = Sums::default();
         let mut fault = Ok(());
         each_line(File::open(&self.path).map_err(say)?, &mut |line, _| {

@@ -8,7 +8,8 @@
 //!    and computed from the others;
 //! 3. *sector by sector*: a range whose sides are all damaged, but at different sectors, is put
 //!    together from the good sectors. On RAID-Z each row of sectors is solved by itself, since
-//!    parity holds row by row. A row that agrees with its parity is taken as it is.
+//!    parity holds row by row. A row that agrees with its parity is taken as it is. Larger parts
+//!    than a sector come first.
 //!
 //! While a RAID-Z is being expanded a block is where it was, where it goes, or in part there; all
 //! are looked at. The search for the right content among the possible ones is in [`crate::solve`].
@@ -16,7 +17,8 @@
 //! Words: a *side* is what one device has of a range, with a mark at each sector that could not be
 //! read. A *unit* is a part of a range with its possible contents.
 //!
-//! Invariants: at most [`TRIES_MAX`] contents are proposed for a range; nothing is ever written.
+//! Invariants: at most [`TRIES_MAX`] contents are proposed for a range in each of these ways, and
+//! for each size of the parts in the last one; nothing is ever written.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -30,9 +32,9 @@ use vdev::geometry::{Draid, Stripe, raidz_rows};
 use vdev::width::Widths;
 use zdb::device::Device;
 
-use crate::solve::{Row, Side, Tries, Unit, row_choices, sets};
+use crate::solve::{Row, Side, Tries, Unit, parts, row_choices, sets};
 
-/// Most contents that are proposed for one range.
+/// Most contents that are proposed for one range in one way.
 pub const TRIES_MAX: usize = 4096;
 /// Removed vdevs may map into removed vdevs; no pool has this many in a row.
 const REMAPS_MAX: u32 = 64;
@@ -40,6 +42,8 @@ const REMAPS_MAX: u32 = 64;
 const COLUMNS_MAX: usize = 255;
 /// Rows of the largest block that is looked for moved in part.
 const ROWS_CUT_MAX: usize = 64;
+/// Highest rows that are solved by themselves: the physical sector of today's disks.
+const ROW_HEIGHT_MAX: usize = 4096;
 /// More than any top-level vdev has: sums of offsets below it cannot overflow.
 const ASIZE_MAX: u64 = 1 << 60;
 /// Bytes that are read at once while devices are read from end to end.
@@ -209,9 +213,10 @@ impl StripeSides<'_> {
         });
         Row { parity: self.stripe.parity, columns: columns.collect(), lens }
     }
-    /// Row `r` of its sectors.
-    fn row(&self, r: usize, sector: usize) -> Row<'_> {
-        let cut = |len: usize| (r * sector).min(len)..((r + 1) * sector).min(len);
+    /// Row `r` of those that are `height` bytes high, a multiple of the sector size.
+    fn row(&self, r: usize, height: usize, sector: usize) -> Row<'_> {
+        let cut = |len: usize| (r * height).min(len)..((r + 1) * height).min(len);
+        let sectors = r * height / sector..(r + 1) * height / sector;
         let lens: Vec<usize> = (0..self.columns.len()).map(|c| cut(self.len(c)).len()).collect();
         let columns = self.columns.iter().enumerate().map(|(c, sides)| {
             let range = cut(self.len(c));
@@ -219,7 +224,7 @@ impl StripeSides<'_> {
                 return vec![&[][..]];
             }
             let mut out: Vec<&[u8]> = Vec::new();
-            for side in sides.iter().filter(|s| s.has(r)) {
+            for side in sides.iter().filter(|s| s.has(sectors.clone())) {
                 let part = &side.bytes[range.clone()];
                 if !out.contains(&part) {
                     out.push(part);
@@ -229,8 +234,8 @@ impl StripeSides<'_> {
         });
         Row { parity: self.stripe.parity, columns: columns.collect(), lens }
     }
-    fn rows(&self, sector: usize) -> usize {
-        (self.stripe.data_len_max() as usize).div_ceil(sector)
+    fn rows(&self, height: usize) -> usize {
+        (self.stripe.data_len_max() as usize).div_ceil(height)
     }
     /// Puts data columns, or row `r` of them, into their places.
     fn places(&self, r: Option<(usize, usize)>) -> Vec<(usize, usize)> {
@@ -486,15 +491,18 @@ impl Vdevs {
         } else if let Some(found) = Vdevs::by_children(&all, size, tries) {
             return Some(found);
         }
-        let mut units = Vec::new();
-        for sides in &all {
-            for r in 0..sides.rows(sector) {
-                let at = sides.places(Some((r, sector)));
-                units.push(Unit { at, choices: row_choices(&sides.row(r, sector)) });
+        let left = tries.left.max(TRIES_MAX / 2);
+        parts(size, sector, ROW_HEIGHT_MAX).find_map(|height| {
+            let mut units = Vec::new();
+            for sides in &all {
+                for r in 0..sides.rows(height) {
+                    let at = sides.places(Some((r, height)));
+                    units.push(Unit { at, choices: row_choices(&sides.row(r, height, sector)) });
+                }
             }
-        }
-        tries.left = tries.left.max(TRIES_MAX / 2);
-        tries.mix(&units, size)
+            tries.left = left;
+            tries.mix(&units, size)
+        })
     }
 
     /// Several stripes with the same children lost in each of them.

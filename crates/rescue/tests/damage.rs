@@ -176,13 +176,10 @@ fn a_block_of_dnodes_is_gone() {
 fn both_sides_of_a_mirror_are_rotten() {
     let Some((_folder, from)) = reference("gpt") else { return };
     let all = images(&from);
-    // Every other 4 KiB of the first half of one side, and the others of the other side: no block
-    // of more than a sector is whole anywhere.
-    for at in (6u64 << 20..12 << 20).step_by(4096) {
-        let side = (at >> 12 & 1) as usize;
-        if at >> 12 & 2 == 0 {
-            damage(&all[side], at, 4096);
-        }
+    // One page of 32 KiB is bad on one side or the other: no large block is whole anywhere. The
+    // partition begins at 1 MiB.
+    for at in (6u64 << 20..60 << 20).step_by(32 << 10) {
+        damage(&all[(at >> 15 & 1) as usize], at, 4096);
     }
     let out = Folder::new("rotten-out");
     let (_, text) = run(&["-q", "-s", "-o", dir(out.path()), dir(&from)]);
