@@ -253,7 +253,7 @@ impl Catalog {
                 continue;
             }
             // What the MOS does not know any more was destroyed, unless the MOS is damaged.
-            if !self.is_partial && !all {
+            if !self.is_partial && !self.newest_is_partial && !all {
                 continue;
             }
             let new = Dataset {
@@ -323,9 +323,43 @@ fn clean(name: &str) -> String {
     if safe.is_empty() || safe == "." || safe == ".." { format!("{safe}_") } else { safe }
 }
 
+/// The states of a dataset.
+pub struct Views {
+    /// The newest first.
+    pub all: Vec<Objset>,
+    /// Why the newest one that is known cannot be opened.
+    pub failed: Option<Error>,
+    /// Whether the first one was found, and no pointer led to it.
+    pub is_first_found: bool,
+}
+
 impl Dataset {
-    /// Its views, the newest first; and why the newest one cannot be opened, if so.
-    pub fn views(&self, stack: &[Objset], finds: &Finds, key: Option<&Rc<DataKey>>) -> (Vec<Objset>, Option<Error>) {
+    /// Its views.
+    pub fn views(&self, stack: &[Objset], finds: &Finds, key: Option<&Rc<DataKey>>) -> Views {
+        let (mut views, newest, failed) = self.known_views(stack, finds, key);
+        // A snapshot never changes. What is younger than the state in the newest MOS was never
+        // committed; if that MOS is lost, or what it says of this dataset, younger states count.
+        let known = self.snapshot || self.is_newest && !finds.beyond;
+        let limit = newest.filter(|_| known).unwrap_or(Txg(u64::MAX));
+        let first = views.first().map(|v| v.txg);
+        for os in finds.of_dataset(self, &views, key) {
+            if os.txg <= limit && views.iter().all(|v| !v.same_as(&os)) {
+                views.push(os);
+            }
+        }
+        views.sort_by_key(|v| std::cmp::Reverse(v.txg));
+        let is_first_found = views.first().is_some_and(|v| first.is_none_or(|f| v.txg > f));
+        Views { all: views, failed, is_first_found }
+    }
+
+    /// The views that pointers lead to, the newest first; the birth of the newest pointer, and why
+    /// it leads nowhere if so.
+    pub fn known_views(
+        &self,
+        stack: &[Objset],
+        finds: &Finds,
+        key: Option<&Rc<DataKey>>,
+    ) -> (Vec<Objset>, Option<Txg>, Option<Error>) {
         let mut bps: Vec<Blkptr> = vec![self.bp];
         for mos in stack.iter().filter(|_| self.obj != 0) {
             let Lookup::There(o) = mos.find(self.obj) else { continue };
@@ -354,17 +388,7 @@ impl Dataset {
                 break;
             }
         }
-        // A snapshot never changes. What is younger than the state in the newest MOS was never
-        // committed; if that MOS is lost, or what it says of this dataset, younger states count.
-        let known = self.snapshot || self.is_newest && !finds.beyond;
-        let limit = newest.filter(|_| known).map_or(Txg(u64::MAX), |bp| bp.birth());
-        for os in finds.of_dataset(self, &views, key) {
-            if os.txg <= limit && views.iter().all(|v| !v.same_as(&os)) {
-                views.push(os);
-            }
-        }
-        views.sort_by_key(|v| std::cmp::Reverse(v.txg));
-        (views, failed)
+        (views, newest.map(|bp| bp.birth()), failed)
     }
 }
 
@@ -380,18 +404,19 @@ pub fn identity(os: &Objset) -> Option<[u64; 16]> {
 /// How many blocks of dnodes two object sets have in common: clones have the same master node, but
 /// what was written after they parted differs.
 pub fn sharing(a: &Objset, b: &Objset) -> usize {
-    let places = |os: &Objset| {
-        let mut out: BTreeSet<(u64, u64, u64)> = BTreeSet::new();
-        let _ = os.meta().for_each(&mut |part| {
-            if let Part::Block(_, bp) = part {
-                out.insert((bp.0[0], bp.0[1], bp.birth().0));
-            }
-            if out.len() < COMPARED_MAX { Ok(()) } else { Err(Error::invalid("enough")) }
-        });
-        out
-    };
-    let (a, b) = (places(a), places(b));
-    a.intersection(&b).count()
+    dnode_blocks(a).intersection(&dnode_blocks(b)).count()
+}
+
+/// Places and births of the blocks of dnodes of an object set.
+pub fn dnode_blocks(os: &Objset) -> BTreeSet<(u64, u64, u64)> {
+    let mut out = BTreeSet::new();
+    let _ = os.meta().for_each(&mut |part| {
+        if let Part::Block(_, bp) = part {
+            out.insert((bp.0[0], bp.0[1], bp.birth().0));
+        }
+        if out.len() < COMPARED_MAX { Ok(()) } else { Err(Error::invalid("enough")) }
+    });
+    out
 }
 
 /// The states of `stack` without those that are the same.

@@ -191,9 +191,8 @@ impl Copier<'_> {
     /// Copies a volume of `size` bytes to a file.
     pub fn volume(&mut self, task: &Task<'_>, states: &[Object], size: u64) -> Result<()> {
         match self.out {
-            Some(out) => out.keeping_times(&task.base[..task.base.len().saturating_sub(1)], || {
-                self.volume_at(task, states, size)
-            }),
+            Some(out) => out
+                .keeping_times(&task.base[..task.base.len().saturating_sub(1)], || self.volume_at(task, states, size)),
             None => self.volume_at(task, states, size),
         }
     }

@@ -4,7 +4,8 @@
 //! * A MOS that was found is one more state of the pool ([`Finds::moses`]), and so are the datasets
 //!   in blocks of dnodes of some MOS ([`Finds::datasets`]).
 //! * An object set of a file system has no name in it. It belongs to the dataset whose master node
-//!   it has; of clones, which have the same one, to that with which it has most blocks in common.
+//!   it has; of clones, which have the same one, to that of which it is a known state, or else to
+//!   that with which it has more blocks in common than with any other ([`Finds::share_out`]).
 //! * A block of dnodes has no number in it. It is taken for a lost one if folders that can be read
 //!   have names for its files, and the files say that they are in those folders ([`adopt`]). Such
 //!   files are reported as *found*: what they contain is verified, that they belong here is not.
@@ -23,7 +24,7 @@ use ondisk::objset::ObjsetType;
 use zio::DataKey;
 
 use crate::blocks::Blocks;
-use crate::catalog::{Dataset, identity, sharing};
+use crate::catalog::{Dataset, dnode_blocks, identity, sharing};
 use crate::fs::Zpl;
 use crate::scan::{Content, Hit, content};
 use crate::tree::{Lookup, Objset, Part};
@@ -49,6 +50,9 @@ pub struct Finds {
     /// Datasets in blocks of dnodes, each state of each once.
     pub datasets: Vec<DslDatasetPhys>,
     objsets: Vec<Objset>,
+    /// Of object sets (by number) whose master node several datasets have: the guid of that which
+    /// it belongs to, if that can be told.
+    owners: BTreeMap<usize, Option<u64>>,
     /// Blocks of dnodes with files.
     files: Vec<(Hit, Txg)>,
 }
@@ -132,16 +136,49 @@ impl Finds {
         }
         let ids: Vec<[u64; 16]> = views.iter().filter_map(identity).collect();
         let mut out: Vec<(usize, Objset)> = Vec::new();
-        for os in &self.objsets {
+        let possible = |n: &usize| self.owners.get(n).is_none_or(|owner| *owner == Some(ds.guid));
+        for (_, os) in self.objsets.iter().enumerate().filter(|(n, _)| possible(n)) {
             let os = os.clone().with_key(key.cloned());
             if identity(&os).is_some_and(|id| ids.contains(&id)) {
                 let common = views.first().map_or(0, |v| sharing(v, &os));
                 out.push((common, os));
             }
         }
-        // Clones have the same master node: what has nothing in common although others have is one.
+        // A clone that is gone has the same master node: what has nothing in common although others
+        // have is one.
         let most = out.iter().map(|o| o.0).max().unwrap_or(0);
         out.into_iter().filter(|(common, _)| *common > 0 || most == 0).map(|o| o.1).collect()
+    }
+
+    /// Shares out the object sets among clones: each dataset is given with its guid and its known
+    /// views, the newest first.
+    pub fn share_out(&mut self, known: &[(u64, Vec<Objset>)]) {
+        let mut groups: BTreeMap<[u64; 16], Vec<&(u64, Vec<Objset>)>> = BTreeMap::new();
+        for ds in known {
+            if let Some(id) = ds.1.first().and_then(identity) {
+                groups.entry(id).or_default().push(ds);
+            }
+        }
+        self.owners.clear();
+        for (id, group) in groups.iter().filter(|(_, g)| g.len() > 1) {
+            let key = group.iter().find_map(|(_, views)| views.first()?.key.clone());
+            let blocks: Vec<_> = group.iter().map(|(guid, views)| (*guid, dnode_blocks(&views[0]))).collect();
+            for (n, os) in self.objsets.iter().enumerate() {
+                if identity(&os.clone().with_key(key.clone())) != Some(*id) {
+                    continue;
+                }
+                let same = group.iter().find(|(_, views)| views.iter().any(|v| v.same_as(os)));
+                let owner = same.map(|(guid, _)| *guid).or_else(|| {
+                    let own = dnode_blocks(os);
+                    let mut common: Vec<(usize, u64)> =
+                        blocks.iter().map(|(guid, b)| (b.intersection(&own).count(), *guid)).collect();
+                    common.sort_unstable();
+                    let most = common.pop()?;
+                    (common.last().is_none_or(|next| next.0 < most.0)).then_some(most.1)
+                });
+                self.owners.insert(n, owner);
+            }
+        }
     }
 
     /// Object sets that belong to none of these; the newest state of each.

@@ -130,8 +130,9 @@ pub fn rescue(
             }
         }
         catalog = Catalog::read(&pool.stack, &pool.finds, &pool.layout.name);
+        pool.share_out(&catalog, &keys);
     }
-    catalog.newest_is_lost = !pool.newest_opens();
+    catalog.newest_is_lost = pool.is_newest_lost();
     if pool.stack.is_empty() && catalog.datasets.is_empty() && pool.finds.ownerless(&[]).is_empty() {
         let hint = if wanted { "" } else { "; --scan always looks for lost ones" };
         return Err(Error::not_found(format!(
@@ -144,6 +145,10 @@ pub fn rescue(
     let mut copier =
         Copier { out: out.as_ref(), state: &mut state, progress, at: Progress::default(), skipped: Vec::new() };
     let mut notes = pool.layout.notes.clone();
+    match damaged_slots(&pool.layout.devices) {
+        0 => {}
+        n => notes.push(format!("{n} slots of its uberblocks are damaged: they may have held newer states")),
+    }
     pool.flaws(&catalog, opts, &mut copier)?;
     let mut names = Vec::new();
     let chosen: Vec<Dataset> = catalog.datasets.iter().filter(|d| is_chosen(d, opts)).cloned().collect();
@@ -156,7 +161,7 @@ pub fn rescue(
             copier.state.dataset_done(ds.guid)?;
         }
     }
-    if (catalog.is_partial || pool.finds.beyond) && opts.datasets.is_empty() {
+    if (catalog.is_partial || catalog.newest_is_partial || pool.finds.beyond) && opts.datasets.is_empty() {
         pool.ownerless(&catalog, &keys, &mut copier, &mut names)?;
     }
     let skipped = copier.skipped;
@@ -215,9 +220,7 @@ impl Opened {
         let (mut sum, mut whole) = (0, false);
         let catalog = Catalog::read(&self.stack, &self.finds, &self.layout.name);
         let (mut right, mut wrong) = (0, 0);
-        let is_striped = |bp: &Blkptr| {
-            bp.dvas().filter_map(|dva| self.io.vdevs.top(dva.vdev().0)).any(Top::is_striped)
-        };
+        let is_striped = |bp: &Blkptr| bp.dvas().filter_map(|dva| self.io.vdevs.top(dva.vdev().0)).any(Top::is_striped);
         for ds in &catalog.datasets {
             let Ok(os) = Objset::open(&self.io, &ds.bp) else { continue };
             os.for_each(&mut |o| {
@@ -328,9 +331,26 @@ impl Opened {
         self.roots.first().is_some_and(|r| Objset::open(&self.io, r.bp()).is_ok())
     }
 
+    /// Whether the newest state of the pool is lost or may be.
+    fn is_newest_lost(&self) -> bool {
+        !self.newest_opens() || damaged_slots(&self.layout.devices) > 0
+    }
+
+    /// Tells the finds which datasets are clones of each other.
+    fn share_out(&mut self, catalog: &Catalog, keys: &Keys) {
+        let heads = catalog.datasets.iter().filter(|d| !d.snapshot);
+        let known: Vec<(u64, Vec<Objset>)> = heads
+            .map(|ds| {
+                let key = if ds.bp.encrypted() { keys.of_dir(&self.stack, ds.dir).ok() } else { None };
+                (ds.guid, ds.known_views(&self.stack, &self.finds, key.as_ref()).0)
+            })
+            .collect();
+        self.finds.share_out(&known);
+    }
+
     /// Whether anything that is needed is lost, so that a search may help.
     fn lacks_something(&self, catalog: &Catalog, opts: &Opts, keys: &Keys) -> bool {
-        if !self.newest_opens() || catalog.is_partial || catalog.newest_is_partial {
+        if self.is_newest_lost() || catalog.is_partial || catalog.newest_is_partial {
             return true;
         }
         catalog.datasets.iter().filter(|d| is_chosen(d, opts)).any(|ds| {
@@ -338,18 +358,13 @@ impl Opened {
             if ds.bp.encrypted() && key.is_none() {
                 return false;
             }
-            let (views, failed) = ds.views(&self.stack, &self.finds, key.as_ref());
-            failed.is_some() || views.first().is_none_or(|v| !lost_blocks(v, 1).is_empty())
+            let views = ds.views(&self.stack, &self.finds, key.as_ref());
+            views.failed.is_some() || views.all.first().is_none_or(|v| !lost_blocks(v, 1).is_empty())
         })
     }
 
     /// Records what is lost of the pool as a whole.
     fn flaws(&self, catalog: &Catalog, opts: &Opts, copier: &mut Copier<'_>) -> Result<()> {
-        let slots = damaged_slots(&self.layout.devices);
-        if slots > 0 && !catalog.newest_is_lost {
-            let note = format!("{slots} slots of its uberblocks are damaged: a newer state may be lost");
-            copier.report_dataset(&self.layout.name, Problem::Older, note)?;
-        }
         for f in catalog.flaws.iter().filter(|f| opts.snapshots || !f.of_snapshots) {
             copier.report_dataset(&f.dataset, f.problem, f.note.clone())?;
         }
@@ -373,9 +388,11 @@ impl Opened {
             })?;
             kept.complete()?;
         }
-        let newest = self.roots.first().map_or(Txg(u64::MAX), Root::txg);
+        // Where uberblocks are lost there may be states that are younger than all that are left.
+        let torn = damaged_slots(&self.layout.devices) > 0;
+        let newest = self.roots.first().filter(|_| !torn).map_or(Txg(u64::MAX), Root::txg);
         self.finds = Finds::sort(&self.io, kept.hits(), newest);
-        self.finds.beyond = !self.newest_opens();
+        self.finds.beyond = self.is_newest_lost();
         let all = self.stack.iter().chain(&self.finds.moses).cloned().collect();
         self.stack = stack_of(all);
         self.find_salt();
@@ -419,23 +436,27 @@ impl Opened {
         } else {
             None
         };
-        let (views, failed) = ds.views(&self.stack, &self.finds, key.as_ref());
-        let Some(newest) = views.first() else {
-            let why = failed.map_or_else(|| "no state of it is left".to_owned(), |e| e.to_string());
+        let views = ds.views(&self.stack, &self.finds, key.as_ref());
+        let Some(newest) = views.all.first() else {
+            let why = views.failed.map_or_else(|| "no state of it is left".to_owned(), |e| e.to_string());
             return copier.report_dataset(&ds.name, Problem::Lost, why).map(|()| true);
         };
         let txg = newest.txg;
-        if let Some(e) = failed {
+        if views.is_first_found {
+            let note = format!("an object set as of txg {txg} that was found: that it is of this dataset is likely");
+            copier.report_dataset(&ds.name, Problem::Found, note)?;
+        } else if let Some(e) = views.failed {
             copier.report_dataset(&ds.name, Problem::Older, format!("as of txg {txg}: newer states are lost: {e}"))?;
         } else if ds.obj == 0 {
             let note = "its record was found: its name is lost, and that it is of this pool is not proved";
             copier.report_dataset(&ds.name, Problem::Found, note)?;
         } else if !ds.snapshot && (catalog.newest_is_lost || !ds.is_newest) {
-            let note = format!("as of txg {txg}: the newest state of the pool is lost, and with it what was newer here");
+            let note =
+                format!("as of txg {txg}: the newest state of the pool is lost, and what was newer here with it");
             copier.report_dataset(&ds.name, Problem::Older, note)?;
         }
         let mut task = task(ds, catalog, opts);
-        self.copy(&mut task, views, live, copier).map(|()| true)
+        self.copy(&mut task, views.all, live, copier).map(|()| true)
     }
 
     /// Copies a dataset from its states.
@@ -482,7 +503,7 @@ impl Opened {
         let mut known = Vec::new();
         for ds in &catalog.datasets {
             let key = if ds.bp.encrypted() { keys.of_dir(&self.stack, ds.dir).ok() } else { None };
-            known.extend(ds.views(&self.stack, &self.finds, key.as_ref()).0);
+            known.extend(ds.views(&self.stack, &self.finds, key.as_ref()).all);
         }
         for os in self.finds.ownerless(&known) {
             let id = crate::catalog::identity(&os).unwrap_or_default();

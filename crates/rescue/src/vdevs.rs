@@ -26,7 +26,7 @@ use std::rc::Rc;
 
 use base::{Error, Guid, Result, Txg};
 use ondisk::indirect::{MappingEntry, remap};
-use ondisk::label::{DATA_START, usable_size};
+use ondisk::label::DATA_START;
 use ondisk::vdev_config::{VdevConfig, VdevKind};
 use vdev::geometry::{Draid, Stripe, raidz_rows};
 use vdev::width::Widths;
@@ -268,7 +268,8 @@ impl Top {
     fn guess_asize(node: &Node) -> u64 {
         let each = |children: &[Node]| children.iter().map(Top::guess_asize).max().unwrap_or(0);
         match node {
-            Node::Leaf(l) => l.devices.iter().map(|d| usable_size(d.size)).max().unwrap_or(0),
+            // To the end of the device: of one that was cut off the last labels are gone.
+            Node::Leaf(l) => l.devices.iter().map(|d| d.size.saturating_sub(DATA_START)).max().unwrap_or(0),
             Node::Mirror(children) => each(children),
             Node::Raidz { children, .. } => each(children).saturating_mul(children.len() as u64),
             Node::Draid { layout, children } => layout.asize_from_child(each(children)),

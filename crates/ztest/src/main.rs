@@ -563,7 +563,7 @@ fn sends(args: &Args, from: u64, to: u64) -> bool {
 
 fn rescues(args: &Args, from: u64, to: u64) -> bool {
     use ztest::rescues::{Met, run_seed, run_shape};
-    let seeds = Seeds::new(args, 5);
+    let seeds = Seeds::new(args, 7);
     let named = args.value("--layout").and_then(|name| SHAPES.iter().find(|s| s.name == name));
     spread(args, from, to, |seed| {
         let shape = named.unwrap_or(&SHAPES[seed as usize % SHAPES.len()]);
@@ -576,7 +576,7 @@ fn rescues(args: &Args, from: u64, to: u64) -> bool {
             (got.map(|()| Verdict::Good), met.figures())
         });
     });
-    seeds.end(&["files", "intact", "good", "partly", "unlabelled"])
+    seeds.end(&["files", "intact", "good", "partly", "unlabelled", "stopped", "sealed"])
 }
 
 fn receives(args: &Args, from: u64, to: u64, level: Level) -> bool {

@@ -254,6 +254,26 @@ impl Runner {
         self.checksums = true;
     }
 
+    /// Makes an encrypted file system with that hexadecimal key, and no more file systems after it;
+    /// false if the pool has no encryption. The key stays loaded.
+    pub async fn seal(&mut self, name: &str, key: &'static [u8]) -> Check<bool> {
+        use dsl::crypto::{KeyFormat, KeyMaterial, NewCrypt, NewKey};
+        self.weights.retain(|(k, _)| !matches!(k, Kind::CreateFs | Kind::DestroyFs | Kind::RenameFs));
+        let enabled = ondisk::feature::enable_closure_ids(&self.layout.features);
+        if !enabled.contains(&ondisk::feature::FeatureId::Encryption) {
+            return Ok(false);
+        }
+        let (format, material) = (KeyFormat::Hex, KeyMaterial::new(key));
+        let key = Some(NewKey { format, material, iters: None, location: "prompt".into() });
+        let crypt = NewCrypt { suite: Some(Some(zio::crypto::Suite::Aes256Gcm)), key };
+        self.note(format!("zfs create -o encryption=on {name}"));
+        let made = self.pool().dsl().create_fs_encrypted(name, Vec::new(), crypt, new_fs(&self.lab.sim)).await;
+        made.map_err(|e| format!("create {name}: {e:?}"))?;
+        self.enter_dataset(name.into(), Vec::new()).await?;
+        self.refresh();
+        Ok(true)
+    }
+
     /// The same with devices that stand together in that shape.
     pub fn shaped(mut self, seed: u64, shape: &'static Shape) -> Runner {
         let mut rng = Rng::stream(seed, 78);

@@ -255,6 +255,32 @@ fn fits_time(entry: &Value) -> bool {
 /// Everything that differs between a manifest and a rescued tree; `snapshots`: entries of snapshots
 /// count too.
 pub fn differences(out: &Path, manifest: &str, snapshots: bool) -> Vec<String> {
+    differing(out, manifest, snapshots).into_iter().map(|(_, why)| why).collect()
+}
+
+/// Those differences that the report does not account for: by a finding about the file, a folder
+/// above it, its dataset or the pool.
+pub fn untold(out: &Path, manifest: &str, report: &Value) -> Vec<String> {
+    let findings = report["findings"].as_array().unwrap();
+    let pool = report["pool"].as_str().unwrap();
+    let is_told = |e: &Value| {
+        let mut dataset = e["dataset"].as_str().unwrap().to_owned();
+        if let Some(snap) = e.get("snap").and_then(Value::as_str) {
+            dataset = format!("{dataset}@{snap}");
+        }
+        let path = text(e, "path").unwrap_or_default();
+        findings.iter().filter(|f| f["problem"] != "attributes").any(|f| {
+            let at = text(f, "path").unwrap();
+            let above = at.is_empty() || path.starts_with(&at) && matches!(path.get(at.len()), None | Some(b'/'));
+            let whole_pool = f["dataset"] == pool && at.is_empty();
+            whole_pool || f["dataset"] == dataset && (above || f["object"] != 0 && f["object"] == e["ino"])
+        })
+    };
+    differing(out, manifest, true).into_iter().filter(|(e, _)| !is_told(e)).map(|(_, why)| why).collect()
+}
+
+/// The entries that differ, and how.
+fn differing(out: &Path, manifest: &str, snapshots: bool) -> Vec<(Value, String)> {
     let mut inodes = BTreeMap::new();
     let entries = manifest.lines().map(|l| serde_json::from_str::<Value>(l).unwrap());
     let entries: Vec<Value> = entries.collect();
@@ -265,5 +291,5 @@ pub fn differences(out: &Path, manifest: &str, snapshots: bool) -> Vec<String> {
         e.get("snap").is_none() && datasets.contains(&format!("{ds}/{path}")[..])
     };
     let wanted = entries.iter().filter(|e| (snapshots || e.get("snap").is_none()) && !covered(e));
-    wanted.filter_map(|e| difference(out, e, &mut inodes)).collect()
+    wanted.filter_map(|e| Some((e.clone(), difference(out, e, &mut inodes)?))).collect()
 }

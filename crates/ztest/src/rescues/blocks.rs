@@ -29,7 +29,12 @@ pub(super) struct FsMap {
     pub root: Option<Id>,
     /// Blocks of its meta-dnode.
     pub dnodes: Vec<Id>,
+    /// Blocks of its folders.
+    pub folders: Vec<Id>,
 }
+
+/// Object of the MOS that names the others.
+const DIRECTORY: u64 = 1;
 
 /// The blocks of a pool.
 #[derive(Default)]
@@ -38,16 +43,18 @@ pub(super) struct Map {
     pub table: BTreeMap<Id, Blkptr>,
     /// The newest MOS.
     pub root: Option<Id>,
-    /// Blocks of the MOS.
+    /// Blocks of dnodes of the MOS, and what leads to them.
     pub mos: Vec<Id>,
+    /// Those of them that have directories and datasets.
+    pub dsl: Vec<Id>,
+    /// Blocks of the object directory.
+    pub directory: Vec<Id>,
     /// Blocks of the configuration object.
     pub config: Vec<Id>,
     /// Blocks with the names of datasets.
     pub names: Vec<Id>,
-    /// File systems by name; empty where the checker cannot read the layout.
+    /// File systems by name, those that the checker can read: not on dRAID, none that is encrypted.
     pub fs: BTreeMap<String, FsMap>,
-    /// Whether it is the whole pool.
-    pub is_whole: bool,
 }
 
 impl Map {
@@ -64,7 +71,6 @@ impl Map {
         }
         let pool = PoolReader::from_devices(devices, &OpenOpts::default()).map_err(|e| format!("checker: {e}"))?;
         map.fill(&pool).map_err(|e| format!("checker: {e}"))?;
-        map.is_whole = true;
         Ok(map)
     }
 
@@ -82,18 +88,27 @@ impl Map {
         let mut mos = BTreeSet::new();
         self.object(&pool.mos.meta(), &mut mos)?;
         self.mos = mos.iter().copied().collect();
+        let mut directory = BTreeSet::new();
+        self.object(&pool.mos.object(DIRECTORY)?, &mut directory)?;
+        self.directory = directory.into_iter().collect();
         if let Some(obj) = pool.entry_object("config")? {
             let mut ids = BTreeSet::new();
             self.object(&obj, &mut ids)?;
             self.config = ids.into_iter().collect();
         }
         let dsl = Dsl::load(pool)?;
+        let mut ids = BTreeSet::new();
+        for num in dsl.dirs.keys().chain(dsl.datasets.keys()) {
+            ids.extend(self.path(&pool.mos, *num)?);
+        }
+        self.dsl = ids.into_iter().collect();
         for dir in dsl.dirs.values().filter(|d| d.phys.child_dir_zapobj != 0) {
             let mut ids = BTreeSet::new();
             self.object(&pool.mos.object(dir.phys.child_dir_zapobj)?, &mut ids)?;
             self.names.extend(ids);
         }
-        for ds in dsl.datasets.values().filter(|d| !d.snapshot && !d.is_internal()) {
+        let readable = |bp: &Blkptr| !bp.encrypted();
+        for ds in dsl.datasets.values().filter(|d| !d.snapshot && !d.is_internal() && readable(&d.phys.bp)) {
             let os = pool.open_dataset(&ds.name, ds.obj, &ds.phys.bp)?;
             let root = self.add(&ds.phys.bp);
             let mut fs = FsMap { root, shared: root.into_iter().collect(), ..FsMap::default() };
@@ -106,6 +121,11 @@ impl Map {
                 let o = o?;
                 let mut ids = self.path(&os, o.num)?;
                 self.object(&o, &mut ids)?;
+                if o.dn.otype == ObjectType::DIRECTORY {
+                    let mut own = BTreeSet::new();
+                    self.object(&o, &mut own)?;
+                    fs.folders.extend(own);
+                }
                 if !matches!(o.dn.otype, ObjectType::PLAIN_FILE | ObjectType::DIRECTORY) {
                     fs.shared.extend(ids.iter().copied());
                 }

@@ -173,7 +173,7 @@ pub(super) fn judge(
             objects.push(f.object);
             fs.is_intact(&objects, &damage.killed)
         }
-        None => !map.is_whole,
+        None => !damage.is_vague(),
     };
     let wanted = all.iter().filter(|f| intact(f)).count() as u64;
     met.intact += wanted;
@@ -226,12 +226,14 @@ pub(super) fn judge(
 /// A file that came back other than it was last: damaged outside of missing ranges it is not, and
 /// an older one is as it was once.
 fn partial(dataset: &str, path: &Path, f: &File<'_>, findings: &Findings, states: &[PoolModel]) -> Check {
-    let longer = findings.of(dataset, f.object).any(|x| x.problem == Problem::Attributes);
-    if let Some(x) = findings.of(dataset, f.object).find(|x| x.problem == Problem::Damaged) {
-        let newest = is_same(path, f.inode, &x.missing, longer);
-        return newest.or_else(|why| {
+    // Under an older name there may be another file.
+    let here: Vec<&Finding> =
+        findings.all.iter().filter(|x| x.dataset == dataset && (x.object == f.object || x.path == f.path)).collect();
+    let longer = here.iter().any(|x| x.problem == Problem::Attributes);
+    if let Some(x) = here.iter().find(|x| x.problem == Problem::Damaged) {
+        return is_same(path, f.inode, &x.missing, longer).or_else(|why| {
             // In a dataset that is older as a whole the damaged file is, too.
-            let once = states.iter().any(|s| was(s, f.object, path, &x.missing, longer));
+            let once = was_ever(states, path, &x.missing, longer);
             if once { Ok(()) } else { Err(format!("is damaged beyond its missing ranges: {why}")) }
         });
     }
@@ -239,23 +241,32 @@ fn partial(dataset: &str, path: &Path, f: &File<'_>, findings: &Findings, states
     if !findings.tells(dataset, f) && !findings.blind {
         return Err("differs, and the report does not say so".into());
     }
-    let once = states.iter().any(|s| was(s, f.object, path, &[], longer));
-    if once || states.windows(2).any(|w| was_between(&w[0], &w[1], f.object, path, longer)) {
-        return Ok(());
-    }
-    Err("is as it never was".into())
+    // A folder may have had the name; what is in it is judged by itself.
+    let is_dir = std::fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
+    if is_dir || was_ever(states, path, &[], longer) { Ok(()) } else { Err("is as it never was".into()) }
 }
 
-/// Whether the object was so while the model went from one state to the next: a txg may end within
-/// an operation. Each byte is then as before or as after.
-fn was_between(from: &PoolModel, to: &PoolModel, object: u64, path: &Path, longer: bool) -> bool {
-    let content = |fs: &FsModel| fs.inodes.get(&object).and_then(|i| i.content().cloned());
+/// Whether any file had this content, outside some ranges, in a state or between two of them: a txg
+/// may end within an operation. Each byte is then as before or as after.
+fn was_ever(states: &[PoolModel], path: &Path, except: &[(u64, u64)], longer: bool) -> bool {
+    let whole = |s: &PoolModel| {
+        let mut inodes = s.datasets.values().flat_map(|ds| ds.fs.inodes.values());
+        inodes.any(|i| i.content().is_some() && is_same(path, i, except, longer).is_ok())
+    };
+    let links = |s: &PoolModel| {
+        let mut inodes = s.datasets.values().flat_map(|ds| ds.fs.inodes.values());
+        inodes.any(|i| i.content().is_none() && !i.is_dir() && is_same(path, i, except, longer).is_ok())
+    };
+    if std::fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink()) {
+        return states.iter().any(links);
+    }
+    states.iter().any(whole) || states.windows(2).any(|w| was_between(&w[0], &w[1], path, except, longer))
+}
+
+fn was_between(from: &PoolModel, to: &PoolModel, path: &Path, except: &[(u64, u64)], longer: bool) -> bool {
     let Ok(file) = std::fs::File::open(path) else { return false };
     let Ok(len) = file.metadata().map(|m| m.len()) else { return false };
-    from.datasets.iter().any(|(name, ds)| {
-        let (Some(a), Some(b)) = (content(&ds.fs), to.datasets.get(name).and_then(|ds| content(&ds.fs))) else {
-            return false;
-        };
+    let between = |a: &Content, b: &Content| {
         if !(longer || len == a.size || len == b.size) {
             return false;
         }
@@ -265,14 +276,15 @@ fn was_between(from: &PoolModel, to: &PoolModel, object: u64, path: &Path, longe
             file.read_exact_at(&mut buf, from).is_ok()
                 && (from..to).zip(&buf).all(|(at, byte)| {
                     let one = std::slice::from_ref(byte);
-                    a.difference(at, one).is_none() || b.difference(at, one).is_none()
+                    let is_missing = except.iter().any(|(a, b)| (*a..*b).contains(&at));
+                    is_missing || a.difference(at, one).is_none() || b.difference(at, one).is_none()
                 })
         })
+    };
+    from.datasets.iter().filter_map(|(name, ds)| Some((ds, to.datasets.get(name)?))).any(|(a, b)| {
+        a.fs.inodes.iter().any(|(object, inode)| {
+            let later = b.fs.inodes.get(object).and_then(|i| i.content());
+            inode.content().zip(later).is_some_and(|(a, b)| between(a, b))
+        })
     })
-}
-
-/// Whether any file system of a state has the object with this content, outside some ranges.
-fn was(state: &PoolModel, object: u64, path: &Path, except: &[(u64, u64)], longer: bool) -> bool {
-    let of = |fs: &FsModel| fs.inodes.get(&object).is_some_and(|i| is_same(path, i, except, longer).is_ok());
-    state.datasets.values().any(|ds| of(&ds.fs))
 }

@@ -24,6 +24,7 @@ mod old;
 mod presence;
 mod receives;
 mod reference;
+mod rescues;
 mod scan;
 mod snapshots;
 mod states;
