@@ -22,6 +22,9 @@ use crate::props::{self, PropKind, PropType, PropValue};
 /// Properties of space, which are no snapshot's.
 const SPACE_LIMITS: [&str; 4] = ["quota", "reservation", "refquota", "refreservation"];
 
+/// About how long it takes to plan for a snapshot.
+const SNAP_COST: base::Nanos = base::Nanos(2_000);
+
 /// A package that is planned.
 pub struct Package {
     /// The full name of the target.
@@ -63,11 +66,17 @@ impl DslPool {
         };
         let tree = self.tree_of(&head, opts).await?;
         let all = opts.all || (opts.replicate && !matches!(since, Since::Snap(_)));
-        let mut plan = plan::plan(&tree, Wanted { to: target, since: &since, opts, all })?;
+        let (target, of) = (target.to_string(), opts.clone());
+        let cost = base::Nanos(SNAP_COST.0.saturating_mul(tree.snapshots()));
+        let planned = self.ctx().rt().cpu(cost, move || {
+            let plan = plan::plan(&tree, Wanted { to: &target, since: &since, opts: &of, all })?;
+            let list = plan.list.as_ref().map_or(Ok(Vec::new()), plan::packed)?;
+            Ok::<_, Error>((plan, list))
+        });
+        let (mut plan, list) = planned.await?;
         if let (false, [only]) = (several, plan.steps.as_mut_slice()) {
             only.from = from.map(str::to_string);
         }
-        let list = plan.list.as_ref().map_or(Ok(Vec::new()), plan::packed)?;
         let mut uses = Vec::new();
         for name in plan.steps.iter().flat_map(|s| [Some(&s.name), s.from.as_ref()]).flatten() {
             if name.contains('@') {

@@ -65,6 +65,13 @@ pub(super) struct Fs {
     pub children: Vec<Fs>,
 }
 
+impl Fs {
+    /// The number of its snapshots, and of those below.
+    pub fn snapshots(&self) -> u64 {
+        self.snaps.len() as u64 + self.children.iter().map(Fs::snapshots).sum::<u64>()
+    }
+}
+
 /// The letters of `zfs send` that make packages.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct PackageOpts {
