@@ -26,7 +26,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("sim", &["base", "rt", "bdev"]),
     ("zdb", &["base", "codec", "ondisk"]),
     ("zstream", &["base", "codec", "ondisk"]),
-    ("fuse", &["base", "rt", "bdev", "host", "zpl"]),
+    ("fuse", &["base", "rt", "bdev", "host", "zpl", "zvol"]),
     ("admin", &["*", "host"]),
     ("daemon", &["*", "host", "fuse", "admin"]),
     ("cli", &["*", "host", "admin", "daemon", "zdb", "zstream", "lab", "openweir"]),

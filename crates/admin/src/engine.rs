@@ -20,6 +20,8 @@ use spa::Pool;
 
 use crate::fs::front_end::FrontEnd;
 use crate::fs::mounts::Mounts;
+use crate::fs::open_volumes::OpenVolumes;
+use crate::fs::volume_folder::VolumeFolder;
 use crate::keeper::{Keeper, Level};
 use crate::pool::devices::HostDoor;
 use crate::tunables::Settings;
@@ -33,6 +35,10 @@ pub struct PoolEngine {
     pub altroot: Option<String>,
     /// Its mounted file systems.
     pub mounts: Mounts,
+    /// Its open volumes.
+    pub volumes: Rc<OpenVolumes>,
+    /// The folder with the files of its volumes.
+    pub folder: VolumeFolder,
     /// Identifies this import (`load_guid`).
     pub load_guid: u64,
     /// Properties of the pool as stored in its MOS, by name.
@@ -81,6 +87,7 @@ impl PoolEngine {
     pub fn new(pool: Rc<Pool>, altroot: Option<String>, props: crate::pool::props::Stored) -> Rc<PoolEngine> {
         let load_guid = pool.rt().new_guid().0;
         let (mounts, props) = (Mounts::default(), RefCell::new(props));
+        let volumes = OpenVolumes::new(pool.rt());
         let (traces, since) = (crate::pool::trace::Traces::default(), pool.rt().now());
         let (admin, probes) = (Semaphore::new(1), RefCell::default());
         let door = HostDoor::new(pool.rt().clone());
@@ -90,6 +97,8 @@ impl PoolEngine {
             pool,
             altroot,
             mounts,
+            volumes,
+            folder: VolumeFolder::default(),
             load_guid,
             props,
             traces,

@@ -1,6 +1,7 @@
 //! The interface of pools to their process: a log, mounts, and a list of pools that outlives it.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use base::Result;
 use ondisk::nvlist::NvList;
@@ -8,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::fs::front_end::FrontEnd;
 use crate::pool_set::PoolSet;
-use crate::view::DaemonInfo;
+use crate::request::NbdStart;
+use crate::view::{DaemonInfo, NbdView};
 
 /// The level of a line in the log: syslog's levels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +52,14 @@ pub trait Keeper: Send + Sync {
     fn front_end(&self) -> Rc<dyn FrontEnd>;
     /// The status of the process.
     fn info(&self, pools: &PoolSet) -> DaemonInfo;
+
+    /// Begins to serve volumes over NBD.
+    fn nbd_start(&self, pools: &Arc<PoolSet>, what: NbdStart) -> Result<NbdView>;
+    /// Ends the servers at these addresses, or all if there are none. `force`: also those with
+    /// clients.
+    fn nbd_stop(&self, at: &[String], force: bool) -> Result<()>;
+    /// The servers, in order of address.
+    fn nbd_list(&self) -> Vec<NbdView>;
 
     /// The list of pools.
     fn remembered(&self) -> Vec<KnownPool>;

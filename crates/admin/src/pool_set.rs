@@ -101,6 +101,11 @@ impl PoolSet {
         }
     }
 
+    /// Writes a line to the log.
+    pub fn say(&self, level: Level, text: &str) {
+        self.keeper.say(level, text);
+    }
+
     /// The remembered pools that could not be imported, one sentence each.
     pub fn failures(&self) -> Vec<String> {
         lock(&self.failures).clone()
@@ -140,7 +145,7 @@ impl PoolSet {
     }
 
     /// The running pool of that name.
-    pub(crate) fn running(&self, name: &str) -> Option<Arc<Running>> {
+    pub fn running(&self, name: &str) -> Option<Arc<Running>> {
         lock(&self.pools).get(name).cloned()
     }
 
@@ -261,7 +266,7 @@ impl PoolSet {
                     return Err(Error::new(ErrorKind::Suspended, format!("pool '{}': {cause}", e.pool.name())));
                 }
                 let _admin = e.admin.acquire(1).await;
-                e.unmount_all(false).await.map_err(|e| crate::fs::mounts::advise_force(e, "weir daemon stop -f"))
+                e.end_all_use(false).await.map_err(|e| crate::fs::mounts::advise_force(e, "weir daemon stop -f"))
             });
             match result {
                 Ok(list) => unmounted.push((running, list)),
@@ -269,6 +274,7 @@ impl PoolSet {
                     for (running, list) in unmounted {
                         let _ = running.thread.with_pool(move |e| async move {
                             e.mount_again(&list).await;
+                            e.show_volumes().await;
                             Ok(())
                         });
                     }
@@ -298,10 +304,10 @@ impl PoolSet {
                 if let Some(cause) = engine.pool.suspended() {
                     // Dirty data of a suspended pool is lost.
                     engine.pool.give_up().await;
-                    engine.unmount_all(true).await?;
+                    engine.end_all_use(true).await?;
                     return Err(cause);
                 }
-                engine.unmount_all(true).await?;
+                engine.end_all_use(true).await?;
                 engine.pool.sync().await?;
                 engine.pool.txg().stop();
                 Ok::<(), Error>(())

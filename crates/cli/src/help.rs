@@ -21,7 +21,8 @@ struct Page {
 const PAGES: [&[Page]; 4] = [zpool::PAGES, zfs::PAGES, zstream::PAGES, weir::PAGES];
 
 /// Other names of commands.
-const ALIASES: &[(&str, &str)] = &[("zfs snap", "zfs snapshot"), ("zfs umount", "zfs unmount")];
+const ALIASES: &[(&str, &str)] =
+    &[("zfs recv", "zfs receive"), ("zfs snap", "zfs snapshot"), ("zfs umount", "zfs unmount")];
 
 impl Page {
     /// A usage line with the whole command.

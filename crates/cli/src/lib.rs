@@ -16,10 +16,12 @@ pub mod iostat;
 mod json;
 mod lab;
 mod lab_zil;
+mod nbd;
 pub mod opts;
 mod progress;
 pub mod quantize;
 mod quickstart;
+mod send_progress;
 pub mod table;
 pub mod top;
 mod trace;
@@ -28,8 +30,11 @@ mod tune;
 mod version;
 mod wait;
 mod zfs;
+mod zfs_create;
+mod zfs_diff;
 pub mod zfs_key;
 mod zfs_out;
+mod zfs_receive;
 mod zfs_send;
 mod zfs_snap;
 mod zpool;
@@ -90,6 +95,7 @@ fn weir(args: &[String]) -> u8 {
         Some("zdb") => zdb(rest),
         Some("zstream") => report("zstream", zstream::run(rest)),
         Some("daemon") => report("daemon", daemon_cmd::run(rest)),
+        Some("nbd") => report("nbd", nbd::run(rest)),
         Some("tune") => report("tune", tune::run(rest)),
         Some("trace") => report("trace", trace::run(rest)),
         Some("top") => report("top", top::run(rest)),
@@ -170,6 +176,21 @@ pub(crate) fn ask_bytes<R: Request>(
     let client = Client::of_process()?;
     let mut bar = progress::Bar::new();
     let answer = client.ask_bytes(request, &mut |what, done, total| bar.show(what, done, total), each);
+    bar.clear();
+    print_failures(&client);
+    Ok(answer?)
+}
+
+/// Sends a request whose stream is what `input` gives ([`Client::ask_with_input`]).
+pub(crate) fn ask_with_input<R: Request>(
+    request: &R,
+    input: impl std::io::Read + Send + 'static,
+) -> Result<R::Reply, Fail> {
+    let client = Client::of_process()?;
+    let mut bar = progress::Bar::new();
+    let command = (request.changes() != Changes::Nothing).then(command_line);
+    let answer =
+        client.ask_with_input(request, command.as_deref(), &mut |what, done, total| bar.show(what, done, total), input);
     bar.clear();
     print_failures(&client);
     Ok(answer?)

@@ -2,8 +2,7 @@
 
 use admin::fs::temp_props::MountHow;
 use admin::request::{
-    Datasets, FsCreate, FsDestroy, FsInherit, FsRename, FsSet, Mount, Mounted, Pools, Request, Select, SnapRename,
-    Unmount,
+    Datasets, FsDestroy, FsInherit, FsRename, FsSet, Mount, Mounted, Request, Select, SnapRename, Unmount,
 };
 use admin::view::{DatasetView, Destroyed};
 use base::Error;
@@ -12,18 +11,17 @@ use crate::opts::Parsed;
 use crate::zfs_out::{self, LIST_COLUMNS, SPACE_COLUMNS, SortKey};
 use crate::zpool::{fields, for_each_name, parse_for, run_other};
 use crate::zpool_out::get_table;
-use crate::{Done, Fail, ask, assignment, json, print, properties, unique, zfs_key, zfs_send, zfs_snap};
+use crate::{
+    Done, Fail, ask, assignment, json, print, unique, zfs_create, zfs_diff, zfs_key, zfs_receive, zfs_send, zfs_snap,
+};
 
 /// Commands of OpenZFS that weir does not have yet.
 const NOT_YET: &[&str] = &[
     "allow",
-    "diff",
     "groupspace",
     "program",
     "project",
     "projectspace",
-    "receive",
-    "recv",
     "redact",
     "share",
     "unallow",
@@ -39,7 +37,7 @@ pub fn run(args: &[String]) -> Done {
     let rest = &args[1..];
     const J: &[(&str, bool, char)] = &[("json", false, 'j')];
     match command.as_str() {
-        "create" => create(&parse(rest, "Pnpuvo:V:b:s", &[], "create")?),
+        "create" => zfs_create::create(&parse(rest, "Pnpuvo:V:b:s", &[], "create")?),
         "destroy" => destroy(&parse(rest, "fnpRrvd", &[], "destroy")?),
         "snapshot" | "snap" => zfs_snap::snapshot(&parse(rest, "ro:", &[], "snapshot")?),
         "rollback" => zfs_snap::rollback(&parse(rest, "rRf", &[], "rollback")?),
@@ -49,7 +47,9 @@ pub fn run(args: &[String]) -> Done {
         "release" => zfs_snap::hold(&parse(rest, "r", &[], "release")?, true),
         "holds" => zfs_snap::holds(&parse(rest, "rH", &[], "holds")?),
         "bookmark" => zfs_snap::bookmark(&parse(rest, "", &[], "bookmark")?),
-        "send" => zfs_send::send(&parse(rest, "DLecwnvPi:", zfs_send::LONG, "send")?),
+        "send" => zfs_send::send(&parse(rest, zfs_send::LETTERS, zfs_send::LONG, "send")?),
+        "diff" => zfs_diff::diff(&parse(rest, "FHth", &[], "diff")?),
+        "receive" | "recv" => zfs_receive::receive(&parse(rest, "vMnsFhdeucAo:x:", &[], "receive")?),
         "list" => list(&parse(rest, "Hprd:o:t:s:S:j", J, "list")?),
         "get" => get(&parse(rest, "Hprd:o:s:t:j", J, "get")?),
         "set" => set(&parse(rest, "", &[], "set")?),
@@ -73,45 +73,6 @@ fn parse(
     parse_for("zfs", args, letters, long, topic)
 }
 
-fn create(p: &Parsed) -> Done {
-    let [name] = p.operands.as_slice() else {
-        let what = if p.operands.is_empty() { "missing filesystem argument" } else { "too many arguments" };
-        return Err(Fail::Usage(what.into(), "create"));
-    };
-    if p.has('V') || p.has('b') || p.has('s') {
-        return Err(Error::unsupported(format!("cannot create '{name}': weir cannot make volumes (-V) yet")).into());
-    }
-    if !p.has('p') && !name.contains('/') {
-        return Err(Error::invalid(format!("cannot create '{name}': missing dataset name")).into());
-    }
-    let props = properties(p, 'o', "create")?;
-    let exists = || ask(&Datasets(select_one(name))).is_ok();
-    if p.has('p') && (p.has('n') || p.has('v') || p.has('P')) && exists() {
-        return Ok(());
-    }
-    let text = zfs_out::created(name, &props, p);
-    if p.has('n') {
-        check_creation(name, &props).map_err(|e| e.at(format!("cannot verify '{name}'")))?;
-        ask(&Pools { names: vec![name.split('/').next().unwrap_or("").to_string()] })?;
-        print(&text);
-        return Ok(());
-    }
-    let key = zfs_key::key_for_new(name, &props)?;
-    let given = props.clone();
-    ask_and_warn(&FsCreate { name: name.clone(), props, parents: p.has('p'), no_mount: p.has('u'), key })?;
-    warn_of_shares(&given);
-    print(&text);
-    Ok(())
-}
-
-/// Checks name and values of a new file system, without the daemon.
-fn check_creation(name: &str, props: &[(String, String)]) -> base::Result<()> {
-    dsl::check_name(name)?;
-    let of_keys = ["encryption", "keyformat", "keylocation", "pbkdf2iters"];
-    let rest: Vec<_> = props.iter().filter(|(n, _)| !of_keys.contains(&n.as_str())).cloned().collect();
-    admin::fs::ops::parse_fs_props(&rest, true).map(|_| ())
-}
-
 /// Fails for the name of a snapshot or bookmark.
 pub(crate) fn file_system_name(name: &str) -> Done {
     let kinds = [('@', "snapshot"), ('#', "bookmark")];
@@ -124,7 +85,7 @@ pub(crate) fn file_system_name(name: &str) -> Done {
 }
 
 /// Selects one dataset, without properties.
-fn select_one(name: &str) -> Select {
+pub(crate) fn select_one(name: &str) -> Select {
     let (names, wanted) = (vec![name.to_string()], vec!["name".to_string()]);
     Select { filesystems: true, volumes: true, snapshots: true, depth: Some(0), names, wanted, ..Select::default() }
 }
@@ -351,7 +312,7 @@ fn inherit(p: &Parsed) -> Done {
     if dsl::props::find(prop).is_none() && !dsl::props::is_user_prop(prop) {
         return Err(Fail::Usage(format!("invalid property '{prop}'"), "inherit"));
     }
-    ask_and_warn(&FsInherit { names: names(rest)?, prop: prop.clone(), recursive: p.has('r') })
+    ask_and_warn(&FsInherit { names: names(rest)?, prop: prop.clone(), recursive: p.has('r'), received: p.has('S') })
 }
 
 fn rename(p: &Parsed) -> Done {

@@ -1,20 +1,22 @@
 //! `zfs send`.
 //!
-//! The bytes of the stream go to standard output as they come. What `-n`, `-v` and `-P` say is
-//! OpenZFS's, letter by letter, since tools read it (format page 25 section 2): on standard output
-//! in a dry run, else on standard error.
+//! The bytes of the stream go to standard output as they come. What `-n`, `-v`, `-P` and `-V` say
+//! is OpenZFS's, letter by letter, since tools read it (format page 25 section 2): on standard
+//! output in a dry run, else on standard error. [`item_of`] makes a request of the command line;
+//! `send_progress` follows the stream for the lines of progress.
 
 use std::io::{IsTerminal, Write};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use admin::request::{SendSize, SendStream, SendWhat};
+use admin::request::{PackageLetters, SendItem, SendPlan, SendSize, SendStream, SendWhat};
+use admin::view::fmt::bytes;
 use base::{Error, ErrorKind, NiceNum};
 
 use crate::opts::Parsed;
+use crate::send_progress::{Progress, Says};
 use crate::{Done, Fail, ask, ask_bytes, print};
 
-/// Pause between two lines of progress, as in OpenZFS.
-const PERIOD: Duration = Duration::from_secs(1);
+/// The letters.
+pub const LETTERS: &str = "DLPRSVbcehnpsvwi:I:t:d:X:";
 
 /// The long options: the letters that they stand for.
 pub const LONG: &[(&str, bool, char)] = &[
@@ -25,60 +27,151 @@ pub const LONG: &[(&str, bool, char)] = &[
     ("dryrun", false, 'n'),
     ("verbose", false, 'v'),
     ("parsable", false, 'P'),
+    ("proctitle", false, 'V'),
     ("dedup", false, 'D'),
+    ("replicate", false, 'R'),
+    ("skip-missing", false, 's'),
+    ("exclude", true, 'X'),
+    ("props", false, 'p'),
+    ("backup", false, 'b'),
+    ("holds", false, 'h'),
+    ("resume", true, 't'),
+    ("saved", false, 'S'),
+    ("redact", true, 'd'),
 ];
+
+fn usage<T>(what: &str) -> Result<T, Fail> {
+    Err(Fail::Usage(what.into(), "send"))
+}
 
 /// `zfs send`
 pub fn send(p: &Parsed) -> Done {
-    let [name] = p.operands.as_slice() else {
-        let what = if p.operands.is_empty() { "missing snapshot argument" } else { "too many arguments" };
-        return Err(Fail::Usage(what.into(), "send"));
-    };
+    let item = item_of(p)?;
     let dry = p.has('n');
     if !dry && std::io::stdout().is_terminal() {
         let text = "Error: Stream can not be written to a terminal.\nYou must redirect standard output.";
         eprintln!("{text}");
         return Err(Fail::AlreadyReported);
     }
-    if !name.contains('@') {
-        let text = format!("cannot send '{name}': weir sends snapshots only, not file systems");
-        return Err(Error::unsupported(text).into());
-    }
     if p.has('D') {
         eprintln!(
             "WARNING: deduplicated send is no longer supported.  A regular, non-deduplicated stream will be generated.\n"
         );
     }
+    let letters = |letters: &str| letters.chars().any(|c| p.has(c));
     let what = SendWhat {
-        name: name.clone(),
-        from: p.value('i').map(|from| source(name, from)),
-        large_blocks: p.has('L'),
-        embedded: p.has('e'),
-        compressed: p.has('c'),
+        item,
+        large_blocks: letters("Lw"),
+        embedded: letters("ew"),
+        compressed: letters("cw"),
         raw: p.has('w'),
     };
-    let says = if p.has('P') { Some(Says::Parsable) } else { p.has('v').then_some(Says::Text) };
-    let gone = |e: std::io::Error| Error::new(ErrorKind::Io, format!("cannot send '{name}': {e}"));
-    if dry || says.is_some() {
-        let size = ask(&SendSize(what.clone()))?;
-        let text = says.map(|says| says.before(&what, size)).unwrap_or_default();
+    let mut told = false;
+    let mut total = 0;
+    if dry || letters("vPV") {
+        let plan = ask(&SendSize(what.clone()))?;
+        total = plan.parts.iter().map(|part| part.bytes).fold(0, u64::saturating_add);
+        plan.asides.iter().filter(|_| letters("vPV")).chain(&plan.notes).for_each(|note| eprintln!("{note}"));
+        told = true;
+        let text = before(p, &what.item, &plan);
         if dry {
             print(&text);
-            return Ok(());
+            return if plan.incomplete { Err(Fail::AlreadyReported) } else { Ok(()) };
         }
         eprint!("{text}");
     }
-    let mut lines = says.map(|says| Lines::new(says, name));
+    let says = match (p.has('v'), p.has('P')) {
+        (false, _) => Says::Nothing,
+        (true, false) => Says::Text,
+        (true, true) => Says::Parsable,
+    };
+    let mut progress = (p.has('v') || p.has('V')).then(|| Progress::new(says, p.has('V').then_some(total)));
+    let gone = |e: std::io::Error| Error::new(ErrorKind::Io, format!("cannot write the stream: {e}"));
     let mut out = std::io::stdout().lock();
-    ask_bytes(&SendStream(what), &mut |bytes| {
+    let sent = ask_bytes(&SendStream(what), &mut |bytes| {
         out.write_all(bytes).map_err(gone)?;
-        if let Some(lines) = &mut lines {
-            lines.sent(bytes.len() as u64);
+        if let Some(progress) = &mut progress {
+            progress.sent(bytes);
         }
         Ok(())
     })?;
     out.flush().map_err(gone)?;
-    Ok(())
+    sent.notes.iter().filter(|_| !told).for_each(|note| eprintln!("{note}"));
+    if sent.incomplete { Err(Fail::AlreadyReported) } else { Ok(()) }
+}
+
+/// What the command line asks for. The checks and their order are OpenZFS's.
+fn item_of(p: &Parsed) -> Result<SendItem, Fail> {
+    let any = |letters: &str| letters.chars().any(|c| p.has(c));
+    let mut exclude = Vec::new();
+    for name in p.values('X').flat_map(|v| v.split(',')) {
+        if !name.contains('/') || dsl::check_name(name).is_err() {
+            return usage(&format!("-X {name}: not a valid non-root dataset name."));
+        }
+        exclude.push(name.to_string());
+    }
+    if p.options().iter().filter(|(letter, _)| matches!(letter, 'i' | 'I')).count() > 1 {
+        return usage("only one incremental source is possible (-i, -I)");
+    }
+    if !exclude.is_empty() && !p.has('R') {
+        return Err(Error::invalid("Cannot specify dataset exclusion (-X) on a non-recursive send.").into());
+    }
+    if let Some(token) = p.value('t') {
+        return match p.operands.is_empty() {
+            _ if any("iIRpbhSd") => usage("invalid flags combined with -t"),
+            true => Ok(SendItem::Token(token.to_string())),
+            false => usage("too many arguments"),
+        };
+    }
+    let [name] = p.operands.as_slice() else {
+        return usage(if p.operands.is_empty() { "missing snapshot argument" } else { "too many arguments" });
+    };
+    if p.has('S') {
+        return match name.contains('@') {
+            _ if any("iIRpbhLecwd") => usage("incompatible flags combined with saved send flag"),
+            true => usage("saved send must specify the dataset with partially-received state"),
+            false => Ok(SendItem::Saved(name.clone())),
+        };
+    }
+    if p.has('d') {
+        let why =
+            if p.has('w') { "raw sends may not be redacted." } else { "weir makes no redacted streams (--redact)." };
+        return Err(Error::unsupported(format!("Error: {why}")).into());
+    }
+    if p.has('s') && !p.has('R') {
+        return usage("skip-missing flag can only be used in conjunction with replicate");
+    }
+    let several = any("RI");
+    let from = p.value('I').or(p.value('i'));
+    if several && from.is_some_and(|from| from.contains('#')) {
+        return Err(Error::invalid("Error: multiple snapshots cannot be sent from a bookmark.").into());
+    }
+    if !name.contains('@') {
+        let why = match several {
+            true => "Error: Unsupported flag with filesystem or bookmark.".to_string(),
+            false => format!("cannot send '{name}': weir sends snapshots only, not file systems"),
+        };
+        return Err(Error::unsupported(why).into());
+    }
+    if !several && from.is_some_and(|from| !from.contains(['@', '#'])) {
+        eprintln!(
+            "Warning: incremental source didn't specify type, assuming snapshot. Use '@' or '#' prefix to avoid ambiguity."
+        );
+    }
+    let (name, from) = (name.clone(), from.map(|from| source(name, from)));
+    if !any("RIpbh") {
+        return Ok(SendItem::Snapshot { name, from });
+    }
+    let letters = PackageLetters {
+        replicate: p.has('R'),
+        all: p.has('I'),
+        props: p.has('p'),
+        backup: p.has('b'),
+        holds: p.has('h'),
+        skip_missing: p.has('s'),
+        exclude,
+    };
+    Ok(SendItem::Package { name, from, letters })
 }
 
 /// The full name of the snapshot or bookmark that `-i` names for a stream of `to`.
@@ -90,76 +183,61 @@ fn source(to: &str, from: &str) -> String {
     if from.contains(['@', '#']) {
         return from.to_string();
     }
-    eprintln!("WARNING: implied prefix '@' for incremental source '{from}'");
     format!("{fs}@{from}")
 }
 
-/// How it speaks about what it does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Says {
-    /// `-v`: for people.
-    Text,
-    /// `-P`: for programs.
-    Parsable,
-}
-
-impl Says {
-    /// What it says before it sends `what`, of about `size` bytes.
-    fn before(self, what: &SendWhat, size: u64) -> String {
-        let SendWhat { name, from, .. } = what;
-        match (self, from) {
-            (Says::Parsable, None) => format!("full\t{name}\t{size}\nsize\t{size}\n"),
-            (Says::Parsable, Some(from)) => format!("incremental\t{from}\t{name}\t{size}\nsize\t{size}\n"),
-            (Says::Text, from) => {
-                let size = NiceNum(size);
-                let part = match from {
-                    None => format!("full send of {name}"),
-                    Some(from) => format!("send from {from} to {name}"),
+/// What is said before anything is sent.
+fn before(p: &Parsed, item: &SendItem, plan: &SendPlan) -> String {
+    let mut out = String::new();
+    if let Some(token) = &plan.token
+        && ['v', 'P', 'V'].iter().any(|c| p.has(*c))
+    {
+        out.push_str("resume token contents:\n");
+        out.push_str(token);
+    }
+    let several = matches!(item, SendItem::Package { letters, .. } if letters.replicate || letters.all);
+    if !(p.has('v') || p.has('P') || (several && p.has('V'))) {
+        return out;
+    }
+    for part in &plan.parts {
+        let line = match (&part.from, p.has('P')) {
+            (None, true) => format!("full\t{}\t{}", part.name, part.bytes),
+            (Some(from), true) => format!("incremental\t{from}\t{}\t{}", part.name, part.bytes),
+            (from, false) => {
+                let what = match from {
+                    None => format!("full send of {}", part.name),
+                    Some(from) if from.contains(['@', '#']) => format!("send from {from} to {}", part.name),
+                    Some(from) => format!("send from @{from} to {}", part.name),
                 };
-                format!("{part} estimated size is {size}\ntotal estimated size is {size}\n")
+                match part.bytes {
+                    0 => what,
+                    n => format!("{what} estimated size is {}", bytes(n)),
+                }
             }
-        }
+        };
+        out.push_str(&line);
+        out.push('\n');
     }
-}
-
-/// The lines of progress while it sends.
-struct Lines<'a> {
-    says: Says,
-    name: &'a str,
-    bytes: u64,
-    next: Instant,
-    begun: bool,
-}
-
-impl<'a> Lines<'a> {
-    fn new(says: Says, name: &'a str) -> Lines<'a> {
-        Lines { says, name, bytes: 0, next: Instant::now() + PERIOD, begun: false }
+    let total = plan.parts.iter().map(|part| part.bytes).fold(0, u64::saturating_add);
+    match (p.has('P'), several) {
+        (true, _) => out.push_str(&format!("size\t{total}\n")),
+        (false, true) => out.push_str(&format!("total estimated size is {}\n", bytes(total))),
+        (false, false) => out.push_str(&format!("total estimated size is {}\n", NiceNum(total))),
     }
-
-    /// More bytes are out.
-    fn sent(&mut self, more: u64) {
-        self.bytes += more;
-        let now = Instant::now();
-        if now < self.next {
-            return;
-        }
-        self.next = now + PERIOD;
-        if !std::mem::replace(&mut self.begun, true) && self.says == Says::Text {
-            eprintln!("TIME        SENT   SNAPSHOT {}", self.name);
-        }
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let t = host::local_time(since_1970.as_secs() as i64);
-        let time = format!("{:02}:{:02}:{:02}", t.hour, t.minute, t.second);
-        match self.says {
-            Says::Parsable => eprintln!("{time}\t{}\t{}", self.bytes, self.name),
-            Says::Text => eprintln!("{time}   {:>5}   {}", NiceNum(self.bytes), self.name),
-        }
-    }
+    out
 }
 
 #[cfg(test)]
 mod tests {
+    use admin::request::PartView;
+
     use super::*;
+    use crate::opts::Spec;
+
+    fn parsed(line: &str) -> Parsed {
+        let args: Vec<String> = line.split_whitespace().map(str::to_string).collect();
+        Spec { letters: LETTERS, long: LONG }.parse(&args).unwrap()
+    }
 
     #[test]
     fn the_source_is_of_the_same_file_system_unless_it_says_another() {
@@ -169,25 +247,101 @@ mod tests {
     }
 
     #[test]
-    fn what_tools_read_is_what_openzfs_says() {
-        let full = SendWhat {
-            name: "p/f@b".into(),
-            from: None,
-            large_blocks: false,
-            embedded: false,
-            compressed: false,
-            raw: false,
+    fn command_lines_are_requests() {
+        let package = |name: &str, from: Option<&str>, letters| SendItem::Package {
+            name: name.into(),
+            from: from.map(str::to_string),
+            letters,
         };
-        let part = SendWhat { from: Some("p/f@a".into()), ..full.clone() };
-        assert_eq!(Says::Parsable.before(&full, 624), "full\tp/f@b\t624\nsize\t624\n");
-        assert_eq!(Says::Parsable.before(&part, 2048), "incremental\tp/f@a\tp/f@b\t2048\nsize\t2048\n");
-        assert_eq!(
-            Says::Text.before(&full, 624),
-            "full send of p/f@b estimated size is 624\ntotal estimated size is 624\n"
-        );
-        assert_eq!(
-            Says::Text.before(&part, 1_258_291),
-            "send from p/f@a to p/f@b estimated size is 1.20M\ntotal estimated size is 1.20M\n"
-        );
+        let letters = PackageLetters::default;
+        let two = vec!["p/x".to_string(), "p/y".to_string()];
+        for (line, want) in [
+            ("-i @a p@b", SendItem::Snapshot { name: "p@b".into(), from: Some("p@a".into()) }),
+            ("-i p#a p@b -Lec", SendItem::Snapshot { name: "p@b".into(), from: Some("p#a".into()) }),
+            ("-R p@b", package("p@b", None, PackageLetters { replicate: true, ..letters() })),
+            ("--replicate -X p/x,p/y -i a p@b", {
+                package("p@b", Some("p@a"), PackageLetters { replicate: true, exclude: two, ..letters() })
+            }),
+            ("-I @a p@b", package("p@b", Some("p@a"), PackageLetters { all: true, ..letters() })),
+            ("-pbh p@b", {
+                package("p@b", None, PackageLetters { props: true, backup: true, holds: true, ..letters() })
+            }),
+            ("-Rs p@b", package("p@b", None, PackageLetters { replicate: true, skip_missing: true, ..letters() })),
+            ("-t 1-2-3-4 -nv", SendItem::Token("1-2-3-4".into())),
+            ("-S p/f", SendItem::Saved("p/f".into())),
+        ] {
+            assert_eq!(item_of(&parsed(line)).unwrap(), want, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused() {
+        for (line, want) in [
+            ("", "missing snapshot argument"),
+            ("p@a p@b", "too many arguments"),
+            ("-t x p@a", "too many arguments"),
+            ("-t x -R", "invalid flags combined with -t"),
+            ("-S p@a", "saved send must specify the dataset with partially-received state"),
+            ("-S -p p", "incompatible flags combined with saved send flag"),
+            ("-i a -I b p@c", "only one incremental source is possible (-i, -I)"),
+            ("-s p@a", "skip-missing flag can only be used in conjunction with replicate"),
+            ("-R -X p p@a", "-X p: not a valid non-root dataset name."),
+            ("-X p/x p@a", "Cannot specify dataset exclusion (-X) on a non-recursive send."),
+            ("-wd b p@a", "Error: raw sends may not be redacted."),
+            ("--redact b p@a", "Error: weir makes no redacted streams (--redact)."),
+            ("-I #a p@b", "Error: multiple snapshots cannot be sent from a bookmark."),
+            ("-R p", "Error: Unsupported flag with filesystem or bookmark."),
+            ("p", "cannot send 'p': weir sends snapshots only, not file systems"),
+        ] {
+            let said = match item_of(&parsed(line)) {
+                Err(Fail::Usage(what, "send")) => what,
+                Err(Fail::Error(e)) => e.to_string(),
+                other => panic!("{line}: {:?}", other.is_ok()),
+            };
+            assert_eq!(said, want, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_tools_read_is_what_openzfs_says() {
+        let plan = |parts: &[(&str, Option<&str>, u64)]| SendPlan {
+            parts: parts
+                .iter()
+                .map(|(name, from, bytes)| PartView {
+                    name: name.to_string(),
+                    from: from.map(str::to_string),
+                    bytes: *bytes,
+                })
+                .collect(),
+            ..SendPlan::default()
+        };
+        let said = |line: &str, plan: &SendPlan| {
+            let p = parsed(line);
+            before(&p, &item_of(&p).unwrap(), plan)
+        };
+        let full = plan(&[("p/f@b", None, 624)]);
+        let part = plan(&[("p/f@b", Some("p/f@a"), 1_258_291)]);
+        let two = plan(&[("p@b", Some("a"), 1_258_291), ("p@c", Some("b"), 624), ("p/f@c", None, 0)]);
+        for (line, plan, want) in [
+            ("-nP p/f@b", &full, "full\tp/f@b\t624\nsize\t624\n"),
+            ("-nP p/f@b", &part, "incremental\tp/f@a\tp/f@b\t1258291\nsize\t1258291\n"),
+            ("-v p/f@b", &full, "full send of p/f@b estimated size is 624B\ntotal estimated size is 624\n"),
+            ("-v p@b", &part, "send from p/f@a to p/f@b estimated size is 1.20M\ntotal estimated size is 1.20M\n"),
+            ("-nP -I a p@c", &two, {
+                "incremental\ta\tp@b\t1258291\nincremental\tb\tp@c\t624\nfull\tp/f@c\t0\nsize\t1258915\n"
+            }),
+            ("-nv -R p@c", &two, {
+                "send from @a to p@b estimated size is 1.20M\nsend from @b to p@c estimated size is 624B\n\
+                 full send of p/f@c\ntotal estimated size is 1.20M\n"
+            }),
+            ("-V p/f@b", &full, ""),
+            ("-n p/f@b", &full, ""),
+        ] {
+            assert_eq!(said(line, plan), want, "{line}");
+        }
+        let token = SendPlan { token: Some("list\n".into()), ..full };
+        let want =
+            "resume token contents:\nlist\nfull send of p/f@b estimated size is 624B\ntotal estimated size is 624\n";
+        assert_eq!(said("-nv -t x", &token), want);
     }
 }

@@ -596,3 +596,126 @@ fn snapshots_are_sent_as_openzfs_reads_them() {
     w.fails("zfs send", 2, "missing snapshot argument");
     w.ok("zpool export tank");
 }
+
+#[test]
+fn packages_are_read_by_openzfs() {
+    let w = World::new("zfs-package");
+    w.ok("zfs create -o compression=lz4 -o atime=off tank/a");
+    w.ok("zfs create tank/a/b");
+    w.ok("zfs snapshot -r -o user:note=x tank/a@one");
+    w.ok("zfs clone tank/a/b@one tank/a/c");
+    w.ok("zfs snapshot tank/a/c@one");
+    w.ok("zfs snapshot -r tank/a@two");
+    w.ok("zfs snapshot -r tank/a@three");
+    w.ok("zfs hold kept tank/a@two");
+    for (letters, lines) in [
+        ("-R", "full tank/a@one\nincremental one tank/a@two\nincremental two tank/a@three\n"),
+        ("-Rh -i @one", "incremental one tank/a@three\n"),
+        ("-I tank/a@one", "incremental one tank/a@two\nincremental two tank/a@three\n"),
+        ("-ph", "full tank/a@three\n"),
+        ("-p -i @two", "incremental tank/a@two tank/a@three\n"),
+        ("-b", "full tank/a@three\n"),
+    ] {
+        let out = w.command(&format!("zfs send {letters} tank/a@three")).output().unwrap();
+        assert!(out.status.success(), "{letters}: {}", String::from_utf8_lossy(&out.stderr));
+        let path = w.dir.join("stream");
+        std::fs::write(&path, &out.stdout).unwrap();
+        let ours = w.ok(&format!("zstream dump -v {}", path.display()));
+        assert!(ours.contains("\thdrtype = 2\n") && ours.contains("\ttoname = tank/a@three\n"), "{ours}");
+        if let Some(theirs) = dumped(&out.stdout, "-v") {
+            assert!(ours == theirs, "{letters}");
+        }
+        // What it says before is what it sends; the size without what the estimate does not know.
+        let said = w.ok(&format!("zfs send -nP {letters} tank/a@three"));
+        let of_top: String = said
+            .lines()
+            .filter(|l| !l.starts_with("size\t") && !l.contains("tank/a/"))
+            .map(|l| l.rsplit_once('\t').unwrap().0.replace('\t', " ") + "\n")
+            .collect();
+        assert_eq!(of_top, lines, "{letters}");
+        let parts = said.lines().count() - 1;
+        assert_eq!(ours.matches("\thdrtype = 1\n").count(), parts, "{letters}: {said}");
+        assert!(said.lines().last().unwrap().starts_with("size\t"), "{said}");
+    }
+    let text = w.say("zfs send -v -I @one tank/a@three");
+    assert!(text.code == 0 && text.err.starts_with("send from @one to tank/a@two estimated size is "), "{}", text.err);
+    // A file system without the snapshot.
+    w.ok("zfs create tank/a/new");
+    w.ok("zfs snapshot tank/a@four");
+    // Which one comes first is the order of the kernel.
+    let missing = "cannot send tank/a@four recursively: snapshot tank/a/";
+    w.fails("zfs send -nR tank/a@four", 1, missing);
+    let s = w.say("zfs send -nPRs -i @three tank/a@four");
+    assert!(s.code == 0 && s.out.starts_with("incremental\tthree\ttank/a@four\t"), "{}{}", s.out, s.err);
+    for name in ["b", "c", "new"] {
+        let warning =
+            format!("WARNING: skipping dataset tank/a/{name} and its children: snapshot four does not exist\n");
+        assert!(s.err.contains(&warning), "{}", s.err);
+    }
+    let s = w.say("zfs send -nPRs -X tank/a/b,tank/a/c,tank/a/new -i @three tank/a@four");
+    assert!(s.code == 0 && s.err.is_empty(), "{}{}", s.out, s.err);
+    w.fails(
+        "zfs send -n -I @four tank/a@three",
+        1,
+        "WARNING: could not send tank/a@three:\nincremental source (tank/a@four)",
+    );
+    w.fails("zfs send -n -I tank/a/b@one tank/a@three", 1, "incremental source must be in same filesystem");
+    w.fails("zfs send -n -I @nope tank/a@three", 1, "cannot open 'tank/a@nope': dataset does not exist");
+    w.fails("zfs send -n -t 1-0-0-", 1, "cannot resume send: resume token is corrupt");
+    w.fails("zfs send -n -S tank/a", 1, "cannot send 'tank/a': it has no partially received state");
+    w.fails("zfs send -n -S tank/nope", 1, "cannot open 'tank/nope': dataset does not exist");
+    w.ok("zpool export tank");
+}
+
+#[test]
+fn a_diff_lists_what_changed() {
+    if !can_mount("a_diff_lists_what_changed") {
+        return;
+    }
+    let w = World::new("zfs-diff");
+    let mount = w.dir.join("m").display().to_string();
+    w.ok(&format!("zfs create -o mountpoint={mount} tank/a"));
+    let file = |name: &str| w.dir.join("m").join(name);
+    for name in ["gone", "old name", "linked", "changed"] {
+        std::fs::write(file(name), name).unwrap();
+    }
+    w.ok("zfs snapshot tank/a@one");
+    std::fs::remove_file(file("gone")).unwrap();
+    std::fs::rename(file("old name"), file("näme")).unwrap();
+    std::fs::hard_link(file("linked"), file("again")).unwrap();
+    std::fs::write(file("changed"), "later").unwrap();
+    std::fs::create_dir(file("dir")).unwrap();
+    let sorted = |text: String| {
+        let mut lines: Vec<String> = text.lines().map(|l| l.replace(&mount, "")).collect();
+        lines.sort();
+        lines.join("\n")
+    };
+    let want = "+\t/dir\n-\t/gone\nM\t/\nM\t/changed\nM\t/linked\t(+1)\nR\t/old\\0040name -> /n\\0303\\0244me";
+    assert_eq!(sorted(w.ok("zfs diff tank/a@one")), want);
+    assert_eq!(sorted(w.ok("zfs diff @one tank/a")), want);
+    // The snapshot of the present state is gone again.
+    assert_eq!(w.ok("zfs list -H -t snapshot -o name -r tank/a"), "tank/a@one\n");
+    w.ok("zfs snapshot tank/a@two");
+    assert_eq!(sorted(w.ok("zfs diff tank/a@one @two")), want);
+    let classified = "+\t/\t/dir\n-\tF\t/gone\nM\t/\t/\nM\tF\t/changed\nM\tF\t/linked\t(+1)\nR\tF\t/old name\t/näme";
+    assert_eq!(sorted(w.ok("zfs diff -FHh tank/a@one tank/a@two")), classified);
+    assert_eq!(sorted(w.ok("zfs diff -h -FH tank/a@one tank/a@two")), classified);
+    let times = w.ok("zfs diff -t tank/a@one tank/a@two");
+    let is_time = |t: &str| t.split_once('.').is_some_and(|(s, n)| s.len() == 10 && n.len() == 9);
+    assert!(times.lines().all(|l| is_time(l.split('\t').next().unwrap())), "{times}");
+    assert_eq!(w.ok("zfs diff tank/a@two"), "");
+    for (line, code, text) in [
+        ("zfs diff", 2, "must provide at least one snapshot name"),
+        ("zfs diff a b c", 2, "too many arguments"),
+        ("zfs diff tank/a", 1, "Badly formed snapshot name tank/a"),
+        ("zfs diff @one @two", 1, "Unable to determine which snapshots to compare"),
+        ("zfs diff tank/a@two tank/a@one", 1, "Unable to obtain diffs: 'tank/a@two' is not an earlier snapshot"),
+        ("zfs diff tank/a@nope", 1, "cannot open 'tank/a@nope': dataset does not exist"),
+        ("zfs diff tank/nope@one", 1, "cannot open 'tank/nope': dataset does not exist"),
+    ] {
+        w.fails(line, code, text);
+    }
+    w.ok("zfs unmount tank/a");
+    w.fails("zfs diff tank/a@one tank/a@two", 1, "Cannot diff an unmounted snapshot: 'tank/a' is not mounted");
+    w.ok("zpool export tank");
+}

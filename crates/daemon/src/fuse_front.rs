@@ -1,35 +1,32 @@
-//! Mounts through FUSE: the daemon's front end ([`admin::fs::front_end`]).
+//! Mounts through FUSE: the daemon's front end ([`admin::fs::front_end`]). File systems have mounts
+//! of their own, or are shown within another one; the volumes of a pool are files of one mount.
 
 use std::any::Any;
-use std::path::Path;
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use admin::fs::files::Zfs;
 use admin::fs::front_end::{ActiveMount, FrontEnd, MountFlags, SnapshotsOf};
+use admin::fs::open_volumes::VolumeHold;
 use admin::fs::places::path_blocking;
+use admin::fs::volume_folder::{VolumeEntry, VolumesOf};
 use base::{Error, Result};
 use host::MountTable;
+use rt::join::select2;
+use rt::sync::Notify;
 use rt::{LocalBoxFuture, Rt};
+use zvol::Volume;
 
 /// FUSE.
-pub(crate) struct FuseFrontEnd;
+pub(crate) struct FuseFrontEnd {
+    /// Where volumes are shown, each pool's in a folder of its own.
+    pub(crate) volumes: PathBuf,
+}
 
 impl FrontEnd for FuseFrontEnd {
     fn usable(&self) -> Result<()> {
-        let no = |why: String| {
-            let advice = "use mountpoint=none, or install and allow FUSE";
-            Err(Error::unsupported(format!("file systems cannot be mounted here: {why}: {advice}")))
-        };
-        if let Err(e) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
-            return no(format!("/dev/fuse: {e}"));
-        }
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let helper =
-            std::env::split_paths(&path).any(|d| d.join("fusermount3").exists() || d.join("fusermount").exists());
-        if host::effective_uid() != 0 && !helper {
-            return no("fusermount3 is not installed".to_string());
-        }
-        Ok(())
+        usable()
     }
 
     fn mount<'a>(
@@ -66,11 +63,41 @@ impl FrontEnd for FuseFrontEnd {
             Ok(Rc::new(Shown::Mounted(mounted)) as Rc<dyn ActiveMount>)
         })
     }
+
+    fn volumes_at(&self, pool: &str) -> PathBuf {
+        self.volumes.join(pool)
+    }
+
+    fn show_volumes<'a>(
+        &'a self,
+        rt: &'a Rt,
+        pool: &'a str,
+        volumes: VolumesOf,
+    ) -> LocalBoxFuture<'a, Result<Rc<dyn ActiveMount>>> {
+        Box::pin(async move {
+            let mounted =
+                fuse::mount_volumes(rt, pool, Rc::new(Shelf { rt: rt.clone(), volumes }), &self.volumes_at(pool))
+                    .await?;
+            Ok(Rc::new(Shown::Mounted(mounted)) as Rc<dyn ActiveMount>)
+        })
+    }
 }
 
 /// Fails, with what to do, if nothing can be mounted on this machine.
 pub fn usable() -> Result<()> {
-    FuseFrontEnd.usable()
+    let no = |why: String| {
+        let advice = "use mountpoint=none, or install and allow FUSE";
+        Err(Error::unsupported(format!("file systems cannot be mounted here: {why}: {advice}")))
+    };
+    if let Err(e) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        return no(format!("/dev/fuse: {e}"));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let helper = std::env::split_paths(&path).any(|d| d.join("fusermount3").exists() || d.join("fusermount").exists());
+    if host::effective_uid() != 0 && !helper {
+        return no("fusermount3 is not installed".to_string());
+    }
+    Ok(())
 }
 
 /// The FUSE mount of a file system, or the one that it is shown in.
@@ -101,6 +128,67 @@ impl fuse::SnapSource for Snaps {
     }
     fn open<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Rc<Zfs>>> {
         Box::pin(self.0.open(name))
+    }
+}
+
+/// The volumes of a pool, for its folder.
+struct Shelf {
+    rt: Rt,
+    volumes: VolumesOf,
+}
+
+impl fuse::VolumeSource for Shelf {
+    fn find<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Option<fuse::VolumeNode>>> {
+        Box::pin(async move {
+            Ok(self.volumes.find(path).await?.map(|entry| match entry {
+                VolumeEntry::Folder(object) => fuse::VolumeNode::folder(object),
+                VolumeEntry::Volume(info) => fuse::VolumeNode {
+                    object: info.object,
+                    is_folder: false,
+                    size: info.size,
+                    block_size: info.block_size,
+                    read_only: info.read_only,
+                    referenced: info.referenced,
+                    created: info.created,
+                },
+            }))
+        })
+    }
+    fn list<'a>(&'a self, folder: &'a str) -> LocalBoxFuture<'a, Result<Vec<(String, bool, u64)>>> {
+        Box::pin(async move {
+            let all = self.volumes.list(folder).await?;
+            Ok(all.into_iter().map(|n| (n.name, n.is_folder, n.object)).collect())
+        })
+    }
+    fn open<'a>(&'a self, path: &'a str) -> LocalBoxFuture<'a, Result<Rc<dyn fuse::VolumeUse>>> {
+        Box::pin(async move {
+            let hold = Rc::new(self.volumes.open(path).await?);
+            let file = Rc::new(OpenFile { hold: RefCell::new(Some(hold.clone())), closed: Notify::new() });
+            let watched = file.clone();
+            self.rt.spawn("volume file", async move {
+                // The file is closed, or a command wants the volume.
+                select2(watched.closed.notified(), hold.revoked()).await;
+                let ours = watched.hold.take();
+                // The last one releases the volume.
+                drop((ours, hold));
+            });
+            Ok(file as Rc<dyn fuse::VolumeUse>)
+        })
+    }
+}
+
+/// The hold of an open file on its volume.
+struct OpenFile {
+    hold: RefCell<Option<Rc<VolumeHold>>>,
+    closed: Notify,
+}
+
+impl fuse::VolumeUse for OpenFile {
+    fn volume(&self) -> Option<Rc<Volume>> {
+        self.hold.borrow().as_ref().map(|hold| hold.volume().clone())
+    }
+    fn close(&self) {
+        self.closed.notify_one();
     }
 }
 

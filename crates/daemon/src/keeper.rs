@@ -9,8 +9,8 @@ use std::time::Duration;
 use admin::fs::front_end::FrontEnd;
 use admin::keeper::{Keeper, KnownPool, Level};
 use admin::pool_set::PoolSet;
-use admin::request::{Info, Request};
-use admin::view::{DaemonInfo, RequestView};
+use admin::request::{Info, NbdStart, Request};
+use admin::view::{DaemonInfo, NbdView, RequestView};
 use admin::waits::{Entry, Requests, Wait};
 use base::{Error, ErrorKind, Result};
 use host::PeerCred;
@@ -18,6 +18,7 @@ use ondisk::nvlist::NvList;
 
 use crate::fuse_front::FuseFrontEnd;
 use crate::log::Log;
+use crate::nbd::Servers;
 use crate::paths::{Paths, replace_file};
 use crate::server::lock;
 use crate::state::State;
@@ -32,12 +33,14 @@ pub struct DaemonKeeper {
     log: Arc<Log>,
     /// The requests under way.
     pub(crate) requests: Arc<Requests>,
+    /// Volumes over NBD.
+    pub(crate) nbd: Servers,
 }
 
 impl DaemonKeeper {
     /// A keeper over these folders, with the loaded state.
     pub fn new(paths: Paths, state: State, log: Arc<Log>) -> DaemonKeeper {
-        DaemonKeeper { paths, state: Mutex::new(state), log, requests: Arc::default() }
+        DaemonKeeper { paths, state: Mutex::new(state), log, requests: Arc::default(), nbd: Servers::default() }
     }
 
     /// Changes the state and writes the file.
@@ -56,7 +59,7 @@ impl Keeper for DaemonKeeper {
         self.log.event(class, payload);
     }
     fn front_end(&self) -> Rc<dyn FrontEnd> {
-        Rc::new(FuseFrontEnd)
+        Rc::new(FuseFrontEnd { volumes: self.paths.volumes() })
     }
 
     fn remembered(&self) -> Vec<KnownPool> {
@@ -90,6 +93,16 @@ impl Keeper for DaemonKeeper {
             Err(e) => return Err(Error::new(ErrorKind::Io, format!("'{}' cannot be read: {e}", file.display()))),
         };
         replace_file(&file, admin::tunables::saved(&old, assignment).as_bytes())
+    }
+
+    fn nbd_start(&self, pools: &Arc<PoolSet>, what: NbdStart) -> Result<NbdView> {
+        self.nbd.start(pools, what, &self.paths.nbd_socket(), self.paths.uid())
+    }
+    fn nbd_stop(&self, at: &[String], force: bool) -> Result<()> {
+        self.nbd.stop(at, force)
+    }
+    fn nbd_list(&self) -> Vec<NbdView> {
+        self.nbd.list()
     }
 
     // The status does not wait for a busy pool.
@@ -147,7 +160,8 @@ fn engine_status() -> Result<EngineStatus> {
     let e = admin::engine::current()?;
     let suspended = e.pool.suspended().is_some();
     let state = if suspended { "SUSPENDED" } else { e.pool.tree().health().name() };
-    let mounts = e.mounts.list().into_iter().map(|(n, p)| (n, p.display().to_string())).collect();
+    let mut mounts: Vec<_> = e.mounts.list().into_iter().map(|(n, p)| (n, p.display().to_string())).collect();
+    mounts.extend(e.folder.path().map(|at| (format!("volumes of {}", e.pool.name()), at.display().to_string())));
     Ok(EngineStatus { mounts, state: state.to_string(), suspended, txg: e.pool.txg().last_synced().0 + 1 })
 }
 

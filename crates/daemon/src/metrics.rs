@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The longest request.
 const REQUEST_MAX: usize = 16 << 10;
 
-/// The address where metrics are served.
+/// An address where something is served on this machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Endpoint {
     /// A Unix socket at this path.
@@ -32,19 +32,25 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// `unix:PATH` or `ADDRESS:PORT`.
+    /// `unix:PATH` or `ADDRESS:PORT`, for metrics.
     pub fn parse(text: &str) -> Result<Endpoint> {
+        Endpoint::parse_for(text, "metrics")
+    }
+
+    /// `unix:PATH` or `ADDRESS:PORT`; `what` is served there, for messages.
+    pub fn parse_for(text: &str, what: &str) -> Result<Endpoint> {
         if let Some(path) = text.strip_prefix("unix:") {
             if path.is_empty() {
-                return Err(Error::invalid("the metrics' socket needs a path: unix:PATH"));
+                return Err(Error::invalid(format!("the socket for {what} needs a path: unix:PATH")));
             }
             return Ok(Endpoint::Unix(PathBuf::from(path)));
         }
         let at: SocketAddr = text.parse().map_err(|_| {
-            Error::invalid(format!("'{text}' is no place for metrics: it must be unix:PATH or 127.0.0.1:PORT"))
+            Error::invalid(format!("'{text}' is no place for {what}: it must be unix:PATH or 127.0.0.1:PORT"))
         })?;
         if !at.ip().is_loopback() {
-            return Err(Error::invalid(format!("metrics are given out on loopback addresses only, and {at} is none")));
+            let why = format!("{what} is given out on loopback addresses only, and {at} is none");
+            return Err(Error::invalid(why));
         }
         Ok(Endpoint::Tcp(at))
     }

@@ -13,6 +13,8 @@ use base::{Error, ErrorKind, Result};
 
 /// The runtime folder of root's daemon.
 const SYSTEM_DIR: &str = "/run/weir";
+/// Where root's daemon shows volumes, as OpenZFS does.
+const SYSTEM_VOLUMES: &str = "/dev/zvol";
 
 /// The environment variables and the user that decide about folders; a value, so that tests can
 /// check the rules.
@@ -125,6 +127,17 @@ impl Paths {
     /// The control socket.
     pub fn socket(&self) -> PathBuf {
         self.runtime.join("weir.sock")
+    }
+    /// The socket for NBD, unless another one is asked for.
+    pub fn nbd_socket(&self) -> PathBuf {
+        self.runtime.join("nbd.sock")
+    }
+    /// The folder with a folder for each pool that has volumes.
+    pub fn volumes(&self) -> PathBuf {
+        match self.runtime == Path::new(SYSTEM_DIR) {
+            true => PathBuf::from(SYSTEM_VOLUMES),
+            false => self.runtime.join("zvol"),
+        }
     }
     /// The log of the daemon.
     pub fn log(&self) -> PathBuf {

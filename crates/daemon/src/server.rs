@@ -132,6 +132,9 @@ fn run_logged(
     std::thread::spawn(move || pools.start());
     signals.wait();
     log.say(Level::Notice, "the daemon ends: its pools are unmounted and written");
+    if let Err(e) = daemon.keeper.nbd.stop(&[], true) {
+        log.say(Level::Warning, &e.to_string());
+    }
     let _namespace = daemon.pools.shut_down();
     let mut locks = lock(&locks);
     let paths = &daemon.keeper.paths;

@@ -18,7 +18,7 @@ use crate::tx::Tx;
 const RESCAN_FREED: u64 = 256;
 
 /// The parameters of a new object.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ObjSpec {
     /// Type of its data.
     pub otype: ObjectType,
@@ -162,9 +162,13 @@ impl Objset {
     /// Makes object `obj`. `Exists` if it is taken, `Busy` if it was freed in a txg that has not
     /// synced.
     pub async fn alloc_at(&self, obj: ObjectId, spec: ObjSpec, tx: &Tx) -> Result<Dnode> {
+        self.alloc_phys(obj, spec.phys()?, tx).await
+    }
+
+    /// As [`Objset::alloc_at`], with the new dnode.
+    pub(crate) async fn alloc_phys(&self, obj: ObjectId, phys: DnodePhys, tx: &Tx) -> Result<Dnode> {
         self.check_writable()?;
-        let phys = spec.phys()?;
-        let n = spec.slots();
+        let n = phys.num_slots();
         let (blkid, pos) = (obj.0 / DNODES_PER_BLOCK as u64, (obj.0 % DNODES_PER_BLOCK as u64) as usize);
         if obj.0 == 0 || obj.0 >= MAX_OBJECT || pos + n > DNODES_PER_BLOCK {
             return Err(Error::invalid(format!("object number {obj} for a dnode of {n} slots")));

@@ -13,6 +13,7 @@ use base::{Result, Txg};
 use bdev::Bytes;
 use codec::{ChecksumAlgo, CompressAlgo, Compression};
 use ondisk::blkptr::Blkptr;
+use ondisk::object_type::ObjectType;
 use rt::Rt;
 use txg::TxgPool;
 use zio::{DataKey, DedupMode, Prio, WriteDone, Zio};
@@ -181,7 +182,18 @@ struct Inner {
 /// The context of a pool's object sets: block I/O, the cache, the txg pipeline; for encrypted
 /// datasets also the key. Cheap to clone.
 #[derive(Clone)]
-pub struct DmuCtx(Rc<Inner>, Option<Rc<DataKey>>);
+pub struct DmuCtx(Rc<Inner>, Access);
+
+/// How blocks of encrypted datasets are read.
+#[derive(Clone)]
+enum Access {
+    /// Not at all.
+    Clear,
+    /// With their key.
+    Key(Rc<DataKey>),
+    /// As they are stored.
+    Sealed,
+}
 
 impl DmuCtx {
     /// The context of a pool.
@@ -195,15 +207,23 @@ impl DmuCtx {
             tunables: Cell::default(),
             in_flight: RefCell::default(),
         });
-        DmuCtx(inner, None)
+        DmuCtx(inner, Access::Clear)
     }
     /// The same for an encrypted dataset with this key.
     pub fn with_key(&self, key: Rc<DataKey>) -> DmuCtx {
-        DmuCtx(self.0.clone(), Some(key))
+        DmuCtx(self.0.clone(), Access::Key(key))
+    }
+    /// The same for an encrypted dataset that is read and written without its key: dnodes have
+    /// encrypted bonuses.
+    pub(crate) fn sealed(&self) -> DmuCtx {
+        DmuCtx(self.0.clone(), Access::Sealed)
     }
     /// The dataset's key.
     pub fn key(&self) -> Option<&Rc<DataKey>> {
-        self.1.as_ref()
+        match &self.1 {
+            Access::Key(key) => Some(key),
+            _ => None,
+        }
     }
     /// The runtime.
     pub fn rt(&self) -> &Rt {
@@ -242,12 +262,17 @@ impl DmuCtx {
     pub async fn read(&self, bp: &Blkptr) -> Result<Bytes> {
         match self.in_flight(bp) {
             Some(b) => Ok(b),
-            None => self.0.arc.read_with(bp, self.1.as_deref(), Prio::SyncRead).await,
+            // The cache keeps what is decrypted.
+            None if self.is_sealed(bp) => self.0.zio.read_sealed(bp, Prio::SyncRead).await,
+            None => self.0.arc.read_with(bp, self.key().map(|key| &**key), Prio::SyncRead).await,
         }
     }
     /// The block if it is in memory.
     pub fn peek(&self, bp: &Blkptr) -> Option<Bytes> {
-        self.in_flight(bp).or_else(|| self.0.arc.peek(bp))
+        self.in_flight(bp).or_else(|| if self.is_sealed(bp) { None } else { self.0.arc.peek(bp) })
+    }
+    fn is_sealed(&self, bp: &Blkptr) -> bool {
+        matches!(self.1, Access::Sealed) && bp.is_encrypted_data()
     }
     fn in_flight(&self, bp: &Blkptr) -> Option<Bytes> {
         let map = self.0.in_flight.borrow();
@@ -278,7 +303,11 @@ impl DmuCtx {
                 }
             });
         }
-        self.0.arc.insert(bp, data, metadata);
+        // Of what is received raw, only blocks that are made here are known unpacked.
+        let is_known = !matches!(self.1, Access::Sealed) || bp.level() > 0 || bp.otype() == ObjectType::OBJSET;
+        if is_known {
+            self.0.arc.insert(bp, data, metadata);
+        }
     }
     /// The block is freed: drops it from the cache.
     pub(crate) fn forget(&self, bp: &Blkptr) {

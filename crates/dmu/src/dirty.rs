@@ -3,7 +3,7 @@
 //!
 //! # States
 //!
-//! A dirty block is in one of three states ([`DirtyBlk`]):
+//! A dirty block is in one of four states ([`DirtyBlk`]):
 //!
 //! * `Mut`: its content is in memory that nothing else uses; it can be changed without a copy.
 //! * `Frozen`: the content is shared, with readers, with its writer, or with an early write.
@@ -43,11 +43,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeBounds;
+use std::rc::Rc;
 
 use bdev::{Buf, Bytes};
 use ondisk::blkptr::Blkptr;
 use rt::cost::COPY;
-use zio::WriteDone;
+use zio::{Packed, WriteDone};
 
 /// A block that was stored before the sync of its txg.
 #[derive(Clone)]
@@ -73,13 +74,15 @@ pub(crate) enum DirtyBlk {
     Frozen(Bytes),
     /// Shared, and stored already.
     Overridden(Bytes, Box<Stored>),
+    /// Shared, and stored in that form.
+    Packed(Bytes, Rc<Packed>),
 }
 
 impl DirtyBlk {
     pub fn as_slice(&self) -> &[u8] {
         match self {
             DirtyBlk::Mut(b) => b,
-            DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) => b,
+            DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => b,
         }
     }
     /// The content for sharing; later changes copy it if it is still shared then.
@@ -88,7 +91,7 @@ impl DirtyBlk {
             *self = DirtyBlk::Frozen(std::mem::take(b).freeze());
         }
         match self {
-            DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) => b.clone(),
+            DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => b.clone(),
             DirtyBlk::Mut(_) => unreachable!("just frozen"),
         }
     }
@@ -96,7 +99,7 @@ impl DirtyBlk {
     fn make_mut(&mut self) -> (&mut Buf, Option<Blkptr>) {
         let gone = match self {
             DirtyBlk::Mut(_) => None,
-            DirtyBlk::Frozen(b) => {
+            DirtyBlk::Frozen(b) | DirtyBlk::Packed(b, _) => {
                 *self = DirtyBlk::Mut(std::mem::take(b).into_buf());
                 None
             }
@@ -183,11 +186,20 @@ impl DirtyBlocks {
     pub fn share(&mut self, blkid: u64) -> Option<Bytes> {
         self.blocks.get_mut(&blkid).map(DirtyBlk::share)
     }
+    /// The settled stored form of a block.
+    pub fn packed(&self, blkid: u64) -> Option<Rc<Packed>> {
+        match self.blocks.get(&blkid)? {
+            DirtyBlk::Packed(_, packed) => Some(packed.clone()),
+            _ => None,
+        }
+    }
     /// The content of a block if others share it: a change must copy it.
     pub fn shared(&self, blkid: u64) -> Option<Bytes> {
         match self.blocks.get(&blkid)? {
             DirtyBlk::Mut(_) => None,
-            DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) => (!b.is_unique()).then(|| b.clone()),
+            DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => {
+                (!b.is_unique()).then(|| b.clone())
+            }
         }
     }
     /// The content of a block to be changed.
@@ -205,7 +217,9 @@ impl DirtyBlocks {
         if old.len() != len {
             let made = match blk {
                 DirtyBlk::Mut(_) => None,
-                DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) => copies.iter().position(|(of, _)| is_same(of, b)),
+                DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => {
+                    copies.iter().position(|(of, _)| is_same(of, b))
+                }
             };
             let new = match made.map(|i| copies.swap_remove(i).1) {
                 Some(copy) if copy.len() == len => copy,

@@ -24,10 +24,12 @@ use ondisk::blkptr::BLKPTR_SIZE;
 use ondisk::dnode::{DnodePhys, bonus_area};
 use ondisk::object_type::ObjectType;
 use rt::sync::Notify;
+use zio::Packed;
 
 use crate::dirty::{DirtyBlocks, fit};
 use crate::objset::{Objset, ObjsetInner};
 use crate::ranges::RangeSet;
+use crate::raw::Shape;
 use crate::tx::Tx;
 
 /// The changes of an object in one txg.
@@ -43,9 +45,15 @@ pub(crate) struct DirtyTxg {
     pub cap: Option<u64>,
     pub blksz: Option<u32>,
     pub otype: Option<ObjectType>,
+    /// New numbers of compression and checksum.
+    pub own: Option<(u8, u8)>,
     pub bonus: Option<(ObjectType, Rc<[u8]>)>,
     /// New spill block, or none any more.
     pub spill: Option<Option<Bytes>>,
+    /// How it is stored, if that is settled.
+    pub spill_packed: Option<Rc<Packed>>,
+    /// The whole shape, of an object that is received raw.
+    pub shape: Option<Box<Shape>>,
     /// The object is allocated in this txg.
     pub alloc: bool,
     /// The object is freed in this txg.
@@ -77,6 +85,8 @@ pub(crate) struct State {
     // The state in the newest txg:
     pub exists: bool,
     pub otype: ObjectType,
+    /// Numbers of compression and checksum.
+    pub own: (u8, u8),
     pub blksz: u32,
     pub maxblkid: u64,
     pub bonustype: ObjectType,
@@ -94,6 +104,7 @@ impl State {
             on_disk,
             exists: true,
             otype: phys.otype,
+            own: (phys.compress, phys.checksum),
             blksz: phys.datablksz(),
             maxblkid: phys.maxblkid,
             bonustype: phys.bonustype,
@@ -169,8 +180,11 @@ impl State {
                 cap: None,
                 blksz: None,
                 otype: None,
+                own: None,
                 bonus: None,
                 spill: None,
+                spill_packed: None,
+                shape: None,
                 alloc: false,
                 free: false,
             })
@@ -298,6 +312,10 @@ impl Dnode {
     /// Bytes of the dnode: 512 or a multiple.
     pub fn dnode_size(&self) -> u32 {
         self.n.st.borrow().phys.size() as u32
+    }
+    /// Block pointers of the dnode.
+    pub fn block_pointers(&self) -> u8 {
+        self.n.st.borrow().phys.nblkptr
     }
     /// Most bytes that the bonus can hold with or without a spill pointer.
     pub fn bonus_capacity(&self, spill: bool) -> usize {
@@ -427,6 +445,24 @@ impl Dnode {
             }
         }
         st.otype = otype;
+        Ok(())
+    }
+    /// Changes the numbers of compression and checksum of its data; 0 inherits.
+    pub fn set_own(&self, compress: u8, checksum: u8, tx: &Tx) -> Result<()> {
+        self.check_tx()?;
+        let mut st = self.n.st.borrow_mut();
+        let st = &mut *st;
+        if st.own == (compress, checksum) {
+            return Ok(());
+        }
+        st.own = (compress, checksum);
+        self.slot(st, tx.txg()).own = Some((compress, checksum));
+        for i in st.newer_than(tx.txg()) {
+            let d = st.dirty[i].as_mut().expect("newer_than gives slots in use");
+            if d.own.is_some() {
+                d.own = Some((compress, checksum));
+            }
+        }
         Ok(())
     }
     /// Makes the object dirty without a change: its dnode is written in this txg.

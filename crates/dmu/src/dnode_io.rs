@@ -9,13 +9,16 @@
 //! same content then ([`Need`]).
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use base::{Error, ErrorKind, Nanos, Result};
 use bdev::{Buf, Bytes};
+use ondisk::blkptr::Blkptr;
 use rt::cost::COPY;
 use rt::join::Pipeline;
+use zio::{Packed, WriteDone};
 
-use crate::dirty::{DirtyBlk, fit, is_large, is_same, resized};
+use crate::dirty::{DirtyBlk, Stored, fit, is_large, is_same, resized};
 use crate::dnode::{Dnode, ReadAhead, State};
 use crate::tx::Tx;
 
@@ -278,6 +281,31 @@ impl Dnode {
             if lean { DirtyBlk::Frozen(part) } else { DirtyBlk::Mut(self.copied(&part).await) }
         };
         self.write_blocks(off, &data, tx, whole).await
+    }
+
+    /// Writes the whole block at offset `off`, whose stored form is settled: `content` unpacked, as
+    /// readers see it. Errors: `Invalid` if it is no block of the object.
+    pub fn write_packed(&self, off: u64, content: Bytes, packed: Packed, tx: &Tx) -> Result<()> {
+        let size = self.check_block(off, content.len() as u64)?;
+        self.put_block(off / size, DirtyBlk::Packed(content, Rc::new(packed)), tx)
+    }
+
+    /// As [`Dnode::write_packed`] for a block that lies in its pointer: `payload` is what lies
+    /// there, at most 112 bytes, packed by `compress`.
+    pub fn write_embedded(&self, off: u64, content: Bytes, payload: &[u8], compress: u8, tx: &Tx) -> Result<()> {
+        let size = self.check_block(off, content.len() as u64)?;
+        let bp = Blkptr::embedded(payload, size, compress, self.otype(), 0, tx.txg());
+        let stored = Box::new(Stored { bp, done: WriteDone::ready(Ok(())) });
+        self.put_block(off / size, DirtyBlk::Overridden(content, stored), tx)
+    }
+
+    /// Checks that `len` bytes at `off` are a block, and gives the block size.
+    fn check_block(&self, off: u64, len: u64) -> Result<u64> {
+        let size = self.check_write(off, len)?;
+        if len != size || !off.is_multiple_of(size) {
+            return Err(Error::invalid(format!("object {}: {len} bytes at {off} are no block of it", self.n.obj)));
+        }
+        Ok(size)
     }
 
     /// Writes `data` at offset `off`. `whole` makes a block of a part of `data` that fills one.
@@ -629,7 +657,7 @@ impl Dnode {
     }
 
     /// Frees blocks `first..end`.
-    fn free_blocks(&self, first: u64, end: u64, cap: Option<u64>, tx: &Tx) {
+    pub(crate) fn free_blocks(&self, first: u64, end: u64, cap: Option<u64>, tx: &Tx) {
         let mut st = self.n.st.borrow_mut();
         let st = &mut *st;
         st.invalidate_rmw(first, end);

@@ -9,7 +9,7 @@
 //! dirtying), `dirty` (dirty blocks of a txg), `early` (blocks that an intent log stores before the
 //! sync), `tree` (walking committed block trees), `alloc` (object numbers), `objset`, `policy` (how
 //! a block is stored), `sync_block`, `sync_tree`, `sync_dnode` and `sync` (writing), `userused`
-//! (space by owner); on top of them `zap`, `sa`, `bpobj`.
+//! (space by owner), `raw` (writing without the key); on top of them `zap`, `sa`, `bpobj`.
 
 pub mod bpobj;
 pub mod sa;
@@ -23,9 +23,11 @@ mod dnode;
 mod dnode_io;
 mod early;
 mod objset;
+mod pieces;
 mod policy;
 mod ranges;
 pub mod ranks;
+mod raw;
 mod sync;
 mod sync_block;
 mod sync_dnode;
@@ -41,5 +43,7 @@ pub use ctx::{
 };
 pub use dnode::Dnode;
 pub use objset::{IntentLog, Objset, ObjsetHooks};
+pub use pieces::{Pieces, write_per_tx};
+pub use raw::{RawMeta, Shape};
 pub use sync::SyncedRoot;
 pub use tx::{Tx, TxPlan};

@@ -23,6 +23,7 @@ use rt::sync::Notify;
 use crate::alloc::AllocState;
 use crate::ctx::{BlockAccounting, DmuCtx, FeatureUse, ObjsetProps, SpaceGate};
 use crate::dnode::{Dnode, DnodeInner};
+use crate::raw::Raw;
 use crate::tx::Tx;
 
 /// Estimated memory of a cached dnode, in bytes.
@@ -43,8 +44,11 @@ pub(crate) struct ObjsetInner {
     pub ctx: DmuCtx,
     pub id: u64,
     pub writable: bool,
-    /// It is encrypted and opened without its key: only its header can be changed.
+    /// It is encrypted and opened without its key: only its header can be changed, unless it
+    /// receives raw.
     pub sealed: bool,
+    /// It receives raw.
+    pub raw: RefCell<Option<Raw>>,
     /// Header as last synced; the dnodes in it are not kept up to date.
     pub phys: RefCell<ObjsetPhys>,
     pub root: Cell<Blkptr>,
@@ -199,7 +203,7 @@ impl Drop for ObjsetInner {
 
 impl Objset {
     #[allow(clippy::too_many_arguments, reason = "everything that an object set is")]
-    fn build(
+    pub(crate) fn build(
         ctx: DmuCtx,
         id: u64,
         phys: ObjsetPhys,
@@ -215,6 +219,7 @@ impl Objset {
             id,
             writable,
             sealed,
+            raw: RefCell::default(),
             meta: DnodeInner::new(ObjectId::META, phys.meta_dnode.clone(), on_disk),
             accounting: RefCell::new([
                 special(ObjectId::USERUSED, &phys.userused),
@@ -379,7 +384,7 @@ impl Objset {
         self.0.writable
     }
     pub(crate) fn check_writable(&self) -> Result<()> {
-        if self.0.writable && !self.0.sealed {
+        if self.0.writable && (!self.0.sealed || self.is_raw()) {
             Ok(())
         } else {
             Err(Error::new(ErrorKind::ReadOnly, format!("object set {} is read-only", self.0.id)))

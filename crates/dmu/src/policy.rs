@@ -158,7 +158,7 @@ impl Policy {
         req.embed = self.embed;
         req.crypt = os.ctx.key().cloned();
         req.sealed = os.sealed;
-        req.dedup = self.dedup;
+        req.dedup = self.dedup.filter(|_| !os.sealed);
         req.prio = write_prio(os.id);
         req.class = self.class;
         req.special_small = self.special_small;

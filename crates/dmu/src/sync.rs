@@ -55,7 +55,7 @@ impl Objset {
             return Ok(None);
         }
         assert!(
-            !self.0.sealed || self.0.dirty[txg.slot()].borrow().is_empty(),
+            !self.0.sealed || self.is_raw() || self.0.dirty[txg.slot()].borrow().is_empty(),
             "object set {} is opened without its key",
             self.0.id
         );
@@ -128,6 +128,8 @@ impl Objset {
             let fill = phys.meta_dnode.fill();
             if let Some(key) = self.0.ctx.key() {
                 (phys.portable_mac, phys.local_mac) = key.objset_macs(&phys);
+            } else if let Some(raw) = &*self.0.raw.borrow() {
+                (phys.portable_mac, phys.local_mac) = (raw.portable_mac.get(), [0; 32]);
             }
             (Buf::copy_from(&phys.to_bytes()).freeze(), fill)
         };

@@ -6,11 +6,14 @@
 //! becomes the committed state and the txg's dirty state ends. A freed object only frees its
 //! blocks.
 
+use std::rc::Rc;
+
 use base::{Nanos, Result};
 use bdev::Bytes;
 use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
 use ondisk::dnode::DnodePhys;
 use rt::cost::{DMU_BLOCK, REAP};
+use zio::Packed;
 
 use crate::dirty::DirtyBlk;
 use crate::dnode::{Dnode, Spill};
@@ -41,7 +44,23 @@ impl SyncCx<'_> {
             (st.phys.clone(), st.on_disk, d.mods, d.free, d.blksz, d.cap)
         };
         let before = on_disk.then(|| phys.clone());
-        let otype = dn.n.st.borrow().dirty[slot].as_ref().and_then(|d| d.otype).unwrap_or(phys.otype);
+        let (otype, own) = {
+            let st = dn.n.st.borrow();
+            let d = st.dirty[slot].as_ref();
+            (d.and_then(|d| d.otype).unwrap_or(phys.otype), d.and_then(|d| d.own))
+        };
+        if let Some(own) = own {
+            (phys.compress, phys.checksum) = own;
+        }
+        let shape = dn.n.st.borrow().dirty[slot].as_ref().and_then(|d| d.shape.clone());
+        let (otype, blksz) = match &shape {
+            Some(shape) => {
+                // The tree of before has its own size of indirect blocks, if it has any.
+                shape.apply(&mut phys);
+                (shape.otype, Some(shape.blksz))
+            }
+            None => (otype, blksz),
+        };
         let mut t = TreeSync::new(self, dn, &phys, otype, blksz.unwrap_or(phys.datablksz()));
 
         if free {
@@ -52,7 +71,7 @@ impl SyncCx<'_> {
             return Ok(Synced { before, after: None });
         }
 
-        if let Some(size) = blksz {
+        if let Some(size) = blksz.filter(|_| shape.is_none()) {
             self.keep_first_block(&t, dn, size, (&phys, on_disk)).await?;
             phys.set_datablksz(size);
         }
@@ -64,7 +83,7 @@ impl SyncCx<'_> {
         if let Some(last) = t.slot(|d| d.blocks.last()) {
             phys.maxblkid = phys.maxblkid.max(last);
         }
-        t.grow(&mut phys);
+        t.grow(&mut phys, shape.as_ref().map_or(1, |s| s.levels));
         t.sync_all(&mut phys).await?;
         t.free_given_up()?;
 
@@ -107,7 +126,7 @@ impl SyncCx<'_> {
 
     /// Puts a changed bonus into `phys`, and writes or frees a changed spill block.
     async fn sync_bonus(&self, t: &mut TreeSync<'_>, dn: &Dnode, phys: &mut DnodePhys) -> Result<()> {
-        let (bonus, spill) = t.slot(|d| (d.bonus.clone(), d.spill.clone()));
+        let (bonus, spill, packed) = t.slot(|d| (d.bonus.clone(), d.spill.clone(), d.spill_packed.clone()));
         let mut spill_bp = phys.spill.take();
         if let Some((bonustype, bytes)) = bonus {
             phys.set_bonus(bonustype, &bytes);
@@ -120,7 +139,7 @@ impl SyncCx<'_> {
             }
             Some(Some(content)) => {
                 let old = spill_bp.unwrap_or(Blkptr::hole());
-                let bp = self.write_spill(dn, phys, content, &old).await?;
+                let bp = self.write_spill(dn, phys, (content, packed), &old).await?;
                 t.replace_used(&old, &bp);
                 spill_bp = Some(bp);
             }
@@ -137,7 +156,7 @@ impl SyncCx<'_> {
             // The area in memory is as a reader of the dnode finds it.
             let at = phys.bonus_area.len() - BLKPTR_SIZE;
             bp.write_to(&mut phys.bonus_area[at..]);
-        } else {
+        } else if !self.os.is_raw() {
             let len = usize::from(phys.bonuslen);
             phys.bonus_area[len..].fill(0);
         }
@@ -145,12 +164,19 @@ impl SyncCx<'_> {
     }
 
     /// Writes `content` as the spill block, in place of `old`.
-    async fn write_spill(&self, dn: &Dnode, phys: &DnodePhys, content: Bytes, old: &Blkptr) -> Result<Blkptr> {
+    async fn write_spill(
+        &self,
+        dn: &Dnode,
+        phys: &DnodePhys,
+        (content, packed): (Bytes, Option<Rc<Packed>>),
+        old: &Blkptr,
+    ) -> Result<Blkptr> {
         self.spend(DMU_BLOCK).await;
         let own = (phys.compress, phys.checksum);
         let kind = BlockKind { otype: phys.bonustype, level: 0, spill: true, own };
         let p = self.os.0.policy(kind, self.pass);
-        let req = self.request(content, &p, (dn.n.obj, 0));
+        let mut req = self.request(content, &p, (dn.n.obj, 0));
+        req.packed = packed;
         self.put(req, None, old, true, 0).await
     }
 

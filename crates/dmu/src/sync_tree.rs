@@ -172,6 +172,7 @@ impl<'a> TreeSync<'a> {
         let fill = if self.otype == ObjectType::DNODE { count_dnodes(&data)? } else { 1 };
         let mut req = self.cx.request(data, &self.data, (self.dn.n.obj, blkid));
         req.fill = fill;
+        req.packed = self.slot(|d| d.blocks.packed(blkid));
         Ok(req)
     }
 
@@ -224,7 +225,7 @@ impl<'a> TreeSync<'a> {
             let req = prepared.request().clone();
             self.cx.put(req, Some(prepared), old, self.data.metadata, dirty_bytes).await?
         } else {
-            let req = self.leaf_request(blkid)?;
+            let mut req = self.leaf_request(blkid)?;
             self.cx.spend(DMU_BLOCK).await;
             if self.otype == ObjectType::DNODE && req.fill == 0 {
                 // A dnode block without dnodes becomes a hole, with any compression.
@@ -233,16 +234,21 @@ impl<'a> TreeSync<'a> {
                 }
                 return Ok(self.cx.hole_in_place_of(old, len, self.otype, 0));
             }
+            if self.otype == ObjectType::DNODE
+                && let Some(raw) = &*self.cx.os.0.raw.borrow()
+            {
+                raw.seal_dnodes(&mut req, blkid, old);
+            }
             self.cx.put(req, None, old, self.data.metadata, dirty_bytes).await?
         };
         self.replace_used(old, &bp);
         Ok(bp)
     }
 
-    /// Gives `phys` the height that its highest block id needs. A tree that grows moves the
-    /// pointers of the dnode into the first block of the first new level.
-    pub fn grow(&mut self, phys: &mut DnodePhys) {
-        let levels = phys.nlevels_needed(phys.maxblkid);
+    /// Gives `phys` the height that its highest block id needs, and at least that. A tree that
+    /// grows moves the pointers of the dnode into the first block of the first new level.
+    pub fn grow(&mut self, phys: &mut DnodePhys, at_least: u8) {
+        let levels = phys.nlevels_needed(phys.maxblkid).max(at_least);
         assert!(
             phys.maxblkid < reach(levels, phys.nblkptr, phys.indblkshift),
             "object {}: block {} is beyond reach",

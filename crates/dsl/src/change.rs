@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result};
-use dmu::{Tx, zap};
+use dmu::{Dnode, Tx, zap};
 use rt::LocalBoxFuture;
 
 use crate::core::{Space, signed};
@@ -12,6 +12,17 @@ use crate::dir::{Dir, Used};
 use crate::pool::DslPool;
 use crate::props::{self, PropValue};
 use crate::space::SpaceCheck;
+
+/// Properties whose value is in the records of the dataset too, where only local values count.
+const NUMBERS: [&str; 4] = ["quota", "refquota", "reservation", "refreservation"];
+
+/// Removes an entry of a ZAP, if it is there.
+async fn remove_entry(dn: &Dnode, name: &str, tx: &Tx) -> Result<()> {
+    match zap::remove(dn, name.as_bytes(), tx).await {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
 
 impl DslPool {
     /// Stores or removes a local value of a property: in the ZAP, in memory, and in the records
@@ -24,10 +35,13 @@ impl DslPool {
         match value {
             Some(PropValue::Num(n)) => zap::update_u64(&dn, name.as_bytes(), *n, tx).await?,
             Some(PropValue::Text(t)) => zap::update_text(&dn, name.as_bytes(), t, tx).await?,
-            None => match zap::remove(&dn, name.as_bytes(), tx).await {
-                Err(e) if e.kind() == ErrorKind::NotFound => {}
-                other => other?,
-            },
+            None => remove_entry(&dn, name, tx).await?,
+        }
+        // A local value ends that the received one is passed over.
+        let passed_over = format!("{name}$inherit");
+        if value.is_some() && dir.local_props().contains_key(&passed_over) {
+            remove_entry(&dn, &passed_over, tx).await?;
+            dir.store_prop(&passed_over, None);
         }
         if let Some(head) = dir.head() {
             let (event, text) = match value {
@@ -92,6 +106,8 @@ impl DslPool {
         props::check_feature(prop, value, |id| self.features().is_enabled(id))?;
         let phys = dir.phys();
         match (prop, value.num()) {
+            // It is stored in the volume, whose user changes it.
+            ("volsize", _) => Err(Error::invalid("'volsize' is changed with the volume's content only")),
             ("keylocation", _) => match self.crypt_info(dir) {
                 Some(info) if info.is_root => crate::crypto::check_location(value.text()),
                 _ => Err(Error::invalid(format!(
@@ -136,8 +152,61 @@ impl DslPool {
         }
     }
 
-    /// Drops local values, so that the dataset inherits those of its ancestors again.
-    pub async fn inherit(self: &Rc<Self>, name: &str, prop: &str) -> Result<()> {
+    /// Sets properties that came with a stream (`$recvd`), which count where there is no local
+    /// value. With `all`, received values that did not come again go. Of those in `passed_over` the
+    /// received value does not count, but the inherited one. Those that cannot be set are returned,
+    /// with the reason.
+    pub async fn set_received(
+        self: &Rc<Self>,
+        name: &str,
+        values: Vec<(String, PropValue)>,
+        passed_over: Vec<String>,
+        all: bool,
+    ) -> Vec<(String, Error)> {
+        let task_name = name.to_string();
+        let done = self
+            .sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<Vec<(String, Error)>>> {
+                let (name, values, passed_over) = (task_name.clone(), values.clone(), passed_over.clone());
+                Box::pin(async move {
+                    let dir = pool.find_dir(&name)?;
+                    pool.check_space(SpaceCheck::ExtraReserved, 2)?;
+                    let mut failed = Vec::new();
+                    let local = dir.local_props();
+                    let came = |stored: &str| values.iter().any(|(n, _)| stored == format!("{n}$recvd"));
+                    for stored in local.keys().filter(|n| all && n.ends_with("$recvd") && !came(n)) {
+                        pool.write_prop(&dir, stored, None, &tx).await?;
+                    }
+                    for (prop, value) in &values {
+                        let stored = format!("{prop}$recvd");
+                        if local.get(&stored) == Some(value) {
+                            continue;
+                        }
+                        if let Err(e) = pool.check_set(&dir, prop, value) {
+                            failed.push((prop.clone(), e));
+                            continue;
+                        }
+                        pool.write_prop(&dir, &stored, Some(value), &tx).await?;
+                        let follows = local.get(prop).is_none_or(|own| local.get(&stored) == Some(own));
+                        if NUMBERS.contains(&prop.as_str()) && follows {
+                            pool.write_prop(&dir, prop, Some(value), &tx).await?;
+                        }
+                    }
+                    for prop in passed_over.iter().filter(|p| !local.contains_key(*p)) {
+                        pool.write_prop(&dir, &format!("{prop}$inherit"), Some(&PropValue::Num(0)), &tx).await?;
+                    }
+                    if !local.contains_key("$hasrecvd") {
+                        pool.write_prop(&dir, "$hasrecvd", Some(&PropValue::Num(0)), &tx).await?;
+                    }
+                    Ok(failed)
+                })
+            })
+            .await;
+        done.unwrap_or_else(|e| vec![("any".to_string(), e)])
+    }
+
+    /// Drops a local value, so that the dataset inherits that of its ancestors again; `received`:
+    /// so that the received value counts again, if there is one.
+    pub async fn inherit(self: &Rc<Self>, name: &str, prop: &str, received: bool) -> Result<()> {
         match props::find(prop) {
             Some(known) if !known.settable() => {
                 return Err(Error::new(ErrorKind::ReadOnly, format!("{prop} property is read-only")));
@@ -157,7 +226,15 @@ impl DslPool {
         self.sync_task(move |pool, tx| {
             Box::pin(async move {
                 let dir = pool.find_dir(&name)?;
-                pool.write_prop(&dir, &prop, None, &tx).await
+                pool.write_prop(&dir, &prop, None, &tx).await?;
+                let passed_over = format!("{prop}$inherit");
+                let own = dir.local_props();
+                let value = match (received, own.contains_key(&passed_over)) {
+                    (false, false) if own.contains_key(&format!("{prop}$recvd")) => Some(PropValue::Num(0)),
+                    (true, true) => None,
+                    _ => return Ok(()),
+                };
+                pool.write_prop(&dir, &passed_over, value.as_ref(), &tx).await
             })
         })
         .await
@@ -180,6 +257,7 @@ impl DslPool {
                     return Err(Error::invalid("New dataset name cannot be a descendant of current dataset name"));
                 }
                 let (parent, last) = pool.parent_for_new(&to)?;
+                pool.check_parent(&parent).await?;
                 for below in dir.subtree() {
                     let tail = below.full_name()[from.len()..].to_string();
                     check_name(&format!("{to}{tail}"))?;

@@ -28,8 +28,17 @@ use crate::pool::{DslPool, DslSetup, NAME_MAX, NESTING_MAX};
 use crate::props::{self, PropKind, PropValue};
 use crate::space::SpaceCheck;
 
-/// Fills a new file system's object set, in syncing context.
+/// Fills a new object set, in syncing context.
 pub type Init = Box<dyn FnOnce(Objset, Rc<Tx>) -> LocalBoxFuture<'static, Result<()>>>;
+
+/// A head that does not exist yet.
+pub(crate) struct NewHead {
+    /// A file system or a volume.
+    pub os_type: ObjsetType,
+    pub props: Vec<(String, PropValue)>,
+    pub crypt: NewCrypt,
+    pub init: Init,
+}
 
 /// Checks a full dataset name: parts of letters, digits and `-_.: `, at most 255 bytes, not too
 /// deep.
@@ -66,6 +75,18 @@ pub fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
+/// Fails unless the parent has the space that a new dataset reserves: a reservation includes the
+/// refreservation.
+pub(crate) fn check_reservation(parent: &Dir, props: &[(String, PropValue)]) -> Result<()> {
+    let of = |name: &str| props.iter().find(|(n, _)| n == name).map_or(0, |(_, v)| v.num());
+    let (reserved, available) = (of("reservation").max(of("refreservation")), parent.available());
+    if reserved <= available {
+        return Ok(());
+    }
+    let why = format!("out of space: {reserved} bytes cannot be reserved, {available} are available");
+    Err(Error::new(ErrorKind::NoSpace, why))
+}
+
 /// Describes the place of the empty part of a name.
 fn empty_part(name: &str) -> String {
     match name {
@@ -97,7 +118,7 @@ impl DslPool {
         pool.make_origin(&root, &tx).await?;
         let origin = pool.hold_dataset(pool.origin_snap()).await?;
         let head = pool.make_head(&root, &origin, &tx).await?;
-        pool.make_file_system(&root, &head, props, init, tx).await?;
+        pool.fill_head(ObjsetType::Zfs, &head, props, init, tx).await?;
         Ok(pool)
     }
 
@@ -251,29 +272,40 @@ impl DslPool {
     }
 
     /// Sets the properties and makes the object set of a new head.
-    async fn make_file_system(
+    async fn fill_head(
         &self,
-        dir: &Rc<Dir>,
+        os_type: ObjsetType,
         head: &Rc<Dataset>,
         props: Vec<(String, PropValue)>,
         init: Init,
         tx: Rc<Tx>,
     ) -> Result<()> {
+        let dir = head.dir();
         for (name, value) in &props {
-            self.write_prop(dir, name, Some(value), &tx).await?;
+            self.write_prop(&dir, name, Some(value), &tx).await?;
         }
+        let os = self.make_objset(head, os_type, &tx).await?;
+        init(os, tx).await
+    }
+
+    /// Makes the empty object set of a new head (syncing context).
+    pub(crate) async fn make_objset(&self, head: &Rc<Dataset>, os_type: ObjsetType, tx: &Tx) -> Result<Objset> {
         let account = head.account().clone();
-        let mut flags = ondisk::objset::OBJSET_USERACCOUNTING_COMPLETE;
-        for (id, flag) in [
-            (FeatureId::UserobjAccounting, ondisk::objset::OBJSET_USEROBJACCOUNTING_COMPLETE),
-            (FeatureId::ProjectQuota, ondisk::objset::OBJSET_PROJECTQUOTA_COMPLETE),
-        ] {
-            if self.features().is_enabled(id) {
-                flags |= flag;
-                account.activate(id.get().guid, tx.txg());
+        let mut flags = 0;
+        // Only file systems account for owners.
+        if os_type == ObjsetType::Zfs {
+            flags = ondisk::objset::OBJSET_USERACCOUNTING_COMPLETE;
+            for (id, flag) in [
+                (FeatureId::UserobjAccounting, ondisk::objset::OBJSET_USEROBJACCOUNTING_COMPLETE),
+                (FeatureId::ProjectQuota, ondisk::objset::OBJSET_PROJECTQUOTA_COMPLETE),
+            ] {
+                if self.features().is_enabled(id) {
+                    flags |= flag;
+                    account.activate(id.get().guid, tx.txg());
+                }
             }
         }
-        let ctx = match dir.crypt().and_then(|c| c.data_key()) {
+        let ctx = match head.dir().crypt().and_then(|c| c.data_key()) {
             Some(key) => {
                 account.activate(FeatureId::Encryption.get().guid, tx.txg());
                 self.ctx().with_key(key)
@@ -281,11 +313,11 @@ impl DslPool {
             None => self.ctx().clone(),
         };
         let props = head.objset_props();
-        let os = Objset::create(ctx, head.object.0, ObjsetType::Zfs, props, head.hooks(), tx.txg());
-        os.set_flags(flags, &tx);
+        let os = Objset::create(ctx, head.object.0, os_type, props, head.hooks(), tx.txg());
+        os.set_flags(flags, tx);
         head.set_objset(Some(os.clone()));
-        self.activate_features(head, &tx).await?;
-        init(os, tx).await
+        self.activate_features(head, tx).await?;
+        Ok(os)
     }
 
     /// Creates the file system `name` with these properties; `init` fills it. The parent must
@@ -307,10 +339,17 @@ impl DslPool {
         crypt: NewCrypt,
         init: Init,
     ) -> Result<Rc<Dataset>> {
+        self.create_dataset(name, NewHead { os_type: ObjsetType::Zfs, props, crypt, init }).await
+    }
+
+    /// Creates a file system or volume.
+    pub(crate) async fn create_dataset(self: &Rc<Self>, name: &str, new: NewHead) -> Result<Rc<Dataset>> {
+        let NewHead { os_type, props, crypt, init } = new;
         check_name(name)?;
         for (prop, _) in &props {
             let known = props::find(prop).is_some_and(|p| p.settable() || p.kind == PropKind::Once);
-            if !known && !props::is_user_prop(prop) {
+            let inside = matches!(prop.as_str(), "volsize" | "volblocksize");
+            if inside || !known && !props::is_user_prop(prop) {
                 return Err(Error::invalid(format!("'{prop}' is not a property that can be set")));
             }
         }
@@ -323,20 +362,14 @@ impl DslPool {
                 let (name, props, crypt, init) = (name.clone(), props.clone(), crypt.clone(), init.clone());
                 Box::pin(async move {
                     let (parent, last) = pool.parent_for_new(&name)?;
+                    pool.check_parent(&parent).await?;
                     for (prop, value) in &props {
                         props::check_feature(prop, value, |id| pool.features().is_enabled(id))?;
                     }
                     pool.check_space(SpaceCheck::Normal, 20)?;
                     let crypt = pool.plan_crypt(&name, &parent, &crypt)?;
-                    let reserved = props.iter().find(|(n, _)| n == "reservation").map_or(0, |(_, v)| v.num());
-                    if reserved > parent.available() {
-                        let why = format!(
-                            "out of space: {reserved} bytes cannot be reserved, {} are available",
-                            parent.available()
-                        );
-                        return Err(Error::new(ErrorKind::NoSpace, why));
-                    }
-                    let init = init.take().ok_or_else(|| Error::invalid("the file system was already made"))?;
+                    check_reservation(&parent, &props)?;
+                    let init = init.take().ok_or_else(|| Error::invalid("the dataset was already made"))?;
                     let dir = pool.make_dir(Some(&parent), &last, &tx).await?;
                     if let Some(crypt) = crypt {
                         pool.make_crypt(&dir, crypt, &tx).await?;
@@ -344,7 +377,7 @@ impl DslPool {
                     let origin = pool.hold_dataset(pool.origin_snap()).await?;
                     let head = pool.make_head(&dir, &origin, &tx).await?;
                     pool.core().log_internal_ds("create", (name, head.object), String::new(), &tx);
-                    pool.make_file_system(&dir, &head, props, init, tx).await?;
+                    pool.fill_head(os_type, &head, props, init, tx).await?;
                     Ok(head)
                 })
             })

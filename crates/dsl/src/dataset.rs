@@ -20,11 +20,13 @@ use ondisk::blkptr::Blkptr;
 use ondisk::dsl::{DS_FLAG_INCONSISTENT, DslDatasetPhys};
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
+use ondisk::objset::ObjsetType;
 use zio::DedupMode;
 
 use crate::core::{Core, Space, change};
 use crate::dir::{Dir, Used};
 use crate::free::deadlist::Deadlist;
+use crate::receive::Progress;
 use crate::snap::bookmark::FreedMark;
 
 /// A head or snapshot.
@@ -43,6 +45,38 @@ pub struct Dataset {
     opening: rt::sync::Semaphore,
     users: Cell<u32>,
     gone: Cell<bool>,
+    /// The type of the object set, if it was read alone.
+    os_type: Cell<Option<ObjsetType>>,
+    /// How far a receive that can be resumed came in each txg.
+    progress: [Cell<Option<Progress>>; base::TXG_SIZE],
+}
+
+/// A dataset that is in use as long as this lives.
+pub(crate) struct Use(Rc<Dataset>);
+
+impl Use {
+    /// Begins a use.
+    pub(crate) fn of(ds: &Rc<Dataset>) -> Use {
+        ds.begin_use();
+        Use(ds.clone())
+    }
+    /// The dataset.
+    pub(crate) fn dataset(&self) -> &Rc<Dataset> {
+        &self.0
+    }
+}
+
+impl std::ops::Deref for Use {
+    type Target = Dataset;
+    fn deref(&self) -> &Dataset {
+        &self.0
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        self.0.end_use();
+    }
 }
 
 /// The part of a dataset that its object set calls.
@@ -105,10 +139,18 @@ impl Account {
         self.refreservation.get().saturating_sub(self.phys.borrow().unique_bytes)
     }
 
+    fn all_in_flight(&self) -> u64 {
+        self.in_flight.iter().map(Cell::get).fold(0, u64::saturating_add)
+    }
+
+    /// Whether changes in flight take of the refreservation.
+    fn refreservation_in_flight(&self) -> bool {
+        self.unused_refreservation() > 0 && self.all_in_flight() > 0
+    }
+
     /// The part of a charge of `bytes` beyond the unused refreservation.
     fn beyond_refreservation(&self, bytes: u64) -> u64 {
-        let in_flight = self.in_flight.iter().map(Cell::get).fold(0, u64::saturating_add);
-        bytes.saturating_add(in_flight).saturating_sub(self.unused_refreservation()).min(bytes)
+        bytes.saturating_add(self.all_in_flight()).saturating_sub(self.unused_refreservation()).min(bytes)
     }
 }
 
@@ -150,7 +192,7 @@ impl SpaceGate for Account {
         let dir = self.dir.borrow();
         if refquota != 0 && kind == TxSpace::Normal {
             let referenced = self.phys.borrow().referenced_bytes;
-            let in_flight = self.in_flight.iter().map(Cell::get).fold(0, u64::saturating_add);
+            let in_flight = self.all_in_flight();
             // Changes in flight may free space: wait for them.
             if referenced >= refquota && in_flight > 0 {
                 return Err(ErrorKind::Restart.into());
@@ -166,7 +208,14 @@ impl SpaceGate for Account {
         let beyond = self.beyond_refreservation(bytes);
         let mut charges = Vec::new();
         if beyond > 0 || self.unused_refreservation() == 0 {
-            dir.reserve(beyond, kind, txg, &mut charges)?;
+            match dir.reserve(beyond, kind, txg, &mut charges) {
+                // What is in flight is charged with its worst case, which the refreservation
+                // covers: when it is on disk there will be more left of that.
+                Err(e) if e.kind() == ErrorKind::NoSpace && self.refreservation_in_flight() => {
+                    return Err(ErrorKind::Restart.into());
+                }
+                reserved => reserved?,
+            }
         }
         let slot = &self.in_flight[txg.slot()];
         slot.set(slot.get().saturating_add(bytes));
@@ -255,6 +304,8 @@ impl Dataset {
             opening: rt::sync::Semaphore::new(1),
             users: Cell::new(0),
             gone: Cell::new(false),
+            os_type: Cell::new(None),
+            progress: Default::default(),
         });
         if !snapshot {
             ds.load_limits();
@@ -414,22 +465,41 @@ impl Dataset {
         self.account.features.borrow().as_ref().is_some_and(|f| f.contains_key(guid))
     }
 
+    /// Whether it was received in part only.
+    pub fn is_partial(&self) -> bool {
+        self.phys().flags & DS_FLAG_INCONSISTENT != 0
+    }
+
     /// Fails if the dataset's content is incomplete and must not be shown: a receive was
     /// interrupted, or the stream was redacted.
     pub fn check_complete(&self) -> Result<()> {
-        if self.phys().flags & DS_FLAG_INCONSISTENT != 0 {
+        if self.is_partial() {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!("dataset '{}' was received in part only: finish the receive or destroy it", self.name()),
             ));
         }
-        if self.has_feature("com.delphix:redacted_datasets") {
-            return Err(Error::unsupported(format!(
+        self.check_not_redacted()
+    }
+
+    /// Fails if the dataset was received from a redacted stream.
+    pub(crate) fn check_not_redacted(&self) -> Result<()> {
+        match self.has_feature("com.delphix:redacted_datasets") {
+            false => Ok(()),
+            true => Err(Error::unsupported(format!(
                 "dataset '{}' was received from a redacted stream and lacks blocks, which weir does not show",
                 self.name()
-            )));
+            ))),
         }
-        Ok(())
+    }
+
+    /// A receive came as far as that in `txg`, which is open.
+    pub(crate) fn note_progress(&self, progress: Progress, txg: Txg) {
+        self.progress[txg.slot()].set(Some(progress));
+    }
+    /// Takes what was noted of `txg`.
+    pub(crate) fn take_progress(&self, txg: Txg) -> Option<Progress> {
+        self.progress[txg.slot()].take()
     }
 
     /// A use of the file system begins (a mount): the dataset is busy.
@@ -554,6 +624,24 @@ impl Dataset {
         if self.opened().is_some_and(|os| os.is_sealed()) {
             self.set_objset(None);
         }
+    }
+
+    /// The type of its object set, which is never encrypted.
+    pub async fn os_type(&self) -> Result<ObjsetType> {
+        if let Some(os) = self.opened() {
+            return Ok(os.os_type());
+        }
+        if let Some(known) = self.os_type.get() {
+            return Ok(known);
+        }
+        let bp = self.phys().bp;
+        if bp.is_hole() {
+            return Err(Error::corrupt(format!("dataset '{}' has no object set", self.name())));
+        }
+        let block = self.ctx.read(&bp).await.map_err(|e| e.at(format!("dataset '{}'", self.name())))?;
+        let os_type = ondisk::objset::ObjsetPhys::parse(&block)?.os_type;
+        self.os_type.set(Some(os_type));
+        Ok(os_type)
     }
 
     /// The properties for the object set.

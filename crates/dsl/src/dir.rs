@@ -124,6 +124,11 @@ impl Dir {
         false
     }
 
+    /// Whether its name is none that users give: `$MOS`, `%recv`.
+    pub fn is_hidden(&self) -> bool {
+        self.name.borrow().starts_with(['$', '%'])
+    }
+
     /// Children in order of name, including the hidden `$MOS`, `$FREE`, `$ORIGIN`.
     pub fn children(&self) -> Vec<Rc<Dir>> {
         self.children.borrow().values().cloned().collect()
@@ -395,7 +400,8 @@ impl Dir {
             return (value.clone(), PropSource::Local);
         }
         let received = format!("{name}$recvd");
-        let inherits_explicitly = self.props.borrow().contains_key(&format!("{name}$inherit"));
+        let passed_over = format!("{name}$inherit");
+        let inherits_explicitly = self.props.borrow().contains_key(&passed_over);
         if !inherits_explicitly && let Some(value) = self.props.borrow().get(&received) {
             return (value.clone(), PropSource::Received);
         }
@@ -404,7 +410,8 @@ impl Dir {
             while let Some(dir) = at {
                 let found = {
                     let props = dir.props.borrow();
-                    props.get(name).or_else(|| props.get(&received)).cloned()
+                    let came = props.get(&received).filter(|_| !props.contains_key(&passed_over));
+                    props.get(name).or(came).cloned()
                 };
                 if let Some(value) = found {
                     let value = if name == "mountpoint" { self.inherited_mountpoint(&dir, value) } else { value };

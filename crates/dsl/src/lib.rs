@@ -2,22 +2,24 @@
 //! tasks that change them.
 //!
 //! Reading order: [`props`] and [`space`] (policy), [`core`] (freed blocks), [`dir`], [`dataset`],
-//! [`features`], [`pool`] (the tree), `sync` (the sync of a txg); then the tasks: `create` and
-//! `change`; `snap` (snapshots, bookmarks, clones and rollback, promotion); `free` (deadlists,
-//! destruction, the blocks of destroyed datasets; [`walk`]: walks of block trees); [`send`]
-//! (streams); [`crypto`] (keys).
+//! [`features`], [`pool`] (the tree), `sync` (the sync of a txg); then the tasks: `create`,
+//! [`volume`] and `change`; `snap` (snapshots, bookmarks, clones and rollback, promotion); `free`
+//! (deadlists, destruction, the blocks of destroyed datasets; [`walk`]: walks of block trees);
+//! [`send`] and [`receive`] (streams), [`diff`] (what changed since a snapshot); [`crypto`] (keys).
 
 mod change;
 pub mod core;
 mod create;
 pub mod crypto;
 pub mod dataset;
+pub mod diff;
 pub mod dir;
 pub mod features;
 mod free;
 pub mod iolimit;
 pub mod pool;
 pub mod props;
+pub mod receive;
 mod registry;
 pub mod send;
 mod snap;
@@ -25,6 +27,7 @@ pub mod space;
 mod sync;
 #[cfg(test)]
 mod tests;
+pub mod volume;
 pub mod walk;
 
 pub use create::{Init, check_name};

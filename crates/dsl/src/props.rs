@@ -145,7 +145,7 @@ pub const PROPS: &[Prop] = &[
     size("quota", FS, PropKind::Default, 0, true, "<size> | none"),
     size("reservation", HEADS, PropKind::Default, 0, true, "<size> | none"),
     size("volsize", BLOCKS, PropKind::Default, 0, false, "<size>"),
-    size("volblocksize", VOLUME, PropKind::Once, 8192, false, "512 to 128k, power of 2"),
+    size("volblocksize", VOLUME, PropKind::Once, crate::volume::BLOCK_SIZE as u64, false, "512 to 1M, power of 2"),
     size("recordsize", FS, PropKind::Inherit, 131_072, false, "512 to 1M, power of 2"),
     text("mountpoint", FS, PropKind::Inherit, "/", "<path> | legacy | none"),
     text("sharenfs", FS, PropKind::Inherit, "off", "on | off | NFS share options"),
@@ -364,6 +364,7 @@ pub const PROPS: &[Prop] = &[
     size("pbkdf2iters", HEADS, PropKind::ReadOnly, 0, false, "<iters>"),
     text("encryptionroot", HEADS, PropKind::ReadOnly, "-", "<filesystem|volume>"),
     text("keystatus", HEADS, PropKind::ReadOnly, "-", "available | unavailable"),
+    text("receive_resume_token", NO_KIND, PropKind::ReadOnly, "-", "<string token>"),
     size("special_small_blocks", FS, PropKind::Inherit, 0, false, "zero or 512 to 1M, power of 2"),
     size("iolimit_bw_read", NO_KIND, PropKind::Default, 0, true, "<size a second> | none"),
     size("iolimit_bw_write", NO_KIND, PropKind::Default, 0, true, "<size a second> | none"),
@@ -395,7 +396,7 @@ pub fn needed_feature(name: &str, value: &PropValue) -> Option<FeatureId> {
             13 => Some(FeatureId::Edonr),
             _ => None,
         },
-        "recordsize" if n > base::OLD_MAX_BLOCK => Some(FeatureId::LargeBlocks),
+        "recordsize" | "volblocksize" if n > base::OLD_MAX_BLOCK => Some(FeatureId::LargeBlocks),
         "dnodesize" if n != 0 => Some(FeatureId::LargeDnode),
         _ => None,
     }
@@ -550,6 +551,11 @@ impl Prop {
         self.kind == PropKind::Inherit
     }
 
+    /// True if a dataset of that kind may have it.
+    pub fn applies_to(&self, kind: DatasetKind) -> bool {
+        self.kinds.is_empty() || self.kinds.contains(&kind)
+    }
+
     /// True if the property may be set after creation.
     pub fn settable(&self) -> bool {
         matches!(self.kind, PropKind::Inherit | PropKind::Default)
@@ -623,8 +629,7 @@ impl Prop {
 
     fn check(&self, value: u64) -> Result<()> {
         let fits = match self.name {
-            "recordsize" => value.is_power_of_two() && (512..=1 << 20).contains(&value),
-            "volblocksize" => value.is_power_of_two() && (512..=128 << 10).contains(&value),
+            "recordsize" | "volblocksize" => value.is_power_of_two() && (512..=1 << 20).contains(&value),
             "special_small_blocks" => value == 0 || (value.is_power_of_two() && (512..=1 << 20).contains(&value)),
             "version" => (1..=5).contains(&value),
             _ => true,

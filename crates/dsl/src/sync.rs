@@ -147,6 +147,7 @@ impl DslPool {
                 done.extend(root.done);
             }
             self.activate_features(&ds, tx).await?;
+            self.write_progress(&ds, txg, tx).await.map_err(|e| e.at(place()))?;
             self.write_deadlisted(&ds, tx).await.map_err(|e| e.at(place()))?;
             self.write_marks(&ds, tx).await.map_err(|e| e.at(place()))?;
         }

@@ -52,6 +52,10 @@ pub(crate) enum Raw {
         offset: u64,
         len: u64,
     },
+    /// Nothing but the wait until a stream takes bytes, or never will.
+    Writable {
+        fd: RawFd,
+    },
 }
 
 /// An operation and the readiness to wait for first, if any.
@@ -73,6 +77,7 @@ impl Raw {
     pub(crate) fn stream_fd(&self) -> Option<(RawFd, i16)> {
         match *self {
             Raw::Read { fd, offset: STREAM, .. } => Some((fd, libc::POLLIN)),
+            Raw::Writable { fd } => Some((fd, libc::POLLOUT)),
             _ => None,
         }
     }
@@ -99,6 +104,8 @@ impl Raw {
                     let range = [offset, len];
                     libc::ioctl(fd, BLKDISCARD, range.as_ptr()) as isize
                 }
+                // The wait is the driver's.
+                Raw::Writable { .. } => 0,
             }
         };
         if r < 0 {

@@ -1,6 +1,9 @@
 //! Reads of descriptors that become ready, by an engine, and calls that read or write at once:
 //! FUSE, pipes, sockets.
 //!
+//! Writes to a socket are calls on the engine's thread ([`send_now`]), which the kernel answers by
+//! a copy into the socket's buffer; when that is full the writer waits ([`FdIo::writable`]).
+//!
 //! Buffers are owned by the operation while it is in flight and come back with its result. Dropping
 //! a future asks the kernel to end the operation and abandons its result: bytes already read are
 //! lost.
@@ -13,7 +16,7 @@
 use std::cell::RefCell;
 use std::future::Future;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -23,6 +26,7 @@ use bdev::{Buf, MAX_SEGMENTS};
 use rt::Rt;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown, sendmsg, shutdown};
 
 use crate::driver::{Owner, Raw, Request, STREAM};
 use crate::engine::{Handle, Inner};
@@ -58,19 +62,31 @@ struct State {
     waker: Option<Waker>,
 }
 
+/// What an operation does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Read,
+    /// A read that the driver may try by system calls.
+    HotRead,
+    Writable,
+}
+
 struct FdOp {
     fd: Fd,
     iov: Vec<libc::iovec>,
-    hot: bool,
+    kind: Kind,
     memory: Memory,
     state: Rc<RefCell<State>>,
 }
 
 impl FdOp {
     fn request(&self) -> Request {
+        if self.kind == Kind::Writable {
+            return Raw::Writable { fd: self.fd.as_raw_fd() }.now();
+        }
         let (iov, n) = (self.iov.as_ptr(), self.iov.len() as u32);
         let raw = Raw::Read { fd: self.fd.as_raw_fd(), iov, n, offset: STREAM };
-        Request { raw, poll_first: Some(libc::POLLIN), hot: self.hot }
+        Request { raw, poll_first: Some(libc::POLLIN), hot: self.kind == Kind::HotRead }
     }
 }
 
@@ -137,15 +153,20 @@ impl FdIo {
         Ok(FdIo { engine: Handle::need(rt)? })
     }
 
-    fn start(&self, fd: &Fd, mut memory: Memory, hot: bool) -> FdFuture {
+    /// `skip`: so many bytes at the front of the memory stay as they are.
+    fn start(&self, fd: &Fd, mut memory: Memory, mut skip: usize, kind: Kind) -> FdFuture {
         let mut iov = Vec::new();
-        if !memory.header.is_empty() {
-            iov.push(part(memory.header.as_raw_mut(), memory.header.len()));
+        let Memory { header, payload } = &mut memory;
+        for buf in std::iter::once(header).chain(payload.iter_mut()) {
+            let kept = skip.min(buf.len());
+            skip -= kept;
+            if kept < buf.len() {
+                iov.push(part(buf.as_raw_mut().wrapping_add(kept), buf.len() - kept));
+            }
         }
-        iov.extend(memory.payload.iter_mut().map(|b| part(b.as_raw_mut(), b.len())));
         assert!(iov.len() <= MAX_SEGMENTS, "more segments than an operation takes");
         let state = Rc::new(RefCell::new(State { result: None, waker: None }));
-        let op = Box::new(FdOp { fd: fd.clone(), iov, hot, memory, state: state.clone() });
+        let op = Box::new(FdOp { fd: fd.clone(), iov, kind, memory, state: state.clone() });
         let request = op.request();
         // SAFETY: the request points into buffers and a list that `op` owns on the heap until
         // `complete`.
@@ -156,14 +177,25 @@ impl FdIo {
     /// Reads once, as much as there is, into `header` and then into `payload`: for FUSE, so that
     /// the data of a write is read into its final place. At most [`MAX_SEGMENTS`] buffers.
     pub async fn readv_fd(&self, fd: &Fd, header: Buf, payload: Vec<Buf>) -> ReadDone {
-        self.start(fd, Memory { header, payload }, false).await
+        self.start(fd, Memory { header, payload }, 0, Kind::Read).await
     }
 
     /// As [`FdIo::readv_fd`] for a descriptor that does not block ([`set_nonblocking`]) and from
     /// which more is likely to come at once: as long as the engine looks for completions it tries
     /// the read itself, which saves the kernel the detour over a wake-up of the ring.
     pub async fn readv_hot(&self, fd: &Fd, header: Buf, payload: Vec<Buf>) -> ReadDone {
-        self.start(fd, Memory { header, payload }, true).await
+        self.start(fd, Memory { header, payload }, 0, Kind::HotRead).await
+    }
+
+    /// As [`FdIo::readv_hot`], behind the first `skip` bytes of the buffers, which earlier reads
+    /// filled. There must be room behind them.
+    pub async fn read_behind(&self, fd: &Fd, payload: Vec<Buf>, skip: usize) -> ReadDone {
+        self.start(fd, Memory { header: Buf::default(), payload }, skip, Kind::HotRead).await
+    }
+
+    /// Waits until the descriptor takes bytes, or its other end is closed.
+    pub async fn writable(&self, fd: &Fd) -> io::Result<()> {
+        self.start(fd, Memory::default(), 0, Kind::Writable).await.result.map(drop)
     }
 }
 
@@ -180,6 +212,27 @@ pub fn write_now(fd: BorrowedFd<'_>, data: &[IoSlice<'_>]) -> io::Result<usize> 
             r => return Ok(r?),
         }
     }
+}
+
+/// Sends to a socket at once by a system call, as much as its buffer takes; never waits, whatever
+/// the flags of the descriptor, and raises no signal.
+///
+/// # Errors
+/// `WouldBlock` if the buffer is full, `BrokenPipe` if the other end is closed.
+pub fn send_now(fd: BorrowedFd<'_>, data: &[IoSlice<'_>]) -> io::Result<usize> {
+    loop {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match sendmsg(fd, data, &mut SendAncillaryBuffer::default(), flags) {
+            Err(Errno::INTR) => {}
+            r => return Ok(r?),
+        }
+    }
+}
+
+/// Ends a connection from this side, both ways: reads under way find its end.
+pub fn end_connection(fd: &Fd) {
+    // The only error that a socket gives means that it has ended already.
+    let _ = shutdown(fd.as_fd(), Shutdown::Both);
 }
 
 /// Reads at once by a system call; `WouldBlock` if nothing is there on a non-blocking descriptor.

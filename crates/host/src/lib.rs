@@ -8,8 +8,8 @@
 //! wait is a `ppoll`; the layers above see no difference.
 //!
 //! Interfaces of the edges beyond `rt`: [`HostDev`] (files and disks as `bdev::BlockDev`), [`FdIo`]
-//! (reads of descriptors with owned buffers, for FUSE), and [`RemoteSpawner`], the only way into an
-//! engine from another thread.
+//! (reads of descriptors with owned buffers, for FUSE and sockets), and [`RemoteSpawner`], the only
+//! way into an engine from another thread.
 //!
 //! System calls are `rustix`'s. `libc` is left where that has nothing safe: operations in flight,
 //! which name memory and descriptors by number, some requests of disks, signals, local time.
@@ -46,7 +46,7 @@ mod workers;
 pub use awake::KeepAwake;
 pub use dev::HostDev;
 pub use engine::{BackendChoice, Engine, EngineConfig, EngineStats, Handle, SlowTask, thread_cpu_time};
-pub use fdio::{Fd, FdIo, ReadDone, read_now, set_nonblocking, write_now};
+pub use fdio::{Fd, FdIo, ReadDone, end_connection, read_now, send_now, set_nonblocking, write_now};
 pub use fusefd::{
     FuseMount, FusePlace, HeldMount, MountedBy, Probe, blocking, fuse_detach, fuse_detach_dead, fuse_mount,
     fuse_set_readahead, fuse_unmount,

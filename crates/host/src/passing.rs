@@ -88,6 +88,20 @@ impl PassedStream {
         self.retry(PollFlags::IN, || recv(&self.0, &mut *buf, RecvFlags::DONTWAIT).map(|(n, _)| n))
     }
 
+    /// As [`PassedStream::read`], but waits at most `span`: `None` if nothing came.
+    pub fn read_within(&self, buf: &mut [u8], span: Duration) -> io::Result<Option<usize>> {
+        if self.poll(PollFlags::IN, Some(span))?.is_empty() {
+            return Ok(None);
+        }
+        loop {
+            match recv(&self.0, &mut *buf, RecvFlags::DONTWAIT) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                r => return Ok(Some(r?.0)),
+            }
+        }
+    }
+
     /// Whether the other end is closed.
     pub fn is_closed(&self) -> bool {
         self.poll(PollFlags::empty(), Some(Duration::ZERO)).is_ok_and(|f| f.intersects(PollFlags::HUP | PollFlags::ERR))
@@ -144,9 +158,13 @@ mod tests {
         (&d).read_exact(&mut buf[..5]).expect("read");
         (&d).write_all(b"you").expect("written");
         assert_eq!(end.read(&mut buf).expect("read"), 3);
+        assert_eq!(end.read_within(&mut buf, Duration::ZERO).expect("nothing"), None);
+        (&d).write_all(b"me").expect("written");
+        assert_eq!(end.read_within(&mut buf, Duration::from_secs(60)).expect("read"), Some(2));
         drop(d);
         assert!(end.is_closed());
         assert_eq!(end.read(&mut buf).expect("the end"), 0);
+        assert_eq!(end.read_within(&mut buf, Duration::from_secs(60)).expect("the end"), Some(0));
         assert_eq!(end.write(b"x").expect_err("closed").kind(), io::ErrorKind::BrokenPipe);
         drop(a);
         assert_eq!(receive_with(b.as_fd(), &mut buf).expect("the end").bytes, 0);

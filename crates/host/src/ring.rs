@@ -118,6 +118,7 @@ impl Ring {
             Raw::PunchHole { fd, offset, len } => {
                 opcode::Fallocate::new(types::Fd(fd), len).offset(offset).mode(PUNCH_HOLE).build()
             }
+            Raw::Writable { fd } => poll_entry(fd, libc::POLLOUT),
             Raw::BlockDiscard { .. } => unreachable!("goes to a worker thread"),
         };
         entry.user_data(token)

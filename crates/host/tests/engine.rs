@@ -340,6 +340,52 @@ fn descriptors_with_owned_buffers() {
 }
 
 #[test]
+fn sockets_that_are_full_or_have_ended() {
+    both(|rt| async move {
+        let io = FdIo::new(&rt).expect("io");
+        let (a, mut b) = std::os::unix::net::UnixStream::pair().expect("pair");
+        let a = Rc::new(OwnedFd::from(a));
+        let chunk = vec![7; 64 << 10];
+        let mut sent = 0;
+        // The descriptor itself would block.
+        let e = loop {
+            match host::send_now(a.as_fd(), &[std::io::IoSlice::new(&chunk)]) {
+                Ok(n) => sent += n,
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(e.kind(), std::io::ErrorKind::WouldBlock);
+        let room = io.writable(&a);
+        let taken = async {
+            rt.sleep(Nanos::from_us(300)).await;
+            let mut all = vec![0; sent];
+            (&b).read_exact(&mut all).expect("all that was sent");
+            assert!(all.iter().all(|x| *x == 7));
+        };
+        join2(room, taken).await.0.expect("room");
+        assert_eq!(host::send_now(a.as_fd(), &[std::io::IoSlice::new(b"x")]).expect("sent"), 1);
+        // What earlier reads filled stays.
+        b.write_all(b"abcdef").expect("write");
+        host::set_nonblocking(a.as_fd(), true).expect("fcntl");
+        let d = io.read_behind(&a, vec![Buf::copy_from(b"XY.."), Buf::copy_from(b"....")], 2).await;
+        assert_eq!((d.result.expect("read"), &d.payload[0][..], &d.payload[1][..]), (6, &b"XYab"[..], &b"cdef"[..]));
+        b.write_all(b"gh").expect("write");
+        let d = io.read_behind(&a, vec![Buf::copy_from(b"...."), Buf::copy_from(b"....")], 5).await;
+        assert_eq!((d.result.expect("read"), &d.payload[0][..], &d.payload[1][..]), (2, &b"...."[..], &b".gh."[..]));
+        // The end, by ourselves while a read waits.
+        let read = io.read_behind(&a, vec![Buf::zeroed(4)], 0);
+        let end = async {
+            rt.sleep(Nanos::from_us(300)).await;
+            host::end_connection(&a);
+        };
+        assert_eq!(join2(read, end).await.0.result.expect("the end"), 0);
+        io.writable(&a).await.expect("it would fail at once");
+        let e = host::send_now(a.as_fd(), &[std::io::IoSlice::new(b"x")]).expect_err("ended");
+        assert_eq!(e.kind(), std::io::ErrorKind::BrokenPipe);
+    });
+}
+
+#[test]
 fn a_socket_knows_its_other_end() {
     let (a, _b) = std::os::unix::net::UnixStream::pair().expect("pair");
     let peer = host::peer_cred(&a).expect("credentials");

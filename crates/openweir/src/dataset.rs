@@ -11,6 +11,7 @@ use std::rc::Rc;
 use dsl::Dataset;
 use dsl::crypto::KeyMaterial;
 use dsl::props::{self, PropKind, PropSource, PropValue};
+use ondisk::objset::ObjsetType;
 use zpl::{Case, FsCreateProps, InitOwner};
 
 use crate::call::Call;
@@ -166,7 +167,7 @@ async fn info(state: &PoolState, ds: &Dataset) -> Result<DatasetInfo> {
     };
     let kind = match snapshot {
         true => DatasetKind::Snapshot,
-        false if dir.local_props().contains_key("volsize") => DatasetKind::Volume,
+        false if ds.os_type().await? == ObjsetType::Zvol => DatasetKind::Volume,
         false => DatasetKind::Filesystem,
     };
     Ok(DatasetInfo {
@@ -503,7 +504,7 @@ impl Pool {
             let _admin = state.admin.acquire(1).await;
             let done = match dataset.contains('@') {
                 true => state.pool.dsl().set_snapshot_props(&dataset, vec![(property, None)]).await,
-                false => state.pool.dsl().inherit(&dataset, &property).await,
+                false => state.pool.dsl().inherit(&dataset, &property, false).await,
             };
             state.refresh_opts();
             done.map_err(|e| Error::from(e).about(dataset))

@@ -116,6 +116,8 @@ pub const fn reconstruction(columns: usize) -> Rate {
 // The engine's own paths.
 /// A file system operation, for each of its objects, without work on bytes.
 pub const ZPL_OP: Nanos = Nanos(800);
+/// A read or change of a volume, without work on bytes. Not measured alone.
+pub const ZVOL_OP: Nanos = Nanos(800);
 /// An entry of a directory listing.
 pub const ZPL_ENTRY: Nanos = Nanos(200);
 /// A transaction, with its attribute changes.

@@ -57,7 +57,7 @@ fn main() -> base::Result<()> {
                 println!("{} used {} avail {}", ds.name(), ds.dir().phys().used_bytes, ds.available());
             }
             pool.dsl().create_fs(&format!("{name}/round{round}"), Vec::new(), init()).await?;
-            pool.dsl().inherit(&format!("{name}/fs12"), "mountpoint").await?;
+            pool.dsl().inherit(&format!("{name}/fs12"), "mountpoint", false).await?;
             pool.export().await?;
         }
         Ok(())

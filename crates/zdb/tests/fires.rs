@@ -106,7 +106,6 @@ fn figures_of_objects() {
     // The owner is at a fixed place after the header: uid is the fourth attribute.
     p.dnode("nm/sens", file, |d| put_le64(&mut d.bonus_mut()[32..], 0, 12345), "id 12345");
     p.dnode("nm/sens", file, |d| put_le64(&mut d.bonus_mut()[8..], 0, 0o040755), "object type");
-    p.dnode("nm/sens", file, |d| put_le64(&mut d.bonus_mut()[24..], 0, 1 << 40), "was made in txg");
     p.dnode("nm/sens", 34, |d| put_le64(&mut d.bonus_mut()[16..], 0, 99), "size 99");
     p.dnode("nm/sens", 34, |d| put_le64(&mut d.bonus_mut()[128..], 0, 77), "77 links");
 }

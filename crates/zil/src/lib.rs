@@ -44,5 +44,5 @@ mod stats;
 mod tests;
 
 pub use log::{GetData, StoredBlock, Zilog};
-pub use policy::{CommitPolicy, ZilTunables};
+pub use policy::{CommitPolicy, SyncMode, ZilTunables};
 pub use stats::ZilStats;

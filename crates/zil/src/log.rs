@@ -31,7 +31,7 @@ use std::rc::{Rc, Weak};
 
 use base::{Nanos, ObjectId, Result, Txg, VdevId};
 use bdev::Bytes;
-use dmu::{IntentLog, Objset};
+use dmu::{Dnode, IntentLog, Objset};
 use ondisk::blkptr::Blkptr;
 use ondisk::zil::ZilHeader;
 use rt::LocalBoxFuture;
@@ -62,6 +62,19 @@ pub struct StoredBlock {
     pub bp: Blkptr,
     /// Its write.
     pub done: WriteDone,
+}
+
+impl StoredBlock {
+    /// Stores `block`, which is or was the content of block `blkid` of an object, in the open txg.
+    /// The caller holds no lock that a task with a txg may wait for.
+    ///
+    /// # Errors
+    /// Those of [`Dnode::store_early`].
+    pub async fn store(os: &Objset, dn: &Dnode, blkid: u64, block: Bytes) -> Result<StoredBlock> {
+        let hold = os.ctx().txg().hold_open().await;
+        let (bp, done) = dn.store_early(blkid, block, hold).await?;
+        Ok(StoredBlock { bp, done })
+    }
 }
 
 /// Gives the data of writes; implemented by file systems and volumes. `None`: the object, or that

@@ -42,6 +42,29 @@ impl CommitPolicy {
     }
 }
 
+/// When changes must be durable (property `sync`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SyncMode {
+    /// When that is asked for: fsync, synchronous writes, flushes.
+    #[default]
+    Standard,
+    /// Before the operation ends.
+    Always,
+    /// With their txg, also if it is asked for.
+    Disabled,
+}
+
+impl SyncMode {
+    /// From the number of the property.
+    pub const fn from_number(n: u64) -> SyncMode {
+        match n {
+            0 => SyncMode::Standard,
+            1 => SyncMode::Always,
+            _ => SyncMode::Disabled,
+        }
+    }
+}
+
 /// The tunables of intent logs, by the names of OpenZFS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ZilTunables {

@@ -31,6 +31,8 @@ use ondisk::object_type::ObjectType;
 use ondisk::objset::{OBJSET_USERACCOUNTING_COMPLETE, ObjsetPhys};
 use rt::Rt;
 
+use crate::request::SealMark;
+
 /// Uses of one salt, after which a new one is taken (format page 12, section 4).
 const SALT_USES_MAX: u64 = 400_000_000;
 /// Number of cached ciphers of recent salts.
@@ -331,9 +333,19 @@ pub(crate) struct Seal {
 
 #[derive(Clone)]
 enum How {
-    Aead { cipher: Arc<BlockCipher>, salt: [u8; SALT_LEN], iv: [u8; IV_LEN], dnodes: bool, version: u64 },
+    Aead {
+        cipher: Arc<BlockCipher>,
+        salt: [u8; SALT_LEN],
+        iv: [u8; IV_LEN],
+        dnodes: bool,
+        version: u64,
+    },
     Hmac(Arc<MasterKey>),
-    Indirect { version: u64 },
+    Indirect {
+        version: u64,
+    },
+    /// Somebody else has protected it: salt and IV, if it is encrypted.
+    Given(Option<([u8; SALT_LEN], [u8; IV_LEN])>),
 }
 
 fn indirect_hash(block: &[u8], version: u64) -> [u8; TAG_LEN] {
@@ -373,6 +385,16 @@ fn in_areas<T>(
 }
 
 impl Seal {
+    /// The protection that somebody else has given a block.
+    pub(crate) fn given(mark: SealMark) -> Seal {
+        Seal { how: How::Given(mark.salt_iv), tag: mark.mac }
+    }
+
+    /// The protection of an indirect block, which needs no key.
+    pub(crate) fn keyless_indirect() -> Seal {
+        Seal { how: How::Indirect { version: 1 }, tag: [0; TAG_LEN] }
+    }
+
     /// Whether the stored bytes differ from the plain ones.
     pub(crate) fn changes_bytes(&self) -> bool {
         matches!(self.how, How::Aead { .. })
@@ -384,6 +406,7 @@ impl Seal {
             How::Aead { cipher, .. } => aead_cost(cipher, bytes),
             How::Hmac(_) => rt::cost::SHA512.cost(bytes),
             How::Indirect { .. } => rt::cost::GCM.cost(bytes),
+            How::Given(_) => base::Nanos(0),
         }
     }
 
@@ -395,7 +418,7 @@ impl Seal {
                 let (aad, areas) = dnode_areas(stored, *version)?;
                 in_areas(stored, &areas, |text| cipher.seal(iv, &aad, text))?
             }
-            How::Hmac(_) | How::Indirect { .. } => panic!("only encryption changes bytes"),
+            How::Hmac(_) | How::Indirect { .. } | How::Given(_) => panic!("only encryption changes bytes"),
         };
         Ok(())
     }
@@ -405,6 +428,7 @@ impl Seal {
         self.tag = match &self.how {
             How::Hmac(master) => truncated_mac(master.hmac(&[stored])),
             How::Indirect { version } => indirect_hash(plain, *version),
+            How::Given(_) => self.tag,
             How::Aead { .. } => panic!("encryption changes bytes"),
         };
     }
@@ -418,7 +442,7 @@ impl Seal {
                 let (aad, areas) = dnode_areas(stored, *version)?;
                 in_areas(stored, &areas, |text| cipher.open(iv, &aad, text, &self.tag))
             }
-            How::Hmac(_) | How::Indirect { .. } => Ok(()),
+            How::Hmac(_) | How::Indirect { .. } | How::Given(_) => Ok(()),
         }
     }
 
@@ -434,8 +458,9 @@ impl Seal {
 
     /// Writes salt, IV and MAC into the pointer of the block, whose checksum words are set already.
     pub(crate) fn mark(&self, bp: &mut Blkptr) {
-        if let How::Aead { salt, iv, .. } = &self.how {
-            bp.set_salt_iv(*salt, *iv);
+        match &self.how {
+            How::Aead { salt, iv, .. } | How::Given(Some((salt, iv))) => bp.set_salt_iv(*salt, *iv),
+            _ => {}
         }
         bp.set_mac(self.tag);
     }

@@ -184,7 +184,8 @@ impl Inner {
             if depth >= GANG_MAX_DEPTH || psize <= GANG_HEADER_SIZE as u64 {
                 return Err(Error::new(ErrorKind::NoSpace, format!("no place for {psize} bytes, not even in pieces")));
             }
-            let most = if req.crypt.is_some() { usize::from(crate::ENCRYPTED_COPIES_MAX) } else { MAX_COPIES };
+            let most =
+                if req.crypt.is_some() || req.sealed { usize::from(crate::ENCRYPTED_COPIES_MAX) } else { MAX_COPIES };
             let copies = (usize::from(req.copies) + 1).min(most);
             let places = self.alloc_copies(req, GANG_HEADER_SIZE as u64, copies).await?;
             let mut children = Vec::with_capacity(GANG_CHILDREN);

@@ -39,7 +39,7 @@ pub use codec::{crypto, keymem};
 pub use crypt::{AreaSeal, DataKey, ENCRYPTED_COPIES_MAX};
 pub use dedup::{Dedup, DedupAnswer, Written};
 pub use metaslab::ClassKind;
-pub use request::{DedupMode, Prepared, WriteOut, WriteReq};
+pub use request::{DedupMode, Packed, Prepared, SealMark, WriteOut, WriteReq};
 pub use scrub::{FreeObserver, Scrubbed};
 pub use space::Space;
 pub use stats::{BadCopy, ZioStats};

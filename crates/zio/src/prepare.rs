@@ -136,8 +136,15 @@ impl Zio {
             lsize > 0 && lsize <= MAX_BLOCK && lsize.is_multiple_of(SECTOR),
             "a block of {lsize} bytes cannot be written"
         );
+        if let Some(packed) = req.packed.clone() {
+            return self.prepare_packed(req, &packed).await;
+        }
         let algo = req.compression.algo;
-        let seal = req.crypt.as_ref().and_then(|key| key.seal(req.level, req.otype, &self.0.rt));
+        let seal = match &req.crypt {
+            Some(key) => key.seal(req.level, req.otype, &self.0.rt),
+            None if req.sealed && req.level > 0 => Some(Seal::keyless_indirect()),
+            None => None,
+        };
         // Encrypted dnodes are never compressed, but they may be holes.
         let may_be_hole = algo != CompressAlgo::Off || seal.is_some() && req.otype == ObjectType::DNODE;
         if may_be_hole && self.0.is_zero(&req.data).await {
@@ -192,6 +199,36 @@ impl Zio {
                 Body::Embedded(Blkptr::embedded(&payload[..len], lsize, algo as u8, req.otype, req.level, req.txg))
             }
         };
+        Ok(Prepared { req, body })
+    }
+
+    /// As [`Zio::prepare`] for a block whose stored bytes are settled: they are summed up. Those of
+    /// a block that is not encrypted are padded to the allocation unit, as ours are.
+    async fn prepare_packed(&self, req: WriteReq, packed: &crate::request::Packed) -> Result<Prepared> {
+        let (lsize, psize) = (req.data.len(), packed.data.len());
+        assert!(
+            psize > 0 && psize <= lsize && (psize as u64).is_multiple_of(SECTOR),
+            "{psize} bytes cannot be stored for a block of {lsize}"
+        );
+        let padded = match packed.mark {
+            Some(_) => psize,
+            None => (psize as u64).next_multiple_of(self.0.min_alloc()).min(lsize as u64) as usize,
+        };
+        let data = if padded == psize {
+            packed.data.clone()
+        } else {
+            self.0.rt.spend(COPY.cost(padded as u64)).await;
+            let mut room = Buf::for_overwrite(padded);
+            room[..psize].copy_from_slice(&packed.data);
+            room[psize..].fill(0);
+            room.freeze()
+        };
+        let (algo, salt) = (req.checksum, self.0.opts.get().salt);
+        let summed = data.clone();
+        let sum = move || (codec::compute(algo, &summed, false, salt.as_ref()).map(|c| c.0), summed);
+        let (checksum, _summed) = self.0.rt.cpu(cost::checksum(algo, padded as u64), sum).await;
+        let seal = packed.mark.map(|mark| Box::new(Seal::given(mark)));
+        let body = Body::Stored { data, compress: packed.compress, checksum: checksum?, seal };
         Ok(Prepared { req, body })
     }
 }

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use base::{BlkId, ObjectId, Txg};
 use bdev::Bytes;
+use codec::crypto::{IV_LEN, SALT_LEN, TAG_LEN};
 use codec::{ChecksumAlgo, CompressAlgo, Compression};
 use metaslab::ClassKind;
 use ondisk::blkptr::Blkptr;
@@ -19,6 +20,28 @@ pub enum DedupMode {
     Checksum,
     /// By their checksum and their bytes.
     Verify,
+}
+
+/// A block as it is to be stored, which another pool has packed: a compressed or raw send stream
+/// carries blocks so.
+#[derive(Clone, Debug)]
+pub struct Packed {
+    /// The stored bytes: a multiple of 512, at most the block's own length.
+    pub data: Bytes,
+    /// How they are compressed.
+    pub compress: CompressAlgo,
+    /// How they are protected, if their dataset is encrypted; then they are stored byte by byte as
+    /// they are, without a key.
+    pub mark: Option<SealMark>,
+}
+
+/// The protection of a block that somebody else has encrypted or authenticated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SealMark {
+    /// Salt and IV of an encrypted block; none if it is authenticated only.
+    pub salt_iv: Option<([u8; SALT_LEN], [u8; IV_LEN])>,
+    /// The authentication code.
+    pub mac: [u8; TAG_LEN],
 }
 
 /// A block to write, with its options. Start from [`WriteReq::new`] and change fields.
@@ -50,9 +73,13 @@ pub struct WriteReq {
     /// The key of the dataset if it is encrypted; then `copies` is at most 2 and nothing is
     /// embedded.
     pub crypt: Option<Rc<DataKey>>,
-    /// The block belongs to an encrypted dataset but needs no key (an object set): it contains its
-    /// MACs already.
+    /// The block belongs to an encrypted dataset but is written without its key: an object set
+    /// contains its MACs already, an indirect block needs none, and others are
+    /// [`WriteReq::packed`].
     pub sealed: bool,
+    /// How it is stored, if that is settled: neither zeros are looked for, nor is it compressed or
+    /// encrypted.
+    pub packed: Option<Rc<Packed>>,
     /// Fill count of the pointer, if it is neither a hole nor embedded.
     pub fill: u64,
     /// Whether and how the block is deduplicated.
@@ -88,6 +115,7 @@ impl WriteReq {
             embed: false,
             crypt: None,
             sealed: false,
+            packed: None,
             fill: 1,
             dedup: None,
             prio: Prio::AsyncWrite,

@@ -16,12 +16,12 @@ use rt::Rt;
 use rt::join::{Either, select2};
 use rt::sync::{Gate, Mutex, Pass};
 use zil::replay::Replayed;
-use zil::{GetData, Zilog};
+use zil::{GetData, SyncMode, Zilog};
 
 use crate::node::{Node, check_flags, times};
 use crate::quota::Quotas;
 use crate::ranks;
-use crate::types::{Atime, Case, MountOpts, StatFs, SyncMode};
+use crate::types::{Atime, Case, MountOpts, StatFs};
 
 /// Access times kept in memory before they are written.
 const PENDING_ATIMES_MAX: usize = 1024;
@@ -310,6 +310,10 @@ impl Zfs {
     /// The table of attributes; every writable file system has one.
     pub(crate) fn table(&self) -> Result<&Rc<SaTable>> {
         self.sa.as_ref().ok_or_else(|| self.readonly_error())
+    }
+    /// The unlinked set, if it has one.
+    pub(crate) fn unlinked(&self) -> Option<&Dnode> {
+        self.unlinked_set.as_ref()
     }
     /// The unlinked set; every writable file system has one.
     pub(crate) fn unlinked_set(&self) -> Result<&Dnode> {

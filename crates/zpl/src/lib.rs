@@ -29,7 +29,8 @@
 //!
 //! Reading order: `types`, `fs` (a mounted file system), `node` (an object and its locks), `init`
 //! (a new one), `data` (reads, writes, truncation), `names` (changes of directories), `attr`,
-//! `xattr`, `acl`, `log` (intent-log records and their replay), `reap` (unlinked files), `quota`.
+//! `xattr`, `acl`, `log` (intent-log records and their replay), `reap` (unlinked files), `quota`,
+//! [`diff`] (what changed between snapshots).
 //!
 //! Permissions are not checked here: the front end (with FUSE the kernel) does that. This crate
 //! enforces the rules of the file system itself: object types, immutable and append-only flags,
@@ -38,6 +39,7 @@
 mod acl;
 mod attr;
 mod data;
+pub mod diff;
 mod fs;
 mod init;
 mod log;
@@ -54,5 +56,6 @@ pub use fs::Zfs;
 pub use init::{FsCreateProps, InitOwner, init_fs};
 pub use types::{
     Atime, Attr, Case, Cred, DirEntry, DirEntryPlus, Fallocate, FileKind, MountOpts, RenameFlags, SetAttr, SetTime,
-    SetXattr, StatFs, SyncMode, XattrMode, ioc_flags,
+    SetXattr, StatFs, XattrMode, ioc_flags,
 };
+pub use zil::SyncMode;

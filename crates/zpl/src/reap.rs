@@ -17,8 +17,6 @@ use crate::fs::Zfs;
 use crate::node::{Node, kind_of};
 use crate::types::FileKind;
 
-/// Blocks that one txg frees of one file: 128 indirect blocks of the usual size.
-const FREE_BLOCKS_PER_TXG: u64 = 128 << 10;
 /// Most pieces that are collected before freeing begins.
 const PIECES_MAX: usize = 64 << 10;
 /// Files of an xattr directory that one transaction frees.
@@ -27,16 +25,11 @@ const XATTRS_PER_TX: usize = 32;
 const OBJECTS_PER_TXG: u32 = 4096;
 
 impl Zfs {
-    /// Bytes of a file that one txg frees.
-    fn span(&self, n: &Node) -> u64 {
-        u64::from(n.dn.block_size()).saturating_mul(FREE_BLOCKS_PER_TXG)
-    }
-
     /// Frees all data from about `keep` on except the first piece, which the caller's transaction
     /// frees; last piece first. `shorten`: SIZE follows.
     pub(crate) async fn free_tail(&self, n: &Node, keep: u64, shorten: bool) -> Result<()> {
         let size = u64::from(n.dn.block_size());
-        let span = self.span(n);
+        let span = n.dn.free_span();
         loop {
             let first = (keep - keep % size).saturating_add(span);
             let mut pieces = Vec::new();
@@ -82,26 +75,13 @@ impl Zfs {
         end: u64,
         mut each: impl AsyncFnMut(&dmu::Tx) -> Result<()>,
     ) -> Result<()> {
-        let size = u64::from(n.dn.block_size());
-        let span = self.span(n);
-        let mut pos = off;
-        while pos < end {
-            let upto = (pos - pos % size).saturating_add(span).min(end);
+        n.dn.free_in_parts(off, end, async |pos, upto| {
             let tx = self.plan().write(&n.dn, pos, 1).write(&n.dn, upto - 1, 1).free(&n.dn).net_free().assign().await?;
             n.dn.free_range(pos, upto - pos, &tx).await?;
             each(&tx).await?;
-            let txg = tx.txg();
-            drop(tx);
-            if upto == end {
-                break;
-            }
-            match n.dn.next_data(upto).await? {
-                Some(at) if at < end => pos = at.max(upto),
-                _ => break,
-            }
-            self.next_txg(txg).await?;
-        }
-        Ok(())
+            Ok(tx.txg())
+        })
+        .await
     }
 
     /// The object that holds the ACL of an object from before version 5, if there is one (format

@@ -3,6 +3,7 @@
 use base::{ObjectId, WallTime};
 use dsl::Dataset;
 use ondisk::zpl::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, pflags};
+use zil::SyncMode;
 
 /// Credentials of the caller, who owns the objects that the call makes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -296,18 +297,6 @@ pub enum XattrMode {
     Sa,
 }
 
-/// When changes must be durable (property `sync`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum SyncMode {
-    /// On fsync and synchronous writes.
-    #[default]
-    Standard,
-    /// Before the operation ends.
-    Always,
-    /// With their txg, also for fsync.
-    Disabled,
-}
-
 /// `acltype=posix` as a number (format page 05, `ZFS_ACLTYPE_POSIX`).
 const ACLTYPE_POSIX: u64 = 1;
 
@@ -349,11 +338,7 @@ impl MountOpts {
                 1 => XattrMode::Dir,
                 _ => XattrMode::Sa,
             },
-            sync: match num("sync") {
-                0 => SyncMode::Standard,
-                1 => SyncMode::Always,
-                _ => SyncMode::Disabled,
-            },
+            sync: SyncMode::from_number(num("sync")),
             throughput: num("logbias") == 1,
             // ACLs are stored as extended attributes, so `xattr=off` disables them.
             posix_acl: num("acltype") == ACLTYPE_POSIX && num("xattr") != 0,

@@ -186,7 +186,7 @@ fn is_excused(said: &str, judges: &Path, dir: &Path, pool: &str) -> bool {
     }
     let mut c = Command::new("python3");
     c.arg(judges.join("zfsdump.py")).arg("-p").arg(dir).args(["-n", pool, "check", "--strict"]);
-    run(c).is_some_and(|(_, text)| judge_known::are_keys_of_bookmarks(text.lines()))
+    run(c).is_some_and(|(_, text)| judge_known::are_known_of_zfsdump(text.lines()))
 }
 
 #[cfg(test)]

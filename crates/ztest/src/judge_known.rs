@@ -6,6 +6,8 @@
 //!   comes after its turn.
 //! * *Keys that bookmarks keep.* A bookmark with figures of freed space keeps its moment as a key
 //!   of the head's deadlist, as do snapshots; zfsdump counts only these.
+//! * *Generations of another pool.* A received file keeps its generation, the txg in which the pool
+//!   that sent it made it; zfsdump compares it with the txg of this pool.
 //! * *Metaslabs of a vdev that is not rotating any more.* The debug build of the real code asserts
 //!   that the weights of metaslabs are those that it would compute now. A vdev with a distributed
 //!   spare in use counts as rotating; when the spare goes the weights are others, and are still
@@ -54,18 +56,26 @@ fn is_key_of_bookmark(line: &str) -> bool {
     keys().unwrap_or(false)
 }
 
-/// Whether zfsdump found nothing but keys of bookmarks.
-pub(crate) fn are_keys_of_bookmarks<'a>(lines: impl IntoIterator<Item = &'a str>) -> bool {
+/// Whether a line reports a file whose generation is a later txg than the pool has.
+fn is_generation_of_sender(line: &str) -> bool {
+    let number = |text: &str| text.parse::<u64>().is_ok();
+    let parts =
+        line.rsplit_once(": gen ").and_then(|(file, generation)| Some((file.rsplit_once(": object ")?.1, generation)));
+    parts.is_some_and(|(object, generation)| number(object) && number(generation))
+}
+
+/// Whether zfsdump found nothing but keys of bookmarks and generations of other pools.
+pub(crate) fn are_known_of_zfsdump<'a>(lines: impl IntoIterator<Item = &'a str>) -> bool {
     let is_other = |l: &str| !l.starts_with("note:") && !l.ends_with(" errors");
     let mut said = lines.into_iter().map(str::trim).filter(|l| !l.is_empty() && is_other(l)).peekable();
-    said.peek().is_some() && said.all(is_key_of_bookmark)
+    said.peek().is_some() && said.all(|l| is_key_of_bookmark(l) || is_generation_of_sender(l))
 }
 
 fn is_known(f: &Finding<'_>) -> bool {
     let all = |known: &dyn Fn(&str) -> bool| !f.words.is_empty() && f.words.iter().all(|w| known(w));
     match f.judge {
         "zdb -bcc after it" => all(&|w| w.starts_with("space map refcount mismatch: expected 0 != actual ")),
-        "zfsdump check" | "zfsdump check after it" => are_keys_of_bookmarks(f.words.iter().copied()),
+        "zfsdump check" | "zfsdump check after it" => are_known_of_zfsdump(f.words.iter().copied()),
         "libzpool: import, scrub" => {
             all(&|w| w.starts_with("msp->ms_weight == weight ") || w.contains(":metaslab_verify_weight_and_frag()"))
         }
@@ -91,12 +101,16 @@ mod tests {
         assert_eq!(excused(KEYS), Some(vec!["zfsdump check after it"]));
         let weight = "BAD   libzpool: import, scrub\n        msp->ms_weight == weight (0x1 == 0x2)\n        ASSERT at ../../module/zfs/metaslab.c:2160:metaslab_verify_weight_and_frag()lab: bad\njudge: line 110: Aborted\n";
         assert_eq!(excused(weight), Some(vec!["libzpool: import, scrub"]));
+        let generation =
+            KEYS.replace("deadlist keys [0, 1, 10, 39], snapshots before the last [0, 1, 10]", "object 11: gen 40");
+        assert_eq!(excused(&generation), Some(vec!["zfsdump check after it"]));
         let maps = "BAD   zdb -bcc after it\n        space map refcount mismatch: expected 0 != actual 1\nlab: bad\n";
         assert!(excused(maps).is_some());
         for (not, why) in [
             (maps.replace("expected 0", "expected 2"), "the feature counts"),
             (maps.replace(" after it", ""), "not after the real code's turn"),
             (KEYS.replace(", 39]", "]"), "no more keys"),
+            (generation.replace("gen 40", "gen x"), "no generation"),
             (KEYS.replace("[0, 1, 10]", "[0, 1, 7]"), "a snapshot's key is not there"),
             (KEYS.replace("        667", "        lab: totals [1] != [2]\n        667"), "something else too"),
             (KEYS.replace("ok    zdb -bcc", "BAD   zdb -bcc"), "somebody else too"),

@@ -7,10 +7,12 @@
 //! [`campaign`] (workloads), [`cuts`] (power cuts), [`zilcuts`] (power cuts under synchronous load)
 //! and [`mutate`] (damaged images, with [`surgery`] for damage that no checksum shows); [`losses`]
 //! (devices lost at any moment); [`snaps`] (snapshots, clones, holds, bookmarks) also on foreign
-//! pools ([`mod@reference`]); [`sends`] (send streams).
+//! pools ([`mod@reference`]); [`sends`] and [`receives`] (send streams); [`volumes`] and
+//! [`volcuts`] (volumes, and power cuts under their load).
 
 pub mod campaign;
 pub mod cuts;
+mod cutting;
 pub mod devices;
 pub mod fill;
 pub mod foreign;
@@ -20,13 +22,17 @@ pub mod lab;
 pub mod losses;
 pub mod model;
 pub mod mutate;
+pub mod mutate_stream;
 pub mod mutate_write;
+pub mod receives;
 pub mod reference;
 pub mod scan;
 pub mod sends;
 pub mod snaps;
 pub mod surgery;
 pub mod tree;
+pub mod volcuts;
+pub mod volumes;
 pub mod workload;
 pub mod zdb_run;
 pub mod zilcuts;

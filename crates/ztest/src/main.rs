@@ -28,6 +28,7 @@ ztest --cuts SEEDS|FROM..TO [--txgs 20] [--images N] [--every N] [--state FILE]
                                                     with --layout while devices come and go
 ztest --mutate N|FROM..TO [--write] [--state FILE]  damaged images are imported and read; with --write imported for writing,
                                                     with snapshots, clones, destroys, quotas, scrubs and more on them
+ztest --mutate N|FROM..TO --streams [--state FILE]  damaged streams are received: a whole snapshot or nothing
 ztest --snapshots N|FROM..TO [--ops 150]            snapshots, clones, promotions, rollbacks, destroys
 ztest --devices N|FROM..TO [--ops 40]               devices are added, attached, replaced, detached, removed
 ztest --adopt DIR [--start 0] [--ops 60] [--out DIR] the same on a copy of the pool in DIR/*.img
@@ -38,7 +39,12 @@ ztest --fill N|FROM..TO [--layout NAME] [--state FILE]
                                                     pools filled to the last block in every way, power cuts near it, room made again
 ztest --snapcuts N|FROM..TO [--every 1] [--state FILE]
                                                     power cuts while snapshots, clones and file systems are destroyed, rolled back, promoted
+ztest --volumes N|FROM..TO [--layout NAME] [--ops 60] [--state FILE]
+                                                    volumes: writes, discards, resizes, snapshots, clones, rollbacks, all layouts
+ztest --volcuts N|FROM..TO [--every 1] [--images N] [--state FILE] [--bug NAME]
+                                                    power cuts under the load of a volume; N images go to zdb
 ztest --foreign N|FROM..TO                          pools of the real ztest: a scrub finds what zdb -cc finds
+ztest --receives N|FROM..TO [--state FILE]          random streams, received on other layouts, with stops and power cuts
 ztest --sends N|FROM..TO [--state FILE]             send streams of random pools are OpenZFS's, byte by byte
 ztest --campaign --cuts N [--seed S] [--state FILE] [--images N] [--bug NAME]
                                                     power cuts under synchronous load; FILE remembers the seeds that are done
@@ -306,6 +312,17 @@ fn mutations_write(args: &Args, range: (u64, u64)) -> bool {
     })
 }
 
+/// `--mutate --streams`: damaged streams are received.
+fn mutations_streams(args: &Args, range: (u64, u64)) -> bool {
+    use ztest::mutate_stream::{StreamTally, StreamVictim, mutate_stream};
+    let names = ["mutations", "refused", "kept", "received"];
+    mutations(args, range, &names, StreamVictim::new, |v, number| {
+        let mut tally = StreamTally::default();
+        let fault = mutate_stream(v, number, &mut tally);
+        (vec![tally.mutations, tally.refused, tally.kept, tally.received], fault)
+    })
+}
+
 fn snapshots(args: &Args, from: u64, to: u64, level: Level) -> bool {
     let total = Mutex::new(Tally::default());
     spread(args, from, to, |seed| {
@@ -449,6 +466,49 @@ fn snapcuts(args: &Args, from: u64, to: u64) -> bool {
     seeds.end(&["cuts"])
 }
 
+fn volumes(args: &Args, from: u64, to: u64, level: Level) -> bool {
+    use ztest::volumes::{run_seed, shape_of};
+    let seeds = Seeds::new(args, 0);
+    let named = args.value("--layout").and_then(|name| SHAPES.iter().find(|s| s.name == name));
+    spread(args, from, to, |seed| {
+        let shape = named.unwrap_or(shape_of(seed));
+        seeds.run(seed, shape.name, || {
+            let got = run_seed(seed, shape, args.number("--ops", 60));
+            (got.map(|images| ztest::judge::judge(&images, level, &format!("volumes{seed}"))), Vec::new())
+        });
+    });
+    seeds.end(&[])
+}
+
+fn volcuts(args: &Args, from: u64, to: u64) -> bool {
+    use ztest::zilcuts::Cutting;
+    let seeds = Seeds::new(args, 7);
+    let Some(plant) = planter(args) else { return false };
+    // A seed has some 2,000 cuts.
+    let zdb = (2000 * (to - from)).checked_div(args.number("--images", 0)).map_or(0, |n| n.max(1));
+    let how = Cutting {
+        trouble: ztest::ziltrouble::Trouble::None,
+        steps: args.number("--steps", 25),
+        repeats: args.number("--repeats", 1),
+        every: args.number("--every", 1).max(1) as usize,
+        second: 40,
+        zdb,
+    };
+    spread(args, from, to, |seed| {
+        seeds.run(seed, "volume", || {
+            plant();
+            let (t, faults) = ztest::volcuts::cut_seed(seed, how);
+            let verdict = match (t.is_good(), t.missing) {
+                (true, _) => Ok(Verdict::Good),
+                (false, n) if n as usize == faults.len() => Ok(Verdict::Missing(faults.join("; "))),
+                _ => Err(faults.iter().take(5).cloned().collect::<Vec<_>>().join("\n    ")),
+            };
+            (verdict, vec![t.cuts, t.lost, t.torn, t.future, t.replayed, t.acks, t.zdb])
+        });
+    });
+    seeds.end(&["cuts", "lost", "torn", "future", "replayed", "acks", "zdb"])
+}
+
 fn foreign(args: &Args, from: u64, to: u64) -> bool {
     use ztest::foreign::{Outcome, run_seed};
     let total = Mutex::new([0u64; 6]);
@@ -499,6 +559,20 @@ fn sends(args: &Args, from: u64, to: u64) -> bool {
     seeds.end(&["streams", "bytes"])
 }
 
+fn receives(args: &Args, from: u64, to: u64, level: Level) -> bool {
+    let seeds = Seeds::new(args, 4);
+    spread(args, from, to, |seed| {
+        seeds.run(seed, "receives", || match caught(|| ztest::receives::run_seed(seed)) {
+            Ok((n, images)) => {
+                let verdict = ztest::judge::judge(&images, level, &format!("receives{seed}"));
+                (Ok(verdict), vec![n.streams, n.bytes, n.stops, n.cuts])
+            }
+            Err(why) => (Err(why), vec![0; 4]),
+        });
+    });
+    seeds.end(&["streams", "bytes", "stops", "cuts"])
+}
+
 fn devices(args: &Args, from: u64, to: u64, level: Level) -> bool {
     let total = Mutex::new((Tally::default(), 0, 0));
     spread(args, from, to, |seed| {
@@ -542,19 +616,31 @@ fn adopt(args: &Args, dir: &str) -> bool {
     true
 }
 
+/// What plants the bug of `--bug`, if there is one, on the thread that calls it; none if this build
+/// has no bugs.
+fn planter(args: &Args) -> Option<impl Fn() + Sync> {
+    #[cfg(feature = "planted-bugs")]
+    {
+        let bug = args.value("--bug").and_then(|name| zil::bugs::Bug::ALL.iter().find(|(n, _)| *n == name));
+        Some(move || zil::bugs::plant(bug.map(|b| b.1)))
+    }
+    #[cfg(not(feature = "planted-bugs"))]
+    match args.value("--bug") {
+        Some(_) => {
+            eprintln!("--bug needs a build with --features planted-bugs");
+            None
+        }
+        None => Some(|| ()),
+    }
+}
+
 /// Power cuts under synchronous load, seed by seed until there are enough.
 fn campaign(args: &Args) -> bool {
     use ztest::zilcuts::{Cutting, ZilTally, cut_seed};
     use ztest::ziltrouble::Trouble;
     let (wanted, first) = (args.number("--cuts", 1000), args.number("--seed", 0));
     let images = args.number("--images", 0);
-    #[cfg(feature = "planted-bugs")]
-    let bug = args.value("--bug").and_then(|name| zil::bugs::Bug::ALL.iter().find(|(n, _)| *n == name)).map(|b| b.1);
-    #[cfg(not(feature = "planted-bugs"))]
-    if args.value("--bug").is_some() {
-        eprintln!("--bug needs a build with --features planted-bugs");
-        return false;
-    }
+    let Some(plant) = planter(args) else { return false };
     let trouble = args.value("--trouble").unwrap_or("none");
     let Some(&(_, trouble)) = Trouble::NAMES.iter().find(|(name, _)| *name == trouble) else {
         let names: Vec<&str> = Trouble::NAMES.iter().map(|n| n.0).collect();
@@ -587,8 +673,7 @@ fn campaign(args: &Args) -> bool {
     std::thread::scope(|scope| {
         for _ in 0..args.number("--jobs", 2).max(1) {
             scope.spawn(|| {
-                #[cfg(feature = "planted-bugs")]
-                zil::bugs::plant(bug);
+                plant();
                 loop {
                     let sum = *total.lock().unwrap_or_else(|e| e.into_inner());
                     if sum.cuts.max(if trouble == Trouble::LogGone { sum.seeds } else { 0 }) >= wanted {
@@ -681,10 +766,16 @@ fn main() -> ExitCode {
         fill(&args, from, to, level)
     } else if let Some((from, to)) = of("--snapcuts") {
         snapcuts(&args, from, to)
+    } else if let Some((from, to)) = of("--volumes") {
+        volumes(&args, from, to, level)
+    } else if let Some((from, to)) = of("--volcuts") {
+        volcuts(&args, from, to)
     } else if let Some((from, to)) = of("--foreign") {
         foreign(&args, from, to)
     } else if let Some((from, to)) = of("--sends") {
         sends(&args, from, to)
+    } else if let Some((from, to)) = of("--receives") {
+        receives(&args, from, to, level)
     } else if let Some((from, to)) = of("--devices") {
         devices(&args, from, to, level)
     } else if let Some(dir) = args.value("--adopt") {
@@ -692,7 +783,12 @@ fn main() -> ExitCode {
     } else if args.0.iter().any(|a| a == "--reference") {
         references(&args, level)
     } else if let Some(range) = of("--mutate") {
-        if args.0.iter().any(|a| a == "--write") { mutations_write(&args, range) } else { mutations_read(&args, range) }
+        let has = |word: &str| args.0.iter().any(|a| a == word);
+        match (has("--write"), has("--streams")) {
+            (true, _) => mutations_write(&args, range),
+            (_, true) => mutations_streams(&args, range),
+            _ => mutations_read(&args, range),
+        }
     } else {
         println!("{HELP}");
         return ExitCode::from(2);

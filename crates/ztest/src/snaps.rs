@@ -86,7 +86,7 @@ pub struct Snaps {
     trace: Vec<String>,
 }
 
-fn pattern(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     // Half of it compresses.
     (0..len).map(|i| if i % 512 < 256 { rng.next_u64() as u8 } else { 7 }).collect()
@@ -190,16 +190,8 @@ impl Snaps {
         compare(&self.pool(), &self.model, self).await
     }
 
-    /// Whether the engine and the model agree about success; running out of space is the engine's
-    /// own affair.
     fn agree<T>(&self, what: &str, want: Result<(), ErrorKind>, got: base::Result<T>) -> Check<bool> {
-        match (want, got) {
-            (Ok(()), Ok(_)) => Ok(true),
-            (_, Err(e)) if matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::Quota) => Ok(false),
-            (Err(kind), Err(e)) if e.kind() == kind => Ok(false),
-            (want, Ok(_)) => Err(format!("{what}: succeeded, should be {want:?}")),
-            (want, Err(e)) => Err(format!("{what}: {e:?}, should be {want:?}")),
-        }
+        agree(what, want, got)
     }
 
     async fn reimport(&mut self) -> Check {
@@ -255,7 +247,19 @@ impl Snaps {
     }
 }
 
-fn is_full(e: &base::Error) -> bool {
+/// Whether the engine and the model agree about success; running out of space is the engine's own
+/// affair.
+pub(crate) fn agree<T>(what: &str, want: Result<(), ErrorKind>, got: base::Result<T>) -> Check<bool> {
+    match (want, got) {
+        (Ok(()), Ok(_)) => Ok(true),
+        (_, Err(e)) if is_full(&e) => Ok(false),
+        (Err(kind), Err(e)) if e.kind() == kind => Ok(false),
+        (want, Ok(_)) => Err(format!("{what}: succeeded, should be {want:?}")),
+        (want, Err(e)) => Err(format!("{what}: {e:?}, should be {want:?}")),
+    }
+}
+
+pub(crate) fn is_full(e: &base::Error) -> bool {
     matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::Quota)
 }
 
@@ -273,7 +277,7 @@ async fn unlock(pool: &Pool) -> Check {
 }
 
 /// The longest that a seed may take, in virtual time.
-const SPAN_MAX: Nanos = Nanos::from_secs(24 * 3600);
+pub(crate) const SPAN_MAX: Nanos = Nanos::from_secs(24 * 3600);
 
 /// Runs a seed; its disks at the end, exported.
 pub fn run_seed(seed: u64, ops: u64) -> Result<Vec<DiskImage>, String> {

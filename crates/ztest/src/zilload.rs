@@ -33,14 +33,14 @@ impl<T: Clone> History<T> {
     pub(crate) fn new(first: T) -> History<T> {
         History { steps: vec![(0, Cell::new(u64::MAX), first)] }
     }
-    fn last(&self) -> &T {
+    pub(crate) fn last(&self) -> &T {
         &self.steps[self.steps.len() - 1].2
     }
-    fn begin(&mut self, at: u64, state: T) {
+    pub(crate) fn begin(&mut self, at: u64, state: T) {
         self.steps.push((at, Cell::new(u64::MAX), state));
     }
     /// Everything begun so far is durable at `at`.
-    fn durable(&self, at: u64) {
+    pub(crate) fn durable(&self, at: u64) {
         for (_, d, _) in self.steps.iter().rev() {
             if d.get() != u64::MAX {
                 break;
@@ -103,7 +103,7 @@ pub(crate) async fn stand_by(fs: Rc<Zfs>, rt: rt::Rt, stories: Vec<Rc<Story>>, w
 }
 
 /// The bytes of a unit.
-fn unit_bytes(file: u64, unit: u64, version: u32, out: &mut [u8]) {
+pub(crate) fn unit_bytes(file: u64, unit: u64, version: u32, out: &mut [u8]) {
     if version == 0 {
         out.fill(0);
         return;

@@ -18,6 +18,7 @@ use crate::Fault;
 use crate::zilload::{Names, Story, UNIT, Units, whose};
 
 /// The fault of a crash.
+#[derive(Debug)]
 pub(crate) enum Wrong {
     /// Something durable is not there.
     Lost(Fault),
@@ -36,7 +37,7 @@ impl Wrong {
 }
 
 /// A unit of data as it is there: file, place and version that it names, or nothing but zeros.
-type Unit = Option<(u64, u64, u32)>;
+pub(crate) type Unit = Option<(u64, u64, u32)>;
 
 /// A file as it is there.
 #[derive(PartialEq, Eq, Debug)]
@@ -172,17 +173,17 @@ impl SeenFolder {
 }
 
 /// A crash that was recovered.
-struct Recovered {
+struct Recovered<T> {
     images: Vec<DiskImage>,
     /// For each disk, offset and length of recovery's reads.
     reads: Vec<Vec<(u64, u64)>>,
     /// Where the last crash that was compared with it differed: looked at first.
     differs: Cell<(usize, usize)>,
-    seen: Rc<Seen>,
+    seen: Rc<T>,
     applied: u64,
 }
 
-impl Recovered {
+impl<T> Recovered<T> {
     fn is_same(&self, images: &[DiskImage]) -> bool {
         let at = |disk: usize, n: usize| {
             let (offset, len) = self.reads[disk][n];
@@ -204,15 +205,20 @@ impl Recovered {
 }
 
 /// The last crashes of a recording that were recovered.
-#[derive(Default)]
-pub(crate) struct Memory(VecDeque<Recovered>);
+pub(crate) struct Memory<T>(VecDeque<Recovered<T>>);
 
-impl Memory {
+impl<T> Default for Memory<T> {
+    fn default() -> Memory<T> {
+        Memory(VecDeque::new())
+    }
+}
+
+impl<T> Memory<T> {
     /// Crashes kept in memory: a crash is like one shortly before it, if like any.
     const CRASHES_MAX: usize = 48;
 
     /// The result of recovery from a crash and the number of replayed records, if known.
-    pub(crate) fn find(&mut self, images: &[DiskImage]) -> Option<(Rc<Seen>, u64)> {
+    pub(crate) fn find(&mut self, images: &[DiskImage]) -> Option<(Rc<T>, u64)> {
         let n = self.0.iter().position(|r| r.is_same(images))?;
         let found = self.0.remove(n)?;
         let out = (found.seen.clone(), found.applied);
@@ -220,18 +226,12 @@ impl Memory {
         Some(out)
     }
     /// Stores the result of recovery from a crash.
-    pub(crate) fn learn(
-        &mut self,
-        images: Vec<DiskImage>,
-        mut reads: Vec<Vec<(u64, u64)>>,
-        seen: Rc<Seen>,
-        applied: u64,
-    ) {
+    pub(crate) fn learn(&mut self, images: Vec<DiskImage>, mut reads: Vec<Vec<(u64, u64)>>, seen: Rc<T>, applied: u64) {
         for reads in &mut reads {
             reads.sort_unstable();
             reads.dedup();
         }
-        self.0.truncate(Memory::CRASHES_MAX - 1);
+        self.0.truncate(Self::CRASHES_MAX - 1);
         self.0.push_front(Recovered { images, reads, differs: Cell::new((0, 0)), seen, applied });
     }
 }
@@ -262,7 +262,7 @@ mod tests {
         assert!(memory.find(&one).is_none());
         assert!(memory.find(&disk(300_000)).is_some());
         // Old ones are forgotten.
-        for n in 0..Memory::CRASHES_MAX as u64 {
+        for n in 0..Memory::<Seen>::CRASHES_MAX as u64 {
             let mut images = disk(500_000);
             images[0].write(600_000, &n.to_le_bytes());
             memory.learn(images, vec![vec![(600_000, 8)], vec![]], seen.clone(), n);

@@ -60,7 +60,9 @@ impl Target<'_> {
 
     async fn free(&self, offset: u64, len: u64, seq: u64) -> Result<()> {
         self.check(offset, len)?;
-        let plan = TxPlan::new(self.os).write(self.data, offset, 1).free(self.data).replayed();
+        let last = offset.saturating_add(len.max(1) - 1);
+        let plan = TxPlan::new(self.os).write(self.data, offset, 1).write(self.data, last, 1).free(self.data);
+        let plan = plan.replayed();
         let tx = plan.assign().await?;
         self.data.free_range(offset, len, &tx).await?;
         zil::replay::mark(self.os, seq, &tx);

@@ -90,7 +90,7 @@ impl PoolEngine {
     pub(crate) async fn kind_of(&self, ds: &Dataset) -> &'static str {
         match ds.is_snapshot() {
             true => "snapshot",
-            false if ds.objset().await.is_ok_and(|os| os.os_type() == ObjsetType::Zvol) => "volume",
+            false if ds.os_type().await.is_ok_and(|t| t == ObjsetType::Zvol) => "volume",
             false => "filesystem",
         }
     }

@@ -4,7 +4,7 @@
 //! mounts: the daemon uses FUSE.
 
 use std::any::Any;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use base::{ErrorKind, Result};
@@ -14,6 +14,7 @@ use rt::{LocalBoxFuture, Rt};
 
 use super::files::{self, Zfs};
 use super::temp_props::TempProps;
+use super::volume_folder::VolumesOf;
 
 /// The flags of a mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -69,6 +70,16 @@ pub trait FrontEnd {
         flags: &'a MountFlags,
         snaps: SnapshotsOf,
         others: Vec<Rc<dyn ActiveMount>>,
+    ) -> LocalBoxFuture<'a, Result<Rc<dyn ActiveMount>>>;
+    /// Where the volumes of a pool are shown.
+    fn volumes_at(&self, pool: &str) -> PathBuf;
+    /// Shows the volumes of a pool there, an existing folder, as files. Called on the pool's engine
+    /// thread, which then serves them.
+    fn show_volumes<'a>(
+        &'a self,
+        rt: &'a Rt,
+        pool: &'a str,
+        volumes: VolumesOf,
     ) -> LocalBoxFuture<'a, Result<Rc<dyn ActiveMount>>>;
 }
 

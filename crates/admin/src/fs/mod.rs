@@ -1,13 +1,20 @@
-//! Datasets: create, destroy, rename, properties, snapshots, keys, and the rules for mounts.
+//! Datasets: create, destroy, rename, properties, snapshots, keys, volumes, and the rules for
+//! mounts.
 
 mod acl_notice;
 mod dependents;
+mod diff;
 pub mod files;
 pub mod front_end;
 pub mod keys;
 pub mod mounts;
+pub mod open_volumes;
 pub mod ops;
 pub mod places;
+mod receive;
+mod receive_package;
 mod send;
 pub mod snaps;
 pub mod temp_props;
+pub mod volume_folder;
+pub mod volumes;

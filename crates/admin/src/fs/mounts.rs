@@ -284,7 +284,7 @@ impl PoolEngine {
         let is_written = |other: &Rc<Dataset>| {
             let dir = other.dir();
             let is_within = matches!(self.mount_point(&dir), MountPoint::Path(p) if p != path && p.starts_with(&path));
-            is_within && dir.prop("canmount").0.num() != 0 && dir.prop("readonly").0.num() == 0
+            is_within && !dir.is_hidden() && dir.prop("canmount").0.num() != 0 && dir.prop("readonly").0.num() == 0
         };
         host::effective_uid() != 0 && self.pool.dsl().all().iter().any(is_written)
     }
@@ -293,7 +293,8 @@ impl PoolEngine {
     pub async fn to_mount(&self) -> Vec<Rc<Dataset>> {
         let mut out: Vec<(PathBuf, Rc<Dataset>)> = Vec::new();
         for ds in self.pool.dsl().all() {
-            let wanted = ds.dir().prop("canmount").0.num() == 1 && !self.mounts.is_mounted(&ds.name());
+            let received = !ds.dir().is_hidden() && !ds.is_partial();
+            let wanted = received && ds.dir().prop("canmount").0.num() == 1 && !self.mounts.is_mounted(&ds.name());
             if !wanted {
                 continue;
             }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Result};
-use dsl::props::{self, PropKind, PropValue};
+use dsl::props::{self, DatasetKind, PropKind, PropValue};
 use dsl::{Dataset, Dir, check_name};
 
 use crate::engine::PoolEngine;
@@ -18,11 +18,23 @@ use crate::fs::keys::take_crypt;
 use crate::fs::mounts::{self, MountPoint, make_dirs, remove_dirs};
 use crate::fs::places::{check_real_place, path_blocking};
 use crate::fs::temp_props::{MountHow, TempProps};
+use crate::fs::volumes::{AUTO, NewVolume};
 use crate::request::Secret;
 
-/// Properties that apply to a mounted file system at once.
+/// Properties that apply to a mounted file system or an open volume at once.
 const MOUNT_PROPS: &[&str] =
-    &["readonly", "atime", "relatime", "exec", "setuid", "devices", "xattr", "acltype", "sync"];
+    &["readonly", "atime", "relatime", "exec", "setuid", "devices", "xattr", "acltype", "sync", "logbias"];
+
+/// What a new dataset is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NewHow {
+    /// A volume; none: a file system.
+    pub volume: Option<NewVolume>,
+    /// Create missing parents as well.
+    pub parents: bool,
+    /// Leave it unmounted.
+    pub no_mount: bool,
+}
 
 /// Options of an NFS share: those of Linux' exports(5), and three words that OpenZFS has for lists
 /// of hosts.
@@ -43,8 +55,8 @@ fn is_share(name: &str, value: &str) -> bool {
     }
 }
 
-/// Parses and checks properties of a file system.
-pub fn parse_fs_props(given: &[(String, String)], creating: bool) -> Result<Vec<(String, PropValue)>> {
+/// Parses and checks properties of a file system or volume.
+pub fn parse_props(given: &[(String, String)], of: DatasetKind, creating: bool) -> Result<Vec<(String, PropValue)>> {
     let mut out: Vec<(String, PropValue)> = Vec::new();
     for (name, text) in given {
         let Some(known) = props::find(name) else {
@@ -57,6 +69,9 @@ pub fn parse_fs_props(given: &[(String, String)], creating: bool) -> Result<Vec<
             out.push((name.clone(), PropValue::Text(text.clone())));
             continue;
         };
+        if !known.applies_to(of) {
+            return Err(Error::invalid(format!("'{}' does not apply to datasets of this type", known.name)));
+        }
         match known.kind {
             PropKind::ReadOnly if known.name == "encryption" && text == "off" => continue,
             PropKind::ReadOnly if known.name == "encryption" => {
@@ -73,9 +88,6 @@ pub fn parse_fs_props(given: &[(String, String)], creating: bool) -> Result<Vec<
             }
             _ => {}
         }
-        if matches!(known.name, "volsize" | "volblocksize") {
-            return Err(Error::invalid(format!("'{}' does not apply to datasets of this type", known.name)));
-        }
         if known.name == "mountpoint" {
             mounts::check_mountpoint(text)?;
         }
@@ -84,6 +96,7 @@ pub fn parse_fs_props(given: &[(String, String)], creating: bool) -> Result<Vec<
         }
         let value = match (known.name, text.as_str()) {
             ("version", "current") => PropValue::Num(5),
+            ("refreservation", "auto") if of == DatasetKind::Volume => PropValue::Num(AUTO),
             _ => known.parse(text)?,
         };
         out.retain(|(n, _)| n != known.name);
@@ -135,14 +148,16 @@ impl PoolEngine {
         &self,
         name: &str,
         given: Vec<(String, String)>,
-        parents: bool,
-        no_mount: bool,
+        how: NewHow,
         key: Option<Secret>,
     ) -> Result<Vec<String>> {
         let _admin = self.admin.acquire(1).await;
         self.mounts.take_notices();
-        let created = self.create_inner(name, given, parents, no_mount, key).await;
+        let created = self.create_inner(name, given, how, key).await;
         created.map_err(|e| e.at(format!("cannot create '{name}'")))?;
+        if how.volume.is_some() {
+            self.show_volumes().await;
+        }
         Ok(self.mounts.take_notices())
     }
 
@@ -150,37 +165,43 @@ impl PoolEngine {
         &self,
         name: &str,
         mut given: Vec<(String, String)>,
-        parents: bool,
-        no_mount: bool,
+        how: NewHow,
         key: Option<Secret>,
     ) -> Result<()> {
         check_name(name)?;
         let dsl = self.pool.dsl();
         if dsl.find(name).is_ok() {
-            if parents {
+            if how.parents {
                 return Ok(());
             }
             return Err(Error::new(ErrorKind::Exists, "dataset already exists"));
         }
         let crypt = take_crypt(&mut given, key)?;
-        let mut props = parse_fs_props(&given, true)?;
-        let once = OnceProps::take(&mut props);
-        let mut missing: Vec<String> = Vec::new();
-        let mut at = name;
-        while let Some((parent, _)) = at.rsplit_once('/') {
-            if dsl.find(parent).is_ok() {
-                break;
-            }
-            missing.push(parent.to_string());
-            at = parent;
-        }
-        if !missing.is_empty() && !parents {
+        let kind = if how.volume.is_some() { DatasetKind::Volume } else { DatasetKind::Filesystem };
+        let mut props = parse_props(&given, kind, true)?;
+        let missing = self.missing_parents(name);
+        if !missing.is_empty() && !how.parents {
             return Err(Error::not_found("parent does not exist: use -p to create it as well"));
         }
-        self.check_future_place(name, &props).await?;
-        let path = self.future_mount_point(name, &props);
+        let init = match how.volume {
+            Some(volume) => self.plan_volume(volume, &mut props)?,
+            None => {
+                let once = OnceProps::take(&mut props);
+                files::init_root(self.pool.rt(), once)
+            }
+        };
+        // A volume is mounted nowhere, but file systems made above it are.
+        let (innermost, innermost_props) = match how.volume {
+            Some(_) => (missing.last().map(String::as_str), &[][..]),
+            None => (Some(name), &props[..]),
+        };
+        let mut path = None;
+        if let Some(fs) = innermost {
+            self.check_future_place(fs, innermost_props).await?;
+            path = self.future_mount_point(fs, innermost_props);
+        }
         let made = match &path {
-            Some(path) if !no_mount => {
+            Some(path) if !how.no_mount => {
                 mounts::usable()?;
                 let there = path.clone();
                 path_blocking(self.pool.rt(), path, move || make_dirs(&there)).await??
@@ -188,36 +209,23 @@ impl PoolEngine {
             _ => Vec::new(),
         };
         let mut created: Vec<String> = Vec::new();
-        missing.reverse();
-        let mut result = Ok(());
-        for parent in missing {
-            result = dsl
-                .create_fs(&parent, Vec::new(), files::init_root(self.pool.rt(), OnceProps::default()))
-                .await
-                .map(|_| ());
-            if result.is_err() {
-                break;
+        let result = async {
+            for parent in missing {
+                let init = files::init_root(self.pool.rt(), OnceProps::default());
+                dsl.create_fs(&parent, Vec::new(), init).await?;
+                created.push(parent);
             }
-            created.push(parent);
-        }
-        if result.is_ok() {
-            result = dsl
-                .create_fs_encrypted(name, props, crypt, files::init_root(self.pool.rt(), once))
-                .await
-                .map(|_| created.push(name.to_string()));
-        }
-        if result.is_ok() && !no_mount && path.is_some() {
-            for fs in &created {
-                let ds = dsl.find(fs)?;
-                let mountable = ds.dir().prop("canmount").0.num() == 1
-                    && matches!(self.mount_point(&ds.dir()), MountPoint::Path(_));
-                if mountable && let Err(e) = self.mount(&ds, TempProps::default()).await {
-                    result = Err(e);
-                    break;
-                }
+            match how.volume {
+                Some(_) => dsl.create_volume(name, props, crypt, init).await?,
+                None => dsl.create_fs_encrypted(name, props, crypt, init).await?,
+            };
+            created.push(name.to_string());
+            if !how.no_mount && path.is_some() {
+                self.mount_new(&created).await?;
             }
-        }
-        if let Err(e) = result {
+            Ok::<(), Error>(())
+        };
+        if let Err(e) = result.await {
             for fs in created.iter().rev() {
                 // Errors of the clean-up are ignored: the first error counts.
                 let _ = self.unmount(fs, true).await;
@@ -225,6 +233,26 @@ impl PoolEngine {
             }
             host::blocking(move || remove_dirs(&made)).await?;
             return Err(e);
+        }
+        Ok(())
+    }
+
+    /// The parents of a new dataset that do not exist yet, outermost first.
+    fn missing_parents(&self, name: &str) -> Vec<String> {
+        let ends = name.match_indices('/').map(|(i, _)| &name[..i]);
+        ends.filter(|above| self.pool.dsl().find(above).is_err()).map(str::to_string).collect()
+    }
+
+    /// Mounts those of these new datasets that are mounted automatically.
+    async fn mount_new(&self, created: &[String]) -> Result<()> {
+        for name in created {
+            let ds = self.pool.dsl().find(name)?;
+            let mountable = ds.dir().prop("canmount").0.num() == 1
+                && matches!(self.mount_point(&ds.dir()), MountPoint::Path(_))
+                && self.props_kind(&ds).await == DatasetKind::Filesystem;
+            if mountable {
+                self.mount(&ds, TempProps::default()).await?;
+            }
         }
         Ok(())
     }
@@ -279,9 +307,10 @@ impl PoolEngine {
         Ok(self.mounts.take_notices())
     }
 
-    async fn set_inner(&self, name: &str, given: &[(String, String)]) -> Result<()> {
+    pub(crate) async fn set_inner(&self, name: &str, given: &[(String, String)]) -> Result<()> {
         let ds = self.find(name)?;
-        let values = parse_fs_props(given, false).map_err(|e| e.at(format!("cannot set property for '{name}'")))?;
+        let kind = self.props_kind(&ds).await;
+        let values = parse_props(given, kind, false).map_err(|e| e.at(format!("cannot set property for '{name}'")))?;
         let names: Vec<String> = values.iter().map(|(n, _)| n.clone()).collect();
         for (_, value) in values.iter().filter(|(n, _)| n == "mountpoint") {
             if let MountPoint::Path(path) = mounts::mount_point(value.text(), self.altroot.as_deref()) {
@@ -291,20 +320,24 @@ impl PoolEngine {
         }
         let dsl = self.pool.dsl().clone();
         let target = ds.name();
-        self.change_props(&ds, &names, async move { dsl.set_props(&target, values).await })
-            .await
-            .map_err(|e| e.at(format!("cannot set property for '{name}'")))
+        let set = async {
+            match kind {
+                DatasetKind::Volume => self.set_volume_props(&ds, values).await,
+                _ => dsl.set_props(&target, values).await,
+            }
+        };
+        self.change_props(&ds, &names, set).await.map_err(|e| e.at(format!("cannot set property for '{name}'")))
     }
 
     /// `zfs inherit`. The answer is a list of warnings.
-    pub async fn fs_inherit(&self, name: &str, prop: &str, recursive: bool) -> Result<Vec<String>> {
+    pub async fn fs_inherit(&self, name: &str, prop: &str, recursive: bool, received: bool) -> Result<Vec<String>> {
         let _admin = self.admin.acquire(1).await;
         self.mounts.take_notices();
-        self.inherit_inner(name, prop, recursive).await?;
+        self.inherit_inner(name, prop, recursive, received).await?;
         Ok(self.mounts.take_notices())
     }
 
-    async fn inherit_inner(&self, name: &str, prop: &str, recursive: bool) -> Result<()> {
+    async fn inherit_inner(&self, name: &str, prop: &str, recursive: bool, received: bool) -> Result<()> {
         let prop = props::find(prop).map_or(prop, |p| p.name).to_string();
         if name.contains('@') {
             let dsl = self.pool.dsl();
@@ -321,14 +354,20 @@ impl PoolEngine {
             if recursive && props::is_user_prop(&prop) {
                 self.drop_from_snapshots(&ds, &prop).await?;
             }
-            if recursive && !ds.dir().local_props().contains_key(&prop) {
+            let own = ds.dir().local_props();
+            let has = |name: &str| own.contains_key(name);
+            if recursive && !has(&prop) && !has(&format!("{prop}$recvd")) {
                 continue;
             }
             let dsl = self.pool.dsl().clone();
             let (name, one) = (target.clone(), prop.clone());
-            self.change_props(&ds, std::slice::from_ref(&prop), async move { dsl.inherit(&name, &one).await })
-                .await
-                .map_err(|e| e.at(format!("cannot inherit {prop} for '{target}'")))?;
+            self.change_props(
+                &ds,
+                std::slice::from_ref(&prop),
+                async move { dsl.inherit(&name, &one, received).await },
+            )
+            .await
+            .map_err(|e| e.at(format!("cannot inherit {prop} for '{target}'")))?;
         }
         Ok(())
     }
@@ -346,7 +385,7 @@ impl PoolEngine {
 
     /// Runs `change`, which changes these properties of `ds`, and moves or refreshes the affected
     /// mounts.
-    async fn change_props(
+    pub(super) async fn change_props(
         &self,
         ds: &Rc<Dataset>,
         names: &[String],
@@ -358,6 +397,9 @@ impl PoolEngine {
             return self.change_place(ds, prop, change).await;
         }
         change.await?;
+        if has("volmode") || has("snapdev") {
+            self.show_volumes().await;
+        }
         let mut touched: Vec<String> = Vec::new();
         for prop in names.iter().filter(|n| MOUNT_PROPS.contains(&n.as_str())) {
             for name in affected(&ds.dir(), prop) {
@@ -370,6 +412,7 @@ impl PoolEngine {
         touched.dedup();
         for name in touched {
             let ds = self.pool.dsl().find(&name)?;
+            self.volumes.refresh(&ds);
             if self.refresh_mount(&ds) {
                 if has("acltype") {
                     self.warn_of_acltype(&ds);
@@ -455,7 +498,10 @@ impl PoolEngine {
         let mut created: Vec<String> = Vec::new();
         let names: Vec<String> = below(&ds.dir()).iter().map(|d| d.full_name()).collect();
         let dir = ds.dir();
-        let old_place = self.mount_point(&dir);
+        let old_place = match self.props_kind(ds).await {
+            DatasetKind::Volume => MountPoint::None,
+            _ => self.mount_point(&dir),
+        };
         let renamed = async {
             if parents && let Some((parent, _)) = to.rsplit_once('/') {
                 let ends = parent.match_indices('/').map(|(i, _)| i).chain([parent.len()]);
@@ -518,10 +564,20 @@ impl PoolEngine {
         }
     }
 
+    /// Fails for a volume.
+    async fn check_mountable_kind(&self, ds: &Dataset) -> Result<()> {
+        if self.props_kind(ds).await == DatasetKind::Volume {
+            let why = "operation not applicable to datasets of this type";
+            return Err(Error::invalid(format!("cannot open '{}': {why}", ds.name())));
+        }
+        Ok(())
+    }
+
     /// `zfs mount`. The answer is a list of warnings.
     pub async fn fs_mount(&self, name: &str, how: MountHow) -> Result<Vec<String>> {
         let _admin = self.admin.acquire(1).await;
         let ds = self.find(name)?;
+        self.check_mountable_kind(&ds).await?;
         self.mounts.take_notices();
         if how.remount {
             self.remount(&ds, how.temp).await.map_err(|e| e.at(format!("cannot remount '{name}'")))?;
@@ -559,6 +615,7 @@ impl PoolEngine {
     pub async fn fs_unmount(&self, name: &str, force: bool, keys: bool) -> Result<()> {
         let _admin = self.admin.acquire(1).await;
         let ds = self.find(name)?;
+        self.check_mountable_kind(&ds).await?;
         let name = ds.name();
         // By force also one unmounted from outside with open files.
         if self.mounts.path_of(&name).is_none() && !(force && self.mounts.is_open(&name)) {
@@ -596,7 +653,7 @@ mod tests {
 
     fn parse(list: &[(&str, &str)], creating: bool) -> Result<Vec<(String, PropValue)>> {
         let list: Vec<(String, String)> = list.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
-        parse_fs_props(&list, creating)
+        parse_props(&list, DatasetKind::Filesystem, creating)
     }
 
     #[test]

@@ -103,9 +103,10 @@ pub async fn clear_dead_mounts(pool: &str, path: Option<&Path>) -> Result<()> {
     host::fuse_detach_dead(probe).await.map(drop)
 }
 
-/// Whether mounts of weir have this type; the second is for mounts that `sync` reaches.
+/// Whether mounts of weir have this type; the second is for mounts that `sync` reaches, the third
+/// for volumes.
 fn is_our_type(fstype: &str) -> bool {
-    matches!(fstype, "fuse.zfs" | "fuseblk.zfs")
+    matches!(fstype, "fuse.zfs" | "fuseblk.zfs" | "fuse.zvol")
 }
 
 #[cfg(test)]

@@ -4,16 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Result};
-use dsl::props::PropValue;
+use dsl::props::{DatasetKind, PropValue};
 use dsl::{Dataset, check_name};
 
 use crate::engine::{PoolEngine, Progress};
 use crate::fs::dependents::{destroy_refusal, rollback_refusal};
 use crate::fs::mounts;
-use crate::fs::ops::parse_fs_props;
+use crate::fs::ops::{NewHow, parse_props};
 use crate::fs::temp_props::TempProps;
 use crate::view::{Destroyed, HoldView};
 
+/// Missing parents of a clone are made and mounted.
+const PARENTS: NewHow = NewHow { volume: None, parents: true, no_mount: false };
 /// Snapshots destroyed in one txg at most.
 const SNAPSHOTS_PER_TXG: usize = 500;
 
@@ -99,7 +101,9 @@ impl PoolEngine {
                 return Err(Error::invalid(why).at(what()));
             }
             if !how.clones {
-                let dependents = self.dependents(&ds).await?;
+                let mut dependents = self.dependents(&ds).await?;
+                // What an interrupted receive left goes with its file system.
+                dependents.retain(|n| !n.contains('%'));
                 if let Some(e) = destroy_refusal(self.kind_of(&ds).await, &name, recursive, &dependents) {
                     return Err(e);
                 }
@@ -187,6 +191,7 @@ impl PoolEngine {
     async fn destroy_planned(&self, names: &[String], how: DestroyHow, progress: &Progress) -> Result<()> {
         let dsl = self.pool.dsl();
         let heads: Vec<String> = names.iter().filter(|n| !n.contains('@')).cloned().collect();
+        self.close_volumes(names, how.force).await.map_err(|e| mounts::advise_force(e, "-f"))?;
         let unmounted = self.unmount_these(&heads, how.force).await;
         let unmounted = unmounted.map_err(|e| mounts::advise_force(e, "-f"))?;
         progress.begin("destroying", names.len() as u64);
@@ -198,7 +203,8 @@ impl PoolEngine {
                 names[at..].iter().take_while(|n| n.contains('@')).take(SNAPSHOTS_PER_TXG).cloned().collect();
             if run.is_empty() {
                 let name = &names[at];
-                let place = self.own_mount_dir(&*dsl.find_dir(name)?);
+                let is_volume = self.props_kind(&*dsl.find(name)?).await == DatasetKind::Volume;
+                let place = if is_volume { None } else { self.own_mount_dir(&*dsl.find_dir(name)?) };
                 result = dsl.destroy_fs(name).await.map_err(|e| e.at(format!("cannot destroy '{name}'")));
                 if result.is_ok() {
                     gone.insert(name);
@@ -261,7 +267,8 @@ impl PoolEngine {
             self.plan_fs(&clone, &mut plan).await.map_err(|e| e.at(what()))?;
         }
         plan.names.extend(newer.iter().map(|s| s.name()));
-        // Unmounting first finds a file system in use before anything is destroyed.
+        // Unmounting first finds a dataset in use before anything is destroyed.
+        self.close_volumes(&[head.name()], how.force).await.map_err(|e| e.at(what()))?;
         let unmounted = self.unmount_these(&[head.name()], how.force).await.map_err(|e| e.at(what()))?;
         drop(newer);
         let done = async {
@@ -289,6 +296,7 @@ impl PoolEngine {
         let _admin = self.admin.acquire(1).await;
         self.mounts.take_notices();
         self.clone_inner(snap, name, given, parents).await?;
+        self.show_volumes().await;
         Ok(self.mounts.take_notices())
     }
 
@@ -302,17 +310,27 @@ impl PoolEngine {
             }
             return Err(Error::new(ErrorKind::Exists, "dataset already exists").at(what()));
         }
-        let props = parse_fs_props(given, false).map_err(|e| e.at(what()))?;
+        let mut kind = DatasetKind::Filesystem;
+        let mut from = None;
         if snap.contains('@') {
-            self.find(snap.split('@').next().unwrap_or(""))?;
-            dsl.find_snapshot(snap).await?;
+            kind = self.props_kind(&*self.find(snap.split('@').next().unwrap_or(""))?).await;
+            from = Some(dsl.find_snapshot(snap).await?);
         }
-        self.check_future_place(name, &props).await.map_err(|e| e.at(what()))?;
+        let mut props = parse_props(given, kind, false).map_err(|e| e.at(what()))?;
+        if kind == DatasetKind::Filesystem {
+            self.check_future_place(name, &props).await.map_err(|e| e.at(what()))?;
+        } else if let Some(from) = from {
+            if props.iter().any(|(n, _)| n == "volsize") {
+                let why = "'volsize' of a clone is that of its snapshot: set it afterwards";
+                return Err(Error::invalid(why).at(what()));
+            }
+            self.resolve_auto(&from, &mut props).await.map_err(|e| e.at(what()))?;
+        }
         if parents
             && let Some((parent, _)) = name.rsplit_once('/')
             && dsl.find(parent).is_err()
         {
-            self.create_inner(parent, Vec::new(), true, false, None).await.map_err(|e| e.at(what()))?;
+            self.create_inner(parent, Vec::new(), PARENTS, None).await.map_err(|e| e.at(what()))?;
         }
         let ds = dsl.clone_snapshot(snap, name, props).await.map_err(|e| e.at(what()))?;
         let mountable = ds.dir().prop("canmount").0.num() == 1

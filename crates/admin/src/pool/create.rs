@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use base::{Error, ErrorKind, Result};
 use bdev::{BlockDev, HeldDev};
-use dsl::props::PropValue;
+use dsl::props::{DatasetKind, PropValue};
 use host::{Direct, HostDev, Lock, OpenOpts};
 use rt::Rt;
 use spa::{DEVICE_SIZE_MIN, DevSpec, EngineOpts, Group, Layout, Pool, PoolSpec, check_pool_name};
@@ -24,7 +24,7 @@ use vdev::labels::clear_labels;
 use crate::engine::{EngineThread, PoolEngine, set_current};
 use crate::fs::files::{self, OnceProps};
 use crate::fs::mounts::{self, MountPoint, make_dirs, remove_dirs};
-use crate::fs::ops::parse_fs_props;
+use crate::fs::ops::parse_props;
 use crate::fs::places::check_real_place;
 use crate::fs::temp_props::TempProps;
 use crate::keeper::{Keeper, KnownPool};
@@ -80,7 +80,7 @@ impl Plan {
             given.retain(|(n, _)| n != "mountpoint");
             given.push(("mountpoint".to_string(), path.clone()));
         }
-        let mut fs_props = parse_fs_props(&given, true)?;
+        let mut fs_props = parse_props(&given, DatasetKind::Filesystem, true)?;
         let once = OnceProps::take(&mut fs_props);
         let altroot = request.altroot.clone().or(wanted.altroot.clone());
         if altroot.as_ref().is_some_and(|r| !r.starts_with('/')) {

@@ -297,10 +297,13 @@ async fn import_here(rt: Rt, job: Job, progress: Arc<Progress>) -> Result<Outcom
     }
     set_current(engine.clone());
     let mut failures = Vec::new();
+    let admin = engine.admin.acquire(1).await;
+    // As in OpenZFS, where `-N` is about file systems.
+    engine.show_volumes().await;
     if job.mount {
-        let _admin = engine.admin.acquire(1).await;
         failures.extend(engine.mount_all(TempProps::default(), &progress).await.iter().map(|e| e.to_string()));
     }
+    drop(admin);
     let mut notices = pool.notices();
     notices.extend(engine.mounts.take_notices());
     Ok(Outcome { name: pool.name(), notices, failures })
@@ -588,16 +591,17 @@ async fn close(engine: &Rc<PoolEngine>, force: bool, state: PoolState) -> Result
             );
             return Err(Error::new(ErrorKind::Suspended, why));
         }
-        engine.unmount_all(true).await?;
+        engine.end_all_use(true).await?;
         if state == PoolState::Destroyed {
             engine.pool.mark_destroyed().await;
         }
         return Ok(());
     }
     let command = if state == PoolState::Destroyed { "zpool destroy -f" } else { "zpool export -f" };
-    let unmounted = engine.unmount_all(force).await.map_err(|e| advise_force(e, command))?;
+    let unmounted = engine.end_all_use(force).await.map_err(|e| advise_force(e, command))?;
     if let Err(e) = engine.pool.close(state).await {
         engine.mount_again(&unmounted).await;
+        engine.show_volumes().await;
         return Err(e);
     }
     clear_dead_mounts(&engine.pool.name(), None).await?;

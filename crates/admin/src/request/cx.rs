@@ -9,6 +9,7 @@ use std::sync::Arc;
 use base::{Error, ErrorKind, Result};
 use serde_json::Value;
 
+use super::inlet::{Inlet, inlet};
 use super::stream::{Outlet, Stream, outlet};
 use super::{AnyRequest, Changes};
 use crate::engine::{PoolCall, PoolEngine, Progress};
@@ -185,6 +186,21 @@ impl Cx<'_> {
         call.wait()
     }
 
+    /// As [`Cx::on_pool`], with work that takes bytes from the request's stream.
+    pub(crate) fn fill_pool<T, F, Fut>(&self, pool: &str, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Rc<PoolEngine>, Inlet) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<T>> + 'static,
+    {
+        let stream = self.stream()?;
+        let running = self.pools.need_running(pool)?;
+        let (inlet, feeder) = inlet();
+        let call = self.begin(&running, move |e| work(e, inlet));
+        stream.fill(feeder);
+        call.wait()
+    }
+
     /// The stream of the request.
     pub(crate) fn stream(&self) -> Result<&Stream> {
         self.stream.as_ref().ok_or_else(|| Error::invalid("the request cannot be served: it came without its stream"))
@@ -251,7 +267,7 @@ impl Cx<'_> {
 }
 
 /// Fails for a suspended pool: a change would wait for its devices.
-fn check_not_suspended(e: &PoolEngine) -> Result<()> {
+pub(crate) fn check_not_suspended(e: &PoolEngine) -> Result<()> {
     match e.pool.suspended() {
         Some(_) => {
             let why = "pool I/O is currently suspended: see 'zpool status', 'zpool clear' tries again";

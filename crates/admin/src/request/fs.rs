@@ -4,12 +4,15 @@ use base::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::{Changes, Cx, Kind, Request, Rights, Secret, pool_part};
+use crate::fs::ops::NewHow;
 use crate::fs::snaps::DestroyHow;
+use crate::fs::volumes::{NewVolume, PlannedVolume};
 use crate::view::{DatasetView, Destroyed};
 
 /// The requests of this file.
 pub(super) const KINDS: &[Kind] = &[
     Kind::of::<FsCreate>(),
+    Kind::of::<VolumePlan>(),
     Kind::of::<FsDestroy>(),
     Kind::of::<Datasets>(),
     Kind::of::<FsSet>(),
@@ -30,6 +33,9 @@ pub struct FsCreate {
     pub no_mount: bool,
     /// The key, if the properties ask for one.
     pub key: Option<Secret>,
+    /// It is a volume.
+    #[serde(default)]
+    pub volume: Option<NewVolume>,
 }
 
 impl Request for FsCreate {
@@ -40,12 +46,38 @@ impl Request for FsCreate {
         Changes::pool_of(&self.name)
     }
     fn run(self, cx: &Cx<'_>) -> Result<Vec<String>> {
-        let FsCreate { name, props, parents, no_mount, key } = self;
+        let FsCreate { name, props, parents, no_mount, key, volume } = self;
+        let how = NewHow { volume, parents, no_mount };
         let running = cx.pools.pool_of(&name).map_err(|_| {
             let pool = pool_part(&name);
             Error::not_found(format!("cannot create '{name}': no such pool '{pool}'"))
         })?;
-        cx.on(&running, move |e| async move { e.fs_create(&name, props, parents, no_mount, key).await })
+        cx.on(&running, move |e| async move { e.fs_create(&name, props, how, key).await })
+    }
+}
+
+/// What `zfs create -V` would make (`-n`, `-v`).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VolumePlan {
+    /// Its name.
+    pub name: String,
+    /// Its properties.
+    pub props: Vec<(String, String)>,
+    /// Size and kind.
+    pub volume: NewVolume,
+}
+
+impl Request for VolumePlan {
+    const NAME: &'static str = "VolumePlan";
+    const TITLE: &'static str = "zfs create -n";
+    type Reply = PlannedVolume;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<PlannedVolume> {
+        let VolumePlan { name, props, volume } = self;
+        let running = cx.pools.pool_of(&name)?;
+        cx.on(&running, move |e| async move { e.volume_plan(&name, volume, props) })
     }
 }
 
@@ -157,6 +189,8 @@ pub struct FsInherit {
     pub prop: String,
     /// And that of everything below.
     pub recursive: bool,
+    /// The received value counts again, if there is one.
+    pub received: bool,
 }
 
 impl Request for FsInherit {
@@ -167,10 +201,10 @@ impl Request for FsInherit {
         Changes::pools_of(&self.names)
     }
     fn run(self, cx: &Cx<'_>) -> Result<Vec<String>> {
-        let FsInherit { names, prop, recursive } = self;
+        let FsInherit { names, prop, recursive, received } = self;
         cx.on_datasets(names, move |e, name| {
             let prop = prop.clone();
-            async move { e.fs_inherit(&name, &prop, recursive).await }
+            async move { e.fs_inherit(&name, &prop, recursive, received).await }
         })
     }
 }

@@ -31,11 +31,15 @@
 mod call;
 mod cx;
 mod devices;
+mod diff;
 mod fs;
+pub(crate) mod inlet;
 mod keys;
 mod mounts;
+mod nbd;
 mod pools;
 mod process;
+mod receive;
 mod scan;
 mod secret;
 mod send;
@@ -52,12 +56,16 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use call::Call;
+pub(crate) use cx::check_not_suspended;
 pub use cx::{Caller, Cx, perform};
 pub use secret::Secret;
 pub use stream::{Direction, Report, Stream};
 
 // Globs, so that only its own file names a new request.
-pub use {devices::*, fs::*, keys::*, mounts::*, pools::*, process::*, scan::*, send::*, snaps::*, watch::*};
+pub use {
+    devices::*, diff::*, fs::*, keys::*, mounts::*, nbd::*, pools::*, process::*, receive::*, scan::*, send::*,
+    snaps::*, watch::*,
+};
 
 /// A request of a command.
 pub trait Request: Serialize + DeserializeOwned + fmt::Debug + Send + 'static {
@@ -252,10 +260,13 @@ const KINDS: &[&[Kind]] = &[
     scan::KINDS,
     watch::KINDS,
     fs::KINDS,
+    receive::KINDS,
     send::KINDS,
+    diff::KINDS,
     snaps::KINDS,
     keys::KINDS,
     mounts::KINDS,
+    nbd::KINDS,
 ];
 
 #[cfg(test)]

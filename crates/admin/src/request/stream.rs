@@ -23,9 +23,9 @@
 //! that goes away closes its end: the next write fails ([`gone`]), which ends the work; work that
 //! waits without writing asks [`Stream::is_closed`] from time to time, and the thread asks for an
 //! engine that does not write. A daemon that goes away closes both the stream and the connection,
-//! and a stream without an answer is an error for the client. A stream from the client would have a
-//! direction of its own; there the end of the stream is no sign of completeness, so what comes must
-//! say itself where it ends (a send stream does).
+//! and a stream without an answer is an error for the client. In a stream from the client (`inlet`)
+//! the end is no sign of completeness, so what comes must say itself where it ends (a send stream
+//! does).
 //!
 //! **Hostile clients** share the flags of the descriptor that they passed, so no call relies on
 //! them (`host::PassedStream`). One that never reads holds one of the threads of
@@ -59,6 +59,8 @@ const GONE_CHECK: Duration = Duration::from_secs(1);
 pub enum Direction {
     /// From the work to the client.
     ToClient,
+    /// From the client to the work.
+    FromClient,
 }
 
 /// A request whose answer is its items; the reply after them is empty.
@@ -113,6 +115,11 @@ impl Stream {
     /// Writes an item, and waits until the client has taken what was before it.
     pub(crate) fn item<T: Serialize>(&self, item: &T) -> Result<()> {
         self.write_all(&line(item)?)
+    }
+
+    /// The next bytes from the client: `None` if none came within `span`, 0 at the end.
+    pub(super) fn read_within(&self, buf: &mut [u8], span: Duration) -> Result<Option<usize>> {
+        waiting(Wait::Client, || self.0.read_within(buf, span).map_err(|_| gone()))
     }
 
     /// Whether the client has gone away.

@@ -44,7 +44,8 @@ impl PoolEngine {
             ],
         });
         let admin = txg.admin_stats();
-        let datasets = self.mounts.counted().into_iter().map(|(name, io)| DatasetIo { name, io });
+        let mounted = self.mounts.counted().into_iter().map(|(name, io)| DatasetIo { name, io });
+        let datasets = mounted.chain(self.volumes.list().into_iter().map(|v| DatasetIo { name: v.name, io: v.io }));
         FlowView {
             io: self.io_view(),
             throttle: t.policy.name().into(),

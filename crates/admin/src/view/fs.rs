@@ -26,6 +26,8 @@ struct Inside {
     /// Values of `written@...`.
     since: Vec<(String, u64)>,
     numbers: BTreeMap<&'static str, u64>,
+    /// The token of an interrupted receive.
+    token: Option<String>,
 }
 
 fn row(name: &str, value: impl Into<String>, exact: impl Into<String>, source: &str) -> Option<PropView> {
@@ -67,6 +69,10 @@ impl PoolEngine {
             }
             for ds in dsl.all() {
                 let Some(level) = level_below(&name, &ds.name()) else { continue };
+                // What receives is shown by its name only.
+                if ds.dir().is_hidden() && level > 0 {
+                    continue;
+                }
                 if depth.is_some_and(|d| level > d) {
                     continue;
                 }
@@ -108,6 +114,10 @@ impl PoolEngine {
 
     async fn inside(&self, ds: &Dataset, wanted: &[String]) -> Inside {
         let mut out = Inside::default();
+        // A snapshot is of the type of its head, which is often known without a read.
+        let head = if ds.is_snapshot() { ds.dir().head() } else { None };
+        let typed = head.as_deref().unwrap_or(ds).os_type().await;
+        out.volume = typed.is_ok_and(|t| t == ObjsetType::Zvol);
         let needs = |names: &[&str]| wanted.is_empty() || wanted.iter().any(|w| names.contains(&w.as_str()));
         if needs(&["written"])
             && let Some(written) = self.written(ds).await
@@ -122,7 +132,13 @@ impl PoolEngine {
         }
         if ds.is_snapshot() && needs(&["clones"]) {
             let clones = self.pool.dsl().clones_of(ds).await.unwrap_or_default();
-            out.clones = clones.iter().map(|d| d.name()).collect::<Vec<_>>().join(",");
+            out.clones = clones.iter().filter(|d| !d.dir().is_hidden()).map(|d| d.name()).collect::<Vec<_>>().join(",");
+        }
+        if needs(&["receive_resume_token"])
+            && !ds.is_snapshot()
+            && let Ok(head) = self.pool.dsl().find(&ds.name())
+        {
+            out.token = self.pool.dsl().resume_token(&head).await.ok().flatten();
         }
         for name in wanted.iter().filter_map(|w| w.strip_prefix("written@")) {
             if let Some(n) = self.written_since(ds, name).await {
@@ -135,7 +151,6 @@ impl PoolEngine {
             return out;
         }
         let Ok(os) = ds.objset().await else { return out };
-        out.volume = os.os_type() == ObjsetType::Zvol;
         if out.volume {
             if let Ok(props) = os.hold(ObjectId(2)).await
                 && let Ok(Some(size)) = zap::lookup_u64(&props, b"size").await
@@ -201,6 +216,10 @@ impl PoolEngine {
             .chain(limits)
             .filter_map(|name| self.dataset_prop(ds, name, kind, &inside, origin.as_deref()))
             .collect();
+        if !ds.is_snapshot() && (inside.token.is_some() || asked("receive_resume_token")) {
+            let token = inside.token.as_deref().unwrap_or("-");
+            props.extend(row("receive_resume_token", token, token, "-"));
+        }
         // OpenZFS shows these as local, and scripts skip lines with a dash.
         props.extend(inside.since.iter().filter_map(|(name, n)| row(name, fmt::bytes(*n), n.to_string(), "local")));
         let user = wanted.is_empty() || wanted.iter().any(|w| props::is_user_prop(w));
@@ -215,7 +234,8 @@ impl PoolEngine {
         let mut names: Vec<String> = Vec::new();
         let mut dir = Some(ds.dir());
         while let Some(d) = dir {
-            names.extend(d.local_props().into_keys().filter(|n| props::is_user_prop(n)));
+            let own = d.local_props().into_keys().map(|n| n.strip_suffix("$recvd").unwrap_or(&n).to_string());
+            names.extend(own.filter(|n| props::is_user_prop(n) && !n.contains('$')));
             dir = d.parent();
         }
         names.extend(own.keys().cloned());
@@ -227,6 +247,10 @@ impl PoolEngine {
                 None => ds.dir().prop(&name),
             };
             let local = own.contains_key(&name);
+            // One that was received and is passed over, with none above it.
+            if !local && source == PropSource::Default {
+                continue;
+            }
             let text = match &value {
                 PropValue::Text(t) => t.clone(),
                 PropValue::Num(n) => n.to_string(),
@@ -316,12 +340,10 @@ impl PoolEngine {
                 let value = inside.numbers.get(name).copied().map(PropValue::Num);
                 let known = props::find(name)?;
                 let value = value.unwrap_or_else(|| known.default_value());
-                let source = if name == "volsize" {
-                    "local"
-                } else if name == "volblocksize" {
-                    "default"
-                } else {
-                    "-"
+                let source = match name {
+                    "volsize" => "local",
+                    "volblocksize" if value == known.default_value() => "default",
+                    _ => "-",
                 };
                 row(name, format_value(known, &value, false), format_value(known, &value, true), source)
             }

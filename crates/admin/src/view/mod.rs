@@ -17,5 +17,5 @@ pub use figures::{
 };
 pub use types::{
     Candidate, CheckpointView, Created, DaemonInfo, DatasetView, Destroyed, HistoryLine, HoldView, Imported, KeyView,
-    LeafWorkView, PoolView, PropView, RequestView, ScanView, TunableView, VdevView,
+    LeafWorkView, NbdView, PoolView, PropView, RequestView, ScanView, TunableView, VdevView,
 };

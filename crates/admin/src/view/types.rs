@@ -335,3 +335,24 @@ pub struct RequestView {
     /// Its progress, if it counts.
     pub progress: Option<String>,
 }
+
+/// A server of NBD.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct NbdView {
+    /// `unix:PATH` or `127.0.0.1:PORT`.
+    pub at: String,
+    /// Clients may not write.
+    pub read_only: bool,
+    /// All volumes of all pools.
+    pub all: bool,
+    /// The volumes that it serves, if not all; as they were named.
+    pub names: Vec<String>,
+    /// Their addresses as clients take them, in the same order; with `all`, that of the server.
+    pub uris: Vec<String>,
+    /// Connections that use a volume.
+    pub clients: u64,
+    /// Connections that ended because the client broke the rules of the protocol.
+    pub faults: u64,
+    /// The last of those: why.
+    pub last_fault: Option<String>,
+}

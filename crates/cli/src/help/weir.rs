@@ -16,6 +16,9 @@ it starts it; pools that were imported when it ended are imported again.
   status  its pools, what was not imported, what it is doing and for what it
           waits, its mounts; -v its tunables as well
 
+Volumes are files in /dev/zvol/POOL (root), else in zvol/POOL in the folder of
+the socket.
+
 Its socket is in $WEIR_RUNTIME_DIR, else /run/weir (root), $XDG_RUNTIME_DIR/weir
 or /tmp/weir-<uid>. What it remembers is in $WEIR_STATE_DIR, else in state below
 $WEIR_RUNTIME_DIR, else in /var/lib/weir (root), $XDG_STATE_HOME/weir or
@@ -23,6 +26,35 @@ $WEIR_RUNTIME_DIR, else in /var/lib/weir (root), $XDG_STATE_HOME/weir or
 as much in daemon.log.1, and the journal where there is one.
 Tunables also come from $WEIR_TUNABLES (name=value, separated by commas) and
 from tunables.conf in the state folder.
+",
+    },
+    Page {
+        name: "nbd",
+        usage: &[
+            "start [-r] [-l unix:PATH|127.0.0.1:PORT] -a|<volume>|<snapshot> ...",
+            "stop [-f] [<address> ...]",
+            "list [-H] [-j]",
+        ],
+        text: "\
+Serves volumes over NBD, the protocol of network block devices, to qemu, the
+kernel's nbd-client, libnbd and others, until it is stopped or the daemon ends.
+An export has the name of its volume; snapshots of volumes are read-only.
+
+  start   serve these volumes, or with -a all that there are and will be; prints
+          the address of each as clients take it
+  stop    end the servers at these addresses, or all; -f also if clients are
+          connected
+  list    the servers, their clients, and the connections that ended because
+          the client broke the rules of the protocol
+
+  -l      where: a Unix socket, which its owner and root can use (nbd.sock in
+          the folder of the daemon's socket), or a loopback port, which every
+          user of the machine can
+  -r      clients may not write
+  -H      without headers, separated by tabs
+  -j      JSON
+
+A volume with clients is in use: its pool is not exported without -f.
 ",
     },
     Page {

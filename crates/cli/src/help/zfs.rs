@@ -5,29 +5,37 @@ use super::Page;
 pub(super) const PAGES: &[Page] = &[
     Page {
         name: "zfs create",
-        usage: &["create [-Pnpuv] [-o property=value] ... <filesystem>"],
+        usage: &[
+            "create [-Pnpuv] [-o property=value] ... <filesystem>",
+            "create [-Pnpsv] [-b blocksize] [-o property=value] ... -V <size> <volume>",
+        ],
         text: "\
-Makes a file system and mounts it.
+Makes a file system and mounts it; with -V a volume, a disk of that size inside
+the pool, which keeps the space for all of its blocks.
 
   -o  a property    -p  make missing parents    -u  do not mount it
   -n  check only    -v  say what was made               -P  that with tabs
+  -V  the size of a volume, rounded up to whole blocks
+  -b  bytes of its blocks (volblocksize), 16K if not given; they stay
+  -s  keep no space for it: writing fails when the pool is full
 ",
     },
     Page {
         name: "zfs destroy",
         usage: &[
-            "destroy [-fnpRrv] <filesystem>",
+            "destroy [-fnpRrv] <filesystem|volume>",
             "destroy [-dnpRrv] <filesystem@snap[%snap][,...]>",
             "destroy <filesystem#bookmark>",
         ],
         text: "\
-Destroys a file system, snapshots (a%b is a range) or a bookmark. Space comes
-free in the background: 'zpool get freeing' tells how much is still to come.
+Destroys a file system or volume, snapshots (a%b is a range) or a bookmark.
+Space comes free in the background: 'zpool get freeing' tells how much is still
+to come.
 
   -r  and everything below; snapshots of that name below
   -R  as -r, and clones with all that depends on them, wherever they are
   -d  snapshots that are held or have clones: when nothing needs them any more
-  -f  unmount file systems in use
+  -f  unmount file systems in use, and end the serving of volumes
   -n  destroy nothing
   -v  say what is, or with -n would be, destroyed    -p  that exact, with tabs
 ",
@@ -43,38 +51,96 @@ Makes snapshots, all at the same moment.
     },
     Page {
         name: "zfs send",
-        usage: &["send [-DLecnPvw] [-i snapshot|bookmark] <snapshot>"],
+        usage: &[
+            "send [-DLPRVbcehnpsvw] [-X dataset[,...]] [-i|-I snapshot] <snapshot>",
+            "send [-LPVcenvw] -t <receive_resume_token>",
+            "send [-PVnv] -S <filesystem>",
+        ],
         text: "\
 Writes a snapshot as a stream to standard output, which is a pipe or a file.
-OpenZFS receives it.
+'zfs receive' takes it, that of OpenZFS, too.
 
   -i  only what changed since this earlier snapshot, or that of this bookmark;
       '@name' and '#name' are of the same file system
+  -I  the same with all snapshots between, in a package of several streams
+  -R  a package of this snapshot and the earlier ones (with -i only what is
+      new), and those of the same name of all file systems below, with their
+      properties (--replicate)
+  -s  with -R: leave out file systems that lack it (--skip-missing)
+  -X  with -R: leave these out, with what is below them (--exclude)
+  -p  properties as well (--props)    -h  holds as well (--holds)
+  -b  properties as they were received, not as they are now (--backup)
   -L  blocks above 128 KiB as they are (--large-block)
   -e  small blocks as they lie in their pointers (--embed)
   -c  compressed blocks as they are stored (--compressed)
   -w  everything as it is stored, encrypted blocks too: no key is needed (--raw)
+  -t  go on where 'zfs receive -s' was interrupted: the value of the property
+      receive_resume_token there (--resume)
+  -S  what an interrupted 'zfs receive -s' left in this file system (--saved)
   -v  say how long the stream will be, and each second how much is sent
       (--verbose)    -P  the same, for programs (--parsable)
+  -V  show the progress as the name of the process (--proctitle)
   -n  send nothing: with -v or -P only say how long it will be (--dryrun)
   -D  nothing: a warning
+",
+    },
+    Page {
+        name: "zfs receive",
+        usage: &[
+            "receive [-FhMnsuv] [-o origin=snapshot] [-o property=value] ... [-x property] ... <filesystem|snapshot>",
+            "receive [-FhMnsuv] [-d | -e] [-o property=value] ... [-x property] ... <filesystem>",
+            "receive -A <filesystem>",
+        ],
+        text: "\
+Makes a snapshot of a stream from standard input, of weir's or OpenZFS's 'zfs
+send': a new file system, or the next snapshot of one that has the snapshot
+before. Nothing of it is seen before all of it is there.
+
+  -d  the name in the stream without its pool goes behind the file system
+  -e  only its last part does
+  -F  first take the file system back to the snapshot before; a full stream
+      replaces a file system without snapshots
+  -s  if the stream breaks off, keep what came: 'zfs get receive_resume_token'
+      has the token for 'zfs send -t'    -A  give that up
+  -o  origin=snapshot: a new file system becomes a clone of it
+      property=value: of this file system; those below it inherit it
+  -x  the value of this property in the stream does not count
+  -h  do not take holds of the stream
+  -u  do not mount a new file system    -M  unmount also what is in use
+  -n  receive nothing    -v  say what is, or with -n would be, received
+",
+    },
+    Page {
+        name: "zfs diff",
+        usage: &["diff [-FHht] <snapshot> [snapshot|filesystem]"],
+        text: "\
+Lists what changed in a file system since a snapshot, until a later one or now:
+'+' new, '-' gone, 'M' modified (with how many names it got or lost), 'R'
+renamed. The file system must be mounted. '@name' is of the same file system as
+the other snapshot. What is no visible ASCII in a name is printed as \\0ooo.
+
+  -F  with the type: '/' directory, 'F' file, '@' symbolic link, '|' pipe,
+      '=' socket, 'B' and 'C' devices
+  -t  with the change time    -h  names as they are    -H  tabs, no arrows
 ",
     },
     Page {
         name: "zfs rollback",
         usage: &["rollback [-rRf] <snapshot>"],
         text: "\
-Takes a file system back to a snapshot; what was written since is lost.
+Takes a file system or volume back to a snapshot; what was written since is
+lost.
 
   -r  destroy later snapshots and bookmarks    -R  and clones of them
-  -f  unmount the file system also if it is in use
+  -f  also if it is in use
 ",
     },
     Page {
         name: "zfs clone",
-        usage: &["clone [-p] [-o property=value] ... <snapshot> <filesystem>"],
+        usage: &["clone [-p] [-o property=value] ... <snapshot> <filesystem|volume>"],
         text: "\
-Makes a file system with the content of a snapshot and mounts it.
+Makes a file system with the content of a snapshot and mounts it; from the
+snapshot of a volume a volume, which keeps no space in reserve.
 
   -o  a property    -p  make missing parents
 ",
@@ -153,9 +219,11 @@ Shows properties of datasets.
     },
     Page {
         name: "zfs set",
-        usage: &["set <property=value> ... <filesystem> ..."],
+        usage: &["set <property=value> ... <filesystem|volume> ..."],
         text: "\
-Sets properties. A new mountpoint moves a mounted file system there.
+Sets properties. A new mountpoint moves a mounted file system there. A new
+volsize makes a volume larger or cuts it off; what it keeps in reserve follows.
+refreservation=auto keeps the space for all blocks of a volume.
 ",
     },
     Page {
@@ -165,7 +233,7 @@ Sets properties. A new mountpoint moves a mounted file system there.
 Drops a value of a dataset's own: it takes its parent's again.
 
   -r  and those of everything below
-  -S  to the value that was received: there is none, so as without it
+  -S  the value that 'zfs receive' brought counts again, if there is one
 ",
     },
     Page {

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs::OpenOptions;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
@@ -226,6 +226,33 @@ impl Client {
         reply.ok_or_else(|| Error::new(ErrorKind::Io, "the daemon's answer is missing"))
     }
 
+    /// Sends a request whose stream is what `input` gives, read on a thread of its own: an answer
+    /// that comes before its end is not kept waiting.
+    pub fn ask_with_input<R: Request>(
+        &self,
+        request: &R,
+        command: Option<&str>,
+        progress: &mut dyn FnMut(&str, u64, u64),
+        mut input: impl Read + Send + 'static,
+    ) -> Result<R::Reply> {
+        let broken = |e: std::io::Error| Error::new(ErrorKind::Io, format!("the stream cannot be sent: {e}"));
+        let (mut ours, theirs) = UnixStream::pair().map_err(broken)?;
+        let connection = self.connection_for(R::RIGHTS)?;
+        let conversation = Conversation::begin(connection, request, command, Some(theirs.as_fd()))?;
+        drop(theirs);
+        let copy = move || {
+            let mut buf = vec![0; 128 << 10];
+            // The daemon closes its end when it needs no more.
+            while let Ok(n) = input.read(&mut buf) {
+                if n == 0 || ours.write_all(&buf[..n]).is_err() {
+                    break;
+                }
+            }
+        };
+        std::thread::Builder::new().name("input".into()).spawn(copy).map_err(broken)?;
+        conversation.end(progress)
+    }
+
     /// A connection for a request; starts a daemon if there is none.
     fn connection_for(&self, rights: Rights) -> Result<UnixStream> {
         match self.connect()? {
@@ -300,14 +327,7 @@ fn converse<R: Request>(
     command: Option<&str>,
     progress: &mut dyn FnMut(&str, u64, u64),
 ) -> Result<R::Reply> {
-    let mut conversation = Conversation::begin(stream, request, command, None)?;
-    loop {
-        match conversation.receive()? {
-            Reply::Progress { what, done, total } => progress(&what, done, total),
-            Reply::Done(value) => return read_answer(value),
-            Reply::Failed { kind, message } => return Err(Error::new(kind_named(&kind), message)),
-        }
-    }
+    Conversation::begin(stream, request, command, None)?.end(progress)
 }
 
 /// As [`converse`], with what comes over the stream of the request; stops when `take` says so.
@@ -376,6 +396,17 @@ impl Conversation {
         Ok(Conversation { stream, sent })
     }
 
+    /// Waits for the answer.
+    fn end<T: DeserializeOwned>(mut self, progress: &mut dyn FnMut(&str, u64, u64)) -> Result<T> {
+        loop {
+            match self.receive()? {
+                Reply::Progress { what, done, total } => progress(&what, done, total),
+                Reply::Done(value) => return read_answer(value),
+                Reply::Failed { kind, message } => return Err(Error::new(kind_named(&kind), message)),
+            }
+        }
+    }
+
     /// The next message of the daemon.
     fn receive(&mut self) -> Result<Reply> {
         let gone =
@@ -391,8 +422,6 @@ impl Conversation {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use admin::request::Events;
 
     use super::*;

@@ -32,11 +32,14 @@ use crate::pool::DslPool;
 mod create;
 mod key_object;
 mod keydata;
+mod received;
 mod root;
 pub(crate) mod salt;
 mod wrapping;
 
+pub(crate) use self::create::PreparedCrypt;
 pub(crate) use self::key_object::KeyObject;
+pub(crate) use self::received::ReceivedKeys;
 pub use self::wrapping::check_location;
 use self::wrapping::{WrappingKey, derive};
 

@@ -105,7 +105,7 @@ impl DslPool {
         }
     }
 
-    async fn remove_head(self: &Rc<Self>, ds: &Rc<Dataset>, tx: &Tx) -> Result<()> {
+    pub(crate) async fn remove_head(self: &Rc<Self>, ds: &Rc<Dataset>, tx: &Tx) -> Result<()> {
         let dir = ds.dir();
         let parent = dir.parent().expect("check_destroy refuses the root");
         self.core().log_internal_ds("destroy", (ds.name(), ds.object), String::new(), tx);

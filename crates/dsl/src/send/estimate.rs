@@ -2,12 +2,12 @@
 
 use base::{Result, ResultExt};
 use ondisk::blkptr::BLKPTR_SIZE;
+use ondisk::objset::ObjsetType;
 use ondisk::stream::RECORD_SIZE;
 
-use super::{SendOpts, Start};
+use super::{Job, SendOpts, Start};
 use crate::core::Space;
 use crate::pool::DslPool;
-use crate::props::PropValue;
 
 /// BEGIN and END.
 const FRAME_BYTES: u64 = 2 * RECORD_SIZE as u64;
@@ -30,22 +30,27 @@ impl DslPool {
     pub async fn send_size(&self, to: &str, from: Option<&str>, opts: SendOpts) -> Result<u64> {
         let ds = self.find_snapshot(to).await?;
         let size = async {
-            ds.load_features().await?;
-            ds.check_complete()?;
-            let space = match self.start_if(&ds, from).await? {
-                None => Space::referenced(&ds.phys()),
-                Some(Start { object: Some(object), .. }) => {
-                    self.space_since(&ds, &*self.hold_dataset(object).await?).await?
-                }
-                start => return self.send_dataset(&ds, start, opts, None).await.map(|sent| sent.bytes),
-            };
-            // A volume keeps the size of its blocks as a property.
-            let dir = ds.dir();
-            let volume = dir.local_props().get("volblocksize").map(PropValue::num);
-            let record = volume.unwrap_or_else(|| dir.prop("recordsize").0.num());
-            Ok(estimate(space, record, opts.compressed || opts.raw))
+            let from = self.start_if(&ds, from).await?;
+            self.job_size(&Job::new(ds, from, opts)).await
         };
         size.await.at(|| format!("cannot send '{to}'"))
+    }
+
+    /// About how many bytes a stream has, from its first record on.
+    pub(super) async fn job_size(&self, job: &Job) -> Result<u64> {
+        let Job { ds, from, opts, .. } = job;
+        self.check_sendable(job).await?;
+        let space = match from {
+            None => Space::referenced(&ds.phys()),
+            Some(Start { object: Some(object), .. }) => {
+                self.space_since(ds, &*self.hold_dataset(*object).await?).await?
+            }
+            Some(Start { object: None, .. }) => return self.send_job(job, None).await.map(|sent| sent.bytes),
+        };
+        // As in OpenZFS, which takes volumes to have blocks of the default size.
+        let volume = ds.os_type().await? == ObjsetType::Zvol;
+        let record = ds.dir().prop(if volume { "volblocksize" } else { "recordsize" }).0.num();
+        Ok(estimate(space, record, opts.compressed || opts.raw))
     }
 }
 

@@ -9,6 +9,10 @@
 //! **Words.** The *to* snapshot is the one that is sent; *from* is the one that the receiver has.
 //! A *full* stream has none.
 //!
+//! A receive that was interrupted goes on with a stream that begins where it stopped
+//! ([`DslPool::send_token`], `resume`); a *package* is several streams with a list of what they are
+//! ([`DslPool::package`], `plan` and `package`).
+//!
 //! How long a stream will be is estimated from what the pool counts ([`DslPool::send_size`],
 //! `estimate`). Where it does not count that, the stream is made *dry*: no data are read, and its
 //! records are only counted.
@@ -19,6 +23,9 @@
 
 mod compose;
 mod estimate;
+mod package;
+mod plan;
+mod resume;
 mod tree;
 
 use std::rc::Rc;
@@ -35,9 +42,13 @@ use ondisk::stream::record::{Begin, End, NAME_MAX};
 use ondisk::stream::{RECORD_SIZE, Record, Sent, StreamWriter, begin_flags, features};
 use rt::{LocalBoxFuture, Rt};
 
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, Use};
 use crate::dir::Dir;
 use crate::pool::DslPool;
+
+pub use package::Package;
+pub use plan::{Note, PackageOpts, Step};
+pub use resume::Found;
 
 /// The first version of the ZPL with system attributes (format page 08).
 const ZPL_VERSION_SA: u64 = 5;
@@ -115,6 +126,33 @@ struct Start {
     is_clone: bool,
 }
 
+/// A stream to make.
+struct Job {
+    ds: Rc<Dataset>,
+    from: Option<Start>,
+    opts: SendOpts,
+    /// Where the receive of an earlier stream stopped.
+    resume: Option<tree::Resume>,
+    /// The dataset is what an interrupted receive left: guid and name of the snapshot that it would
+    /// have become.
+    saved: Option<(Guid, String)>,
+}
+
+impl Job {
+    /// An ordinary stream of a snapshot.
+    fn new(ds: Rc<Dataset>, from: Option<Start>, opts: SendOpts) -> Job {
+        Job { ds, from, opts, resume: None, saved: None }
+    }
+}
+
+/// Fails if a name does not fit BEGIN.
+fn check_name(name: &str) -> Result<()> {
+    match name.len() <= NAME_MAX {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::NameTooLong, format!("the name of '{name}' does not fit a stream"))),
+    }
+}
+
 impl DslPool {
     /// Sends the snapshot `to`, or what changed in it since its earlier snapshot `from`, to `sink`.
     /// `from` may be a bookmark (`fs#mark`). Errors: `NotFound` if there is no such snapshot or
@@ -125,7 +163,7 @@ impl DslPool {
         let ds = self.find_snapshot(to).await?;
         let sent = async {
             let from = self.start_if(&ds, from).await?;
-            self.send_dataset(&ds, from, opts, Some(sink)).await
+            self.send_job(&Job::new(ds, from, opts), Some(sink)).await
         };
         sent.await.at(|| format!("cannot send '{to}'"))
     }
@@ -138,15 +176,9 @@ impl DslPool {
     }
 
     /// Without a sink the stream is dry.
-    async fn send_dataset(
-        &self,
-        ds: &Rc<Dataset>,
-        from: Option<Start>,
-        opts: SendOpts,
-        sink: Option<&mut dyn Sink>,
-    ) -> Result<Sent> {
-        ds.load_features().await?;
-        ds.check_complete()?;
+    async fn send_job(&self, job: &Job, sink: Option<&mut dyn Sink>) -> Result<Sent> {
+        let Job { ds, from, opts, resume, saved } = job;
+        self.check_sendable(job).await?;
         let _use = Use::of(ds);
         let raw = opts.raw && ds.dir().is_encrypted();
         // A raw stream is made without the key, so that nothing is decrypted on its way.
@@ -154,15 +186,12 @@ impl DslPool {
         let phys = ds.phys();
         let block = ctx.read(&phys.bp).await.map_err(|e| e.at(format!("dataset '{}'", ds.name())))?;
         let os = ObjsetPhys::parse(&block)?;
-        let source = self.source_of(ds, &os, raw).await?;
-        let features = features_of(source, opts);
-        let name = ds.name().into_bytes();
-        if name.len() > NAME_MAX {
-            return Err(Error::new(
-                ErrorKind::NameTooLong,
-                format!("the name of '{}' does not fit a stream", ds.name()),
-            ));
+        let mut features = features_of(self.source_of(ds, &os, raw).await?, *opts);
+        if resume.is_some() {
+            features |= features::RESUMING;
         }
+        let (to_guid, name) = saved.clone().unwrap_or_else(|| (Guid(phys.guid), ds.name()));
+        check_name(&name)?;
         let mut flags = begin_flags::FREERECORDS | begin_flags::SPILL_BLOCK;
         if from.is_some_and(|f| f.is_clone) {
             flags |= begin_flags::CLONE;
@@ -170,26 +199,44 @@ impl DslPool {
         if phys.flags & DS_FLAG_CI_DATASET != 0 {
             flags |= begin_flags::CI_DATA;
         }
-        let list = match raw {
-            true => self.begin_list(ds, &os, from).await?.encode_native(),
-            false => Vec::new(),
-        };
+        let mut list = NvList::new();
+        if let Some(at) = resume {
+            list.put_u64("resume_object", at.object.0);
+            list.put_u64("resume_offset", at.offset);
+        }
+        if raw {
+            list.put_list("crypt_keydata", self.keydata_of(ds, &os, *from).await?);
+        }
+        let list = if list.is_empty() { Vec::new() } else { list.encode_native() };
         let begin = Begin {
             payload_len: list.len() as u32,
             version_info: Begin::SUBSTREAM,
             creation_time: phys.creation_time,
             objset_type: os.os_type as u32,
             flags,
-            to_guid: Guid(phys.guid),
+            to_guid,
             from_guid: from.map_or(Guid(0), |f| f.guid),
-            to_name: name,
+            to_name: name.into_bytes(),
         };
         let mut out = Out::new(ctx.rt().clone(), sink);
         out.put(Record::Begin(begin.with_features(features)), list.into()).await?;
         let form = compose::Form { features, to_guid: Guid(phys.guid) };
-        tree::send_blocks(&ctx, (phys.bp, &os), from.map_or(Txg(0), |f| f.txg), form, &mut out).await?;
-        out.put(Record::End(End { to_guid: Guid(phys.guid), ..End::default() }), Bytes::default()).await?;
+        let since = from.map_or(Txg(0), |f| f.txg);
+        tree::send_blocks(&ctx, (phys.bp, &os), (since, *resume), form, &mut out).await?;
+        // Without END a receiver knows that the snapshot is not complete.
+        if saved.is_none() {
+            out.put(Record::End(End { to_guid: Guid(phys.guid), ..End::default() }), Bytes::default()).await?;
+        }
         Ok(out.sent())
+    }
+
+    /// Fails if the dataset of a job cannot be sent.
+    async fn check_sendable(&self, job: &Job) -> Result<()> {
+        job.ds.load_features().await?;
+        match job.saved {
+            None => job.ds.check_complete(),
+            Some(_) => job.ds.check_not_redacted(),
+        }
     }
 
     /// The snapshot or bookmark called `name` as the start of a stream of `ds`.
@@ -223,16 +270,22 @@ impl DslPool {
         while let Some(older) = self.snapshot_before(ds, &at).await? {
             at = older.phys();
             if older.object == from.object {
-                return Ok(Start {
-                    object: Some(from.object),
-                    guid: Guid(at.guid),
-                    txg: Txg(at.creation_txg),
-                    ivset_guid: self.ivset_guid(from.object).await?,
-                    is_clone: from.dir().object != ds.dir().object,
-                });
+                return self.start_at(ds, &older).await;
             }
         }
         Err(no_ancestor(name))
+    }
+
+    /// A snapshot that `ds` developed from as the start of its stream.
+    async fn start_at(&self, ds: &Dataset, from: &Dataset) -> Result<Start> {
+        let phys = from.phys();
+        Ok(Start {
+            object: Some(from.object),
+            guid: Guid(phys.guid),
+            txg: Txg(phys.creation_txg),
+            ivset_guid: self.ivset_guid(from.object).await?,
+            is_clone: from.dir().object != ds.dir().object,
+        })
     }
 
     /// The snapshot before `at`, which is an ancestor of `ds` or itself.
@@ -266,8 +319,8 @@ impl DslPool {
         }
     }
 
-    /// The list after BEGIN of a raw stream.
-    async fn begin_list(&self, ds: &Dataset, os: &ObjsetPhys, from: Option<Start>) -> Result<NvList> {
+    /// The keys after BEGIN of a raw stream.
+    async fn keydata_of(&self, ds: &Dataset, os: &ObjsetPhys, from: Option<Start>) -> Result<NvList> {
         let missing =
             || Error::unsupported(format!("'{}' has no guid of its IV set, as old pools have none", ds.name()));
         let to = self.ivset_guid(ds.object).await?.ok_or_else(missing)?;
@@ -275,8 +328,7 @@ impl DslPool {
             Some(start) => start.ivset_guid.ok_or_else(missing)?,
             None => 0,
         };
-        let keys = self.crypt_keydata(&ds.dir(), os, Guid(to), Guid(from))?;
-        Ok(NvList::new().with_list("crypt_keydata", keys))
+        self.crypt_keydata(&ds.dir(), os, Guid(to), Guid(from))
     }
 
     async fn source_of(&self, ds: &Dataset, os: &ObjsetPhys, raw: bool) -> Result<Source> {
@@ -308,22 +360,6 @@ impl DslPool {
 
 fn no_ancestor(name: &str) -> Error {
     Error::new(ErrorKind::CrossDevice, format!("'{name}' is not an earlier snapshot from the same fs"))
-}
-
-/// A dataset that is in use.
-struct Use(Rc<Dataset>);
-
-impl Use {
-    fn of(ds: &Rc<Dataset>) -> Use {
-        ds.begin_use();
-        Use(ds.clone())
-    }
-}
-
-impl Drop for Use {
-    fn drop(&mut self) {
-        self.0.end_use();
-    }
 }
 
 /// The stream on its way to the sink.

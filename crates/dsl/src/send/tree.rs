@@ -47,9 +47,31 @@ struct Owner<'a> {
     dn: &'a DnodePhys,
 }
 
+/// Where the receive of an earlier stream of the same snapshot stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Resume {
+    /// The object, which is sent again.
+    pub object: ObjectId,
+    /// The first of its bytes that are sent.
+    pub offset: u64,
+}
+
+impl Resume {
+    /// Whether all blocks below a block of `owner` were received: it covers those of level 0 up to
+    /// `end`.
+    fn is_past(self, owner: Owner<'_>, end: u64) -> bool {
+        let size = u64::from(owner.dn.datablksz()).max(1);
+        match owner.object {
+            ObjectId::META => end.saturating_mul(size / DNODE_SIZE as u64) <= self.object.0,
+            object => object == self.object && end <= self.offset / size,
+        }
+    }
+}
+
 struct Walk<'a, 'o> {
     ctx: &'a DmuCtx,
     from: Txg,
+    resume: Option<Resume>,
     form: Form,
     composer: Composer,
     queue: Vec<Queued>,
@@ -57,18 +79,19 @@ struct Walk<'a, 'o> {
     out: &'a mut Out<'o>,
 }
 
-/// Sends all blocks of an object set with that root block that are newer than `from`.
+/// Sends all blocks of an object set with that root block that are newer than `from`, beginning at
+/// `resume`.
 pub(super) async fn send_blocks(
     ctx: &DmuCtx,
     (root, os): (Blkptr, &ObjsetPhys),
-    from: Txg,
+    (from, resume): (Txg, Option<Resume>),
     form: Form,
     out: &mut Out<'_>,
 ) -> Result<()> {
     let meta = &os.meta_dnode;
     let objects = DNODES.saturating_mul(meta.maxblkid.saturating_add(1));
     let composer = Composer::new(form.to_guid, objects);
-    let mut walk = Walk { ctx, from, form, composer, queue: Vec::new(), queued_bytes: 0, out };
+    let mut walk = Walk { ctx, from, resume, form, composer, queue: Vec::new(), queued_bytes: 0, out };
     if walk.is_new(&root) {
         walk.object(Owner { object: ObjectId::META, dn: meta }).await?;
     }
@@ -81,6 +104,14 @@ impl Walk<'_, '_> {
     /// punched at any time.
     fn is_new(&self, bp: &Blkptr) -> bool {
         bp.birth().0 == 0 || bp.birth() > self.from
+    }
+
+    /// Whether an interrupted receive has all that a block covers.
+    fn is_past(&self, owner: Owner<'_>, level: u8, blkid: u64) -> bool {
+        let bits = u32::from(level) * owner.dn.epb_shift();
+        let span = 1u64.checked_shl(bits).filter(|_| bits < 64).unwrap_or(u64::MAX);
+        let end = blkid.saturating_add(1).saturating_mul(span);
+        self.resume.is_some_and(|at| at.is_past(owner, end))
     }
 
     /// All blocks of an object.
@@ -98,7 +129,7 @@ impl Walk<'_, '_> {
     /// A block and those below it.
     fn block<'b>(&'b mut self, owner: Owner<'b>, bp: Blkptr, level: u8, blkid: u64) -> LocalBoxFuture<'b, Result<()>> {
         Box::pin(async move {
-            if !self.is_new(&bp) {
+            if !self.is_new(&bp) || self.is_past(owner, level, blkid) {
                 return Ok(());
             }
             self.ctx.rt().spend(SCAN_VISIT).await;
@@ -177,13 +208,22 @@ impl Walk<'_, '_> {
                 slot += 1;
                 continue;
             }
-            let Some(dn) = DnodePhys::parse_slot(&block, slot)? else {
+            let dn = DnodePhys::parse_slot(&block, slot)?;
+            slot += dn.as_ref().map_or(1, DnodePhys::num_slots);
+            if let Some(at) = self.resume {
+                if object < at.object {
+                    continue;
+                }
+                if object == at.object && dn.is_none() {
+                    let text = format!("object {object}, at which the receive stopped, does not exist");
+                    return Err(Error::not_found(text));
+                }
+            }
+            let Some(dn) = dn else {
                 let records = self.composer.free_objects(object.0, 1);
                 self.ready(records).await?;
-                slot += 1;
                 continue;
             };
-            slot += dn.num_slots();
             let (record, bonus) = self.form.object(object, &dn, bp.needs_swap());
             self.push(Queued::Ready(Record::Object(record), bonus.into()), 0).await?;
             let end = dn.maxblkid.saturating_add(1).saturating_mul(u64::from(dn.datablksz()));
@@ -326,5 +366,29 @@ impl Walk<'_, '_> {
         stored.set_compress(codec::compress::CompressAlgo::Off as u8);
         stored.set_lsize(bp.psize());
         zio.read_sealed(&stored, Prio::AsyncRead).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_received_is_not_sent_again() {
+        let dn = |blksz: u32| DnodePhys::new(ObjectType::PLAIN_FILE, blksz, 17, ObjectType::NONE, 0, 1);
+        let (meta, file) = (dn(16 << 10), dn(128 << 10));
+        let at = Resume { object: ObjectId(70), offset: 256 << 10 };
+        for (object, dn, end, past) in [
+            // 32 objects a block: 0 to 63 are done, 70 lies in the third.
+            (ObjectId::META, &meta, 2, true),
+            (ObjectId::META, &meta, 3, false),
+            (ObjectId::META, &meta, u64::MAX, false),
+            (ObjectId(70), &file, 1, true),
+            (ObjectId(70), &file, 2, true),
+            (ObjectId(70), &file, 3, false),
+            (ObjectId(71), &file, 1, false),
+        ] {
+            assert_eq!(at.is_past(Owner { object, dn }, end), past, "{object} {end}");
+        }
     }
 }

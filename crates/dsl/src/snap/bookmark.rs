@@ -6,6 +6,7 @@
 //! the next snapshot (*freed before next*, FBN), for `written#bookmark`. Bookmarks whose FBN may
 //! still grow are in memory with their head as [`FreedMark`]s.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result};
@@ -17,6 +18,7 @@ use rt::LocalBoxFuture;
 
 use crate::core::Space;
 use crate::dataset::Dataset;
+use crate::free::deadlist::Deadlist;
 use crate::pool::DslPool;
 use crate::snap::snapshot::check_component;
 use crate::space::SpaceCheck;
@@ -215,6 +217,23 @@ impl DslPool {
                 mark.dirty = true;
             }
         });
+        self.write_marks(head, tx).await
+    }
+
+    /// As [`DslPool::reset_marks`] when the head has got other content, with the deadlist `list`:
+    /// what is on that was freed after the bookmarks.
+    pub(crate) async fn recount_marks(&self, head: &Dataset, list: &Deadlist, at: u64, tx: &Tx) -> Result<()> {
+        let txgs: BTreeSet<u64> = head.with_marks(|marks| marks.iter().map(|m| m.mark.creation_txg()).collect());
+        for txg in txgs.into_iter().filter(|txg| *txg >= at) {
+            let space = list.space_range(self, 0, txg).await?;
+            head.with_marks(|marks| {
+                for mark in marks.iter_mut().filter(|m| m.mark.creation_txg() == txg) {
+                    mark.mark.words[8..11].fill(0);
+                    mark.add(space);
+                    mark.dirty = true;
+                }
+            });
+        }
         self.write_marks(head, tx).await
     }
 

@@ -9,7 +9,7 @@ use ondisk::zil::ZilHeader;
 use rt::LocalBoxFuture;
 
 use crate::core::Space;
-use crate::create::check_name;
+use crate::create::{check_name, check_reservation};
 use crate::dataset::Dataset;
 use crate::dir::Used;
 use crate::free::deadlist::Deadlist;
@@ -37,6 +37,7 @@ impl DslPool {
             Box::pin(async move {
                 let snap = pool.find_snapshot(&origin).await?;
                 let (parent, last) = pool.parent_for_new(&name)?;
+                pool.check_parent(&parent).await?;
                 for (prop, value) in &props {
                     props::check_feature(prop, value, |id| pool.features().is_enabled(id))?;
                 }
@@ -48,6 +49,7 @@ impl DslPool {
                 // Opened before any change, so that a damaged or locked one is refused.
                 snap.objset().await?;
                 pool.check_space(SpaceCheck::Normal, 20)?;
+                check_reservation(&parent, &props)?;
                 let made = async {
                     let dir = pool.make_dir(Some(&parent), &last, &tx).await?;
                     pool.share_crypt(&dir, &snap.dir(), &tx).await?;
@@ -68,7 +70,7 @@ impl DslPool {
 
     /// A root block taken from a snapshot may name the log of its head at that time, which does not
     /// belong to this dataset: writes the block without it.
-    async fn clear_log(&self, head: &Dataset, tx: &Tx) -> Result<()> {
+    pub(crate) async fn clear_log(&self, head: &Dataset, tx: &Tx) -> Result<()> {
         let os = head.objset().await?;
         if os.zil_header() != ZilHeader::default() {
             os.set_zil_header(ZilHeader::default(), tx.txg());

@@ -57,7 +57,7 @@ impl DslPool {
         .await
     }
 
-    async fn check_destroy_snapshot(&self, snap: &Rc<Dataset>, tx: &Tx) -> Result<()> {
+    pub(crate) async fn check_destroy_snapshot(&self, snap: &Rc<Dataset>, tx: &Tx) -> Result<()> {
         let busy =
             |why: String| Err(Error::new(ErrorKind::Busy, format!("cannot destroy snapshot {}: {why}", snap.name())));
         if snap.is_used() {

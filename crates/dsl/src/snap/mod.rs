@@ -6,3 +6,4 @@ pub(crate) mod clone;
 pub(crate) mod destroy;
 pub(crate) mod promote;
 pub(crate) mod snapshot;
+pub(crate) mod temporary;

@@ -23,7 +23,7 @@ use crate::space::SpaceCheck;
 /// Key of a directory's number of snapshots, kept if limits were ever used.
 const SNAPSHOT_COUNT: &[u8] = b"com.joyent:snapshot_count";
 /// Key of the guid of an encrypted snapshot's set of IVs (format page 12).
-const DATASET_KEY_IVSET: &[u8] = b"com.datto:ivset_guid";
+pub(crate) const DATASET_KEY_IVSET: &[u8] = b"com.datto:ivset_guid";
 /// Longest tag of a hold (`MAXNAMELEN` less the object's number in hexadecimal and a dash).
 const TAG_MAX: usize = 256 - 18;
 
@@ -59,7 +59,7 @@ impl DslPool {
         let mut out = Vec::new();
         let mut todo = vec![dir.clone()];
         while let Some(dir) = todo.pop() {
-            if dir.name().starts_with('$') || dir.name().starts_with('%') {
+            if dir.is_hidden() {
                 continue;
             }
             out.extend(dir.head());
@@ -95,8 +95,10 @@ impl DslPool {
                 for name in &names {
                     let Some((fs, snap)) = name.split_once('@') else { continue };
                     let head = pool.find(fs)?;
-                    let heads = if recursive { pool.heads_below(&head.dir()) } else { vec![head] };
-                    for head in heads {
+                    let heads = if recursive { pool.heads_below(&head.dir()) } else { vec![head.clone()] };
+                    // Below it, what is received in part is passed over.
+                    let is_wanted = |h: &Rc<Dataset>| h.object == head.object || !h.is_partial();
+                    for head in heads.into_iter().filter(is_wanted) {
                         if seen.insert((head.object, snap.to_string())) {
                             wanted.push((head, snap.to_string()));
                         }
@@ -120,9 +122,13 @@ impl DslPool {
         .await
     }
 
-    async fn check_snapshot(&self, head: &Rc<Dataset>, snap: &str, tx: &Tx) -> Result<()> {
+    pub(super) async fn check_snapshot(&self, head: &Rc<Dataset>, snap: &str, tx: &Tx) -> Result<()> {
         let full = format!("{}@{snap}", head.name());
         check_component(&full, snap)?;
+        if head.is_partial() {
+            let why = format!("cannot create snapshot '{full}': '{}' was received in part only", head.name());
+            return Err(Error::new(ErrorKind::Busy, why));
+        }
         let phys = head.phys();
         // One snapshot per txg; and unsynced changes of this txg would be missing.
         if phys.prev_snap_txg >= tx.txg().0 || head.opened().is_some_and(|os| os.is_dirty(tx.txg())) {
@@ -147,7 +153,7 @@ impl DslPool {
     }
 
     /// Makes one snapshot (syncing context).
-    async fn make_snapshot(
+    pub(crate) async fn make_snapshot(
         &self,
         head: &Rc<Dataset>,
         snap: &str,
@@ -485,14 +491,7 @@ impl DslPool {
                     let done = async {
                         let dn = pool.mos().hold(ObjectId(snap.phys().userrefs_obj)).await?;
                         zap::remove(&dn, tag.as_bytes(), &tx).await?;
-                        if let Some(temporary) = zap::lookup_u64(pool.directory(), b"tmp_userrefs").await? {
-                            let dn = pool.mos().hold(ObjectId(temporary)).await?;
-                            let key = format!("{:x}-{tag}", snap.object.0);
-                            match zap::remove(&dn, key.as_bytes(), &tx).await {
-                                Err(e) if e.kind() == ErrorKind::NotFound => {}
-                                other => other?,
-                            }
-                        }
+                        pool.forget_temporary(snap.object, &tag, &tx).await?;
                         let text = format!("tag={tag} refs={}", pool.hold_count(&snap).await?);
                         pool.core().log_internal_ds("release", (snap.name(), snap.object), text, &tx);
                         pool.destroy_if_deferred(&snap, &tx).await

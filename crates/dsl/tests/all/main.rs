@@ -5,5 +5,9 @@
 mod common;
 mod deadlist;
 mod props;
+mod receive;
+mod receive_faults;
+mod receive_raw;
 mod send;
 mod snapshots;
+mod streams;

@@ -71,7 +71,7 @@ fn values_come_from_the_nearest_that_has_one() {
                     }
                     2 | 3 => {
                         let inherits = !matches!(name, "canmount" | "quota");
-                        assert_eq!(dsl.inherit(&fs, name).await.is_ok(), inherits, "{name}");
+                        assert_eq!(dsl.inherit(&fs, name, false).await.is_ok(), inherits, "{name}");
                         if inherits {
                             model.get_mut(&fs).unwrap().remove(name);
                         }

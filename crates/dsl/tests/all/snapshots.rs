@@ -13,7 +13,7 @@ use spa::ImportOpts;
 use zpl::{Cred, MountOpts, Zfs};
 
 /// Checks the figures of a directory and of all below it (format page 05 section 5).
-fn check_dir(dir: &Rc<Dir>) {
+pub fn check_dir(dir: &Rc<Dir>) {
     let p = dir.phys();
     let share = |of: Used| p.used_breakdown[of as usize];
     let name = dir.full_name();
@@ -31,7 +31,7 @@ async fn deadlist(dsl: &DslPool, ds: &Dataset) -> Deadlist {
 
 /// Checks one file system that is no clone: every block is referenced by the head, or was freed
 /// after a snapshot.
-async fn check_fs(dsl: &DslPool, head: &Dataset, names: &[String]) {
+pub async fn check_fs(dsl: &DslPool, head: &Dataset, names: &[String]) {
     let snaps = dsl.snapshots(head).await.unwrap();
     assert_eq!(snaps.iter().map(|s| s.snapname()).collect::<Vec<_>>(), names);
     assert!(snaps.windows(2).all(|w| w[0].phys().creation_txg < w[1].phys().creation_txg));
@@ -115,6 +115,44 @@ fn snapshots_stay_in_order_and_their_space_adds_up() {
             pool.export().await.unwrap();
         });
     }
+}
+
+/// Also if the holder is gone: after a crash the next import releases it.
+#[test]
+fn a_temporary_snapshot_goes_with_its_hold() {
+    let world = World::new(8, 1);
+    let reborn = world.sim.block_on(async {
+        let pool = world.create().await;
+        let dsl = pool.dsl();
+        let name = format!("{POOL}@zfs-diff-1");
+        for round in 0..2 {
+            dsl.snapshot_temporary(POOL, "zfs-diff-1", "zfs-diff").await.unwrap();
+            let snap = dsl.find_snapshot(&name).await.unwrap();
+            assert_eq!(
+                dsl.holds(&snap).await.unwrap().iter().map(|h| h.tag.as_str()).collect::<Vec<_>>(),
+                ["zfs-diff"]
+            );
+            drop(snap);
+            assert_eq!(dsl.destroy_snapshots(vec![name.clone()], false).await.unwrap_err().kind(), ErrorKind::Busy);
+            if round == 0 {
+                dsl.release("zfs-diff", vec![name.clone()], false).await.unwrap();
+                assert!(dsl.find_snapshot(&name).await.is_err());
+            }
+        }
+        // A user's hold keeps it.
+        let kept = format!("{POOL}@kept");
+        dsl.snapshot_temporary(POOL, "kept", "zfs-diff").await.unwrap();
+        dsl.hold("user", vec![kept], false).await.unwrap();
+        world.reborn(9)
+    });
+    reborn.sim.block_on(async {
+        let import = ImportOpts { force: true, ..ImportOpts::default() };
+        let pool = reborn.import(import).await.unwrap();
+        let names: Vec<String> =
+            pool.dsl().snapshots(&pool.dsl().find(POOL).unwrap()).await.unwrap().iter().map(|s| s.snapname()).collect();
+        assert_eq!(names, ["kept"]);
+        pool.export().await.unwrap();
+    });
 }
 
 #[test]

@@ -241,10 +241,16 @@ impl Pool {
             pool.start();
             let begun = async {
                 claims.finish(&pool).await?;
+                // What cannot be destroyed now stays hidden, and is no reason to refuse a pool.
+                if let Err(e) = pool.stack.dsl().destroy_unfinished().await {
+                    pool.notices.push(format!("the rest of an interrupted receive stays: {e}"));
+                }
                 pool.scan().resume();
                 pool.devices().works().load().await
             };
             pool.or_give_up(begun).await?;
+            // A hold that cannot be released keeps a snapshot, and nothing else.
+            let _ = pool.dsl().release_temporary().await;
         }
         Ok(pool)
     }

@@ -140,9 +140,6 @@ impl Check<'_, '_, '_> {
         if !dir && obj.dn.otype != ObjectType::PLAIN_FILE {
             self.err(format!("object {} of type {} has attributes", obj.num, obj.dn.otype));
         }
-        if a.generation > self.os.io.txg.0 {
-            self.err(format!("object {} was made in txg {}", obj.num, a.generation));
-        }
         if a.mode >> 12 == 10
             && let Some(t) = &a.symlink
             && t.len() as u64 != a.size

@@ -8,102 +8,19 @@
 pub(crate) mod truncate;
 
 use base::{Error, ErrorKind, ObjectId, Result};
-use bdev::{Buf, Bytes};
-use dmu::Tx;
+use bdev::Bytes;
 use dmu::sa::ZnodeAttrs;
+use dmu::{Pieces, write_per_tx};
 use ondisk::zpl::pflags;
-use rt::Rt;
-use rt::cost::COPY;
 use rt::sync::RangeGuard;
+use zil::SyncMode;
 
 use crate::fs::Zfs;
 use crate::node::{Node, check_flags, gone, kind_of};
-use crate::types::{FileKind, SyncMode};
+use crate::types::FileKind;
 
 /// Largest size of a file (`MAXOFFSET_T`).
 pub(crate) const FILE_SIZE_MAX: u64 = i64::MAX as u64;
-/// Bytes that one transaction writes.
-const WRITE_PER_TX: u64 = 1 << 20;
-/// Most space that one transaction is charged for its blocks, unless it writes only one: small
-/// blocks take much more space than their data.
-const CHARGE_PER_TX: u64 = 8 << 20;
-
-/// Bytes that one transaction writes, in whole blocks of `blksz` bytes that are charged `charge`
-/// each.
-fn write_per_tx(blksz: u64, charge: u64) -> u64 {
-    let blocks = (CHARGE_PER_TX / charge.max(1)).max(1);
-    blocks.saturating_mul(blksz).min(WRITE_PER_TX.max(blksz))
-}
-
-/// Bytes copied between two charges ([`Rt::spend`]).
-const COPY_MAX: usize = 256 << 10;
-
-/// Data that is consumed from the front.
-struct Pieces {
-    list: std::vec::IntoIter<Bytes>,
-    head: Bytes,
-}
-
-impl Pieces {
-    fn new(list: Vec<Bytes>) -> Pieces {
-        Pieces { list: list.into_iter(), head: Bytes::empty() }
-    }
-    /// At least one and at most `max` bytes, without a copy.
-    fn next(&mut self, max: usize) -> Bytes {
-        while self.head.is_empty() {
-            self.head = self.list.next().expect("no more is taken than there is");
-        }
-        if self.head.len() <= max {
-            return std::mem::take(&mut self.head);
-        }
-        let part = self.head.slice(..max);
-        self.head = self.head.slice(max..);
-        part
-    }
-    /// The next `len` bytes, without consuming them.
-    fn peek(&self, len: usize) -> Vec<Bytes> {
-        let (mut out, mut left) = (Vec::new(), len);
-        for b in std::iter::once(&self.head).chain(self.list.as_slice()) {
-            let n = b.len().min(left);
-            if n > 0 {
-                out.push(b.slice(..n));
-            }
-            left -= n;
-            if left == 0 {
-                break;
-            }
-        }
-        out
-    }
-    /// At least one and at most `max` bytes, charged for the copy that the caller makes.
-    async fn next_to_copy(&mut self, rt: &Rt, max: usize) -> Bytes {
-        let part = self.next(max.min(COPY_MAX));
-        rt.spend(COPY.cost(part.len() as u64)).await;
-        part
-    }
-    /// Exactly `len` bytes in one piece: without a copy if they are contiguous, else copied.
-    async fn take_exact(&mut self, rt: &Rt, len: usize) -> Bytes {
-        let first = self.next(len);
-        if first.len() == len {
-            return first;
-        }
-        let mut buf = Buf::for_overwrite(len);
-        let mut at = 0;
-        let mut part = first;
-        loop {
-            for some in part.chunks(COPY_MAX) {
-                rt.spend(COPY.cost(some.len() as u64)).await;
-                buf[at..at + some.len()].copy_from_slice(some);
-                at += some.len();
-            }
-            if at == len {
-                return buf.freeze();
-            }
-            part = self.next(len - at);
-        }
-    }
-}
-
 /// The block size that a file of `size` bytes with blocks of `blksz` must get to hold `end` bytes;
 /// None if it keeps its own.
 fn grown_block(blksz: u64, max_blkid: u64, size: u64, end: u64, recordsize: u64) -> Option<u64> {
@@ -296,7 +213,7 @@ impl Zfs {
             n.dn.resize_block(blksz as u32, &tx).await?;
         }
         let logged = pieces.peek(some as usize);
-        write_range(&self.rt, n, off, some, pieces, &tx).await?;
+        n.dn.write_pieces(off, some, pieces, &tx).await?;
         let now = self.now();
         let new_size = self
             .change_attrs(n, &tx, |a| {
@@ -315,29 +232,6 @@ impl Zfs {
         }
         Ok((some, new_size))
     }
-}
-
-/// Writes `len` bytes at `off`.
-async fn write_range(rt: &Rt, n: &Node, off: u64, len: u64, pieces: &mut Pieces, tx: &Tx) -> Result<()> {
-    let blksz = u64::from(n.dn.block_size());
-    let end = off + len;
-    let mut at = off;
-    while at < end {
-        let in_block = (blksz - at % blksz).min(end - at);
-        if in_block == blksz {
-            n.dn.write_bytes(at, pieces.take_exact(rt, blksz as usize).await, tx).await?;
-        } else {
-            let stop = at + in_block;
-            let mut pos = at;
-            while pos < stop {
-                let part = pieces.next_to_copy(rt, (stop - pos) as usize).await;
-                n.dn.write(pos, &part, tx).await?;
-                pos += part.len() as u64;
-            }
-        }
-        at += in_block;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -368,32 +262,5 @@ mod tests {
                 "{blksz} {max_blkid} {size} {end} {recordsize}"
             );
         }
-    }
-
-    #[test]
-    fn transactions_are_bounded_by_their_charge() {
-        for (blksz, charge, want) in [
-            (128 << 10, 256 << 10, 1 << 20),
-            (512, 512, 1 << 20),
-            (512, 24 << 10, 341 * 512),
-            (1 << 20, 9 << 20, 1 << 20),
-            (16 << 20, 72 << 20, 16 << 20),
-        ] {
-            assert_eq!(write_per_tx(blksz, charge), want, "{blksz} {charge}");
-        }
-    }
-
-    #[test]
-    fn pieces_are_shared_where_they_lie_together() {
-        let a = Bytes::copy_from(&(0..200).collect::<Vec<u8>>());
-        let mut p = Pieces::new(vec![a.slice(..100), Bytes::empty(), a.slice(100..)]);
-        let sim = sim::Sim::new(sim::SimConfig::seeded(1));
-        let rt = sim.rt();
-        let whole = sim.block_on(p.take_exact(&rt, 60));
-        assert_eq!(whole.memory_id(), a.memory_id());
-        let copied = sim.block_on(p.take_exact(&rt, 60));
-        assert_ne!(copied.memory_id(), a.memory_id());
-        assert_eq!(&copied[..], &a[60..120]);
-        assert_eq!(p.next(1000).len(), 80);
     }
 }

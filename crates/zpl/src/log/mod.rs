@@ -16,11 +16,11 @@ use dmu::{Dnode, Tx};
 use ondisk::zil_record::{Create, LrAttr, LrSetattr, Make, Op, setattr};
 use ondisk::zpl::pflags;
 use rt::LocalBoxFuture;
-use zil::{GetData, StoredBlock, Zilog};
+use zil::{GetData, StoredBlock, SyncMode, Zilog};
 
 use crate::fs::Zfs;
 use crate::node::{Node, times};
-use crate::types::{FileKind, SetAttr, SetTime, SyncMode};
+use crate::types::{FileKind, SetAttr, SetTime};
 
 impl Zfs {
     /// The log, unless a replay runs or `sync=disabled`.
@@ -185,9 +185,7 @@ impl GetData for Zfs {
                 }
                 (offset / size, n.dn.read_block(offset / size).await?)
             };
-            let hold = self.os.ctx().txg().hold_open().await;
-            let (bp, done) = n.dn.store_early(blkid, block, hold).await?;
-            Ok(Some(StoredBlock { bp, done }))
+            StoredBlock::store(&self.os, &n.dn, blkid, block).await.map(Some)
         })
     }
 }

@@ -3,6 +3,7 @@
 
 mod acl;
 mod common;
+mod diff;
 mod golden;
 mod linux;
 mod model;

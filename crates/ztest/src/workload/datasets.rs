@@ -100,7 +100,7 @@ impl Runner {
                 return Ok(());
             }
             self.note(format!("zfs inherit {prop} {name}"));
-            let got = self.pool().dsl().inherit(&name, prop).await;
+            let got = self.pool().dsl().inherit(&name, prop, false).await;
             if self.agree("inherit", Ok(()), got)?.is_some() {
                 self.model.ds_mut(&name).props.remove(prop);
             }

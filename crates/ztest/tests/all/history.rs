@@ -63,7 +63,7 @@ fn events_are_recorded() {
         dsl.release("keep", vec![fs("a@s")], false).await.expect("released");
         dsl.rename_snapshot(&fs("a@s"), &fs("a@t"), false).await.expect("renamed");
         dsl.rollback(&fs("a@t")).await.expect("rolled back");
-        dsl.inherit(&fs("a"), "compression").await.expect("inherited");
+        dsl.inherit(&fs("a"), "compression", false).await.expect("inherited");
         scan::scrub_clean(&pool).await.expect("clean");
         pool.devices().detach("disk1.img").await.expect("detached");
         dsl.destroy_fs(&fs("d")).await.expect("gone");

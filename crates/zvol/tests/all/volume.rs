@@ -5,13 +5,13 @@ use std::rc::Rc;
 use crate::common::*;
 use base::ErrorKind;
 use spa::Pool;
-use zvol::Zvol;
+use zvol::{Volume, VolumeOpts};
 
-async fn open(pool: &Pool, name: &str) -> Rc<Zvol> {
-    Zvol::open(&pool.dsl().find(name).unwrap()).await.unwrap()
+async fn open(pool: &Pool, name: &str) -> Rc<Volume> {
+    Volume::open(&pool.dsl().find(name).unwrap(), VolumeOpts::default()).await.unwrap()
 }
 
-async fn read(vol: &Zvol, off: u64, len: u64) -> Vec<u8> {
+async fn read(vol: &Volume, off: u64, len: u64) -> Vec<u8> {
     vol.read(off, len).await.unwrap().iter().flat_map(|b| b.to_vec()).collect()
 }
 
@@ -43,7 +43,7 @@ fn ranges_are_cut_at_the_end() {
         let ds = vol.dataset().clone();
         drop(vol);
         assert!(!ds.is_used());
-        let other = Zvol::open(&pool.dsl().find("zil/f").unwrap()).await.err().unwrap();
+        let other = Volume::open(&pool.dsl().find("zil/f").unwrap(), VolumeOpts::default()).await.err().unwrap();
         assert!(other.kind() == ErrorKind::Invalid && other.to_string().contains("zil/f"), "{other}");
     });
 }

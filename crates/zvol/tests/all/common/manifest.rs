@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use spa::Pool;
 use zpl::{Attr, FileKind, MountOpts, Zfs, ioc_flags};
-use zvol::Zvol;
+use zvol::{Volume, VolumeOpts};
 
 /// Content up to this size is hashed as a whole, larger content in chunks.
 const WHOLE_MAX: u64 = 64 << 20;
@@ -211,7 +211,7 @@ async fn fill_line(fs: &Zfs, a: &Attr, o: &mut Map<String, Value>) -> Result<()>
 }
 
 async fn volume(ds: &Rc<Dataset>) -> Result<Value> {
-    let vol = Zvol::open(ds).await?;
+    let vol = Volume::open(ds, VolumeOpts::default()).await?;
     let mut o = named(ds);
     o.insert("type".into(), "v".into());
     o.insert("size".into(), vol.size().into());

@@ -1,0 +1,452 @@
+//! `zfs receive`: a stream from the client becomes snapshots.
+//!
+//! Data come while other commands work: the `admin` lock is held at the beginning and at the end
+//! only. A target that is mounted is unmounted for the moment in which it is replaced.
+
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Guid, Result};
+use bdev::{Buf, Bytes};
+use dsl::Dataset;
+use dsl::props::{self, DatasetKind, PropValue};
+use dsl::receive::{Head, Input, ReceiveOpts, Received, Receiving, Source};
+use ondisk::objset::ObjsetType;
+use ondisk::stream::{begin_flags, features};
+use rt::{LocalBoxFuture, Rt};
+
+use crate::engine::PoolEngine;
+use crate::fs::mounts::{self, MountPoint};
+use crate::fs::ops::{NewHow, parse_props};
+use crate::fs::temp_props::TempProps;
+use crate::request::inlet::Inlet;
+use crate::request::{Naming, ReceiveView, ReceiveWhat, ReceivedView};
+
+/// The bytes of an inlet, in the lengths that are asked for.
+struct Fed {
+    rt: Rt,
+    inlet: Inlet,
+    piece: Vec<u8>,
+    /// Bytes of the piece that were taken.
+    at: usize,
+}
+
+impl Source for Fed {
+    fn take(&mut self, len: usize) -> LocalBoxFuture<'_, Result<Bytes>> {
+        Box::pin(async move {
+            let mut out = Buf::for_overwrite(len);
+            let mut have = 0;
+            while have < len {
+                if self.at == self.piece.len() {
+                    let Some(piece) = self.inlet.next().await else { break };
+                    (self.piece, self.at) = (piece, 0);
+                }
+                let n = (len - have).min(self.piece.len() - self.at);
+                self.rt.spend(rt::cost::COPY.cost(n as u64)).await;
+                out[have..have + n].copy_from_slice(&self.piece[self.at..self.at + n]);
+                (have, self.at) = (have + n, self.at + n);
+            }
+            out.truncate(have);
+            Ok(out.freeze())
+        })
+    }
+}
+
+/// What is known about a part of a stream beside its BEGIN.
+#[derive(Default)]
+pub(super) struct Part {
+    /// The file system that was sent: of a package the top one.
+    pub top: String,
+    /// It is not of the top file system of a package.
+    pub is_below: bool,
+    /// Properties that came with it; none: the stream has no list.
+    pub props: Option<Vec<(String, PropValue)>>,
+    /// Those of the snapshot.
+    pub snap_props: Vec<(String, PropValue)>,
+    /// Tags of holds of the snapshot.
+    pub holds: Vec<String>,
+}
+
+impl Part {
+    /// The properties that came and are stored as received ones: all but those that cannot be
+    /// inherited and are to be left out.
+    fn received(&self, what: &ReceiveWhat) -> impl Iterator<Item = &(String, PropValue)> {
+        let out = self.left_out(what);
+        self.props.iter().flatten().filter(move |(name, _)| is_inheritable(name) || !out.contains(name))
+    }
+
+    /// The properties whose received values do not count.
+    fn passed_over(&self, what: &ReceiveWhat) -> Vec<String> {
+        self.left_out(what).into_iter().filter(|name| self.props.is_some() && is_inheritable(name)).collect()
+    }
+
+    /// Those of `-x`, and below the target those of `-o`, which are inherited from it.
+    fn left_out(&self, what: &ReceiveWhat) -> Vec<String> {
+        let given = what.props.iter().filter(|_| self.is_below).map(|(name, _)| name);
+        what.exclude
+            .iter()
+            .chain(given)
+            .map(|name| props::find(name).map_or(name.as_str(), |p| p.name).into())
+            .collect()
+    }
+}
+
+fn is_inheritable(name: &str) -> bool {
+    props::find(name).map_or_else(|| props::is_user_prop(name), |known| known.inheritable())
+}
+
+/// Properties that are set after the data, which they could stop.
+const DELAYED: &[&str] = &["refquota", "quota", "refreservation", "reservation", "sharesmb"];
+/// Properties of keys.
+const OF_KEYS: &[&str] = &["encryption", "keyformat", "keylocation", "pbkdf2iters"];
+
+/// Checks the properties of `-o` and `-x`.
+fn check_props(what: &ReceiveWhat) -> Result<()> {
+    let own = what.props.iter().find(|(name, value)| {
+        OF_KEYS.contains(&name.as_str()) && (name.as_str(), value.as_str()) != ("encryption", "off")
+    });
+    if let Some((name, _)) = own {
+        let text = format!("'{name}' cannot be set here: make an encrypted file system, and receive below it");
+        return Err(Error::unsupported(text));
+    }
+    match what.exclude.iter().find(|name| props::find(name).is_none() && !props::is_user_prop(name)) {
+        Some(name) => Err(Error::invalid(format!("invalid property '{name}'"))),
+        None => parse_given(&what.props).map(drop),
+    }
+}
+
+/// Parses properties of a file system or a volume, which only the stream tells.
+pub(super) fn parse_given(given: &[(String, String)]) -> Result<Vec<(String, PropValue)>> {
+    let mut out = Vec::new();
+    for one in given {
+        let of_fs = props::find(&one.0).is_none_or(|known| known.applies_to(DatasetKind::Filesystem));
+        let kind = if of_fs { DatasetKind::Filesystem } else { DatasetKind::Volume };
+        out.extend(parse_props(std::slice::from_ref(one), kind, false)?);
+    }
+    Ok(out)
+}
+
+/// The name of a received snapshot, `fs@snap`, from the target, the name in the stream and the file
+/// system that was sent.
+pub(super) fn name_for(naming: Naming, target: &str, sent_as: &str, top: &str) -> Result<String> {
+    if naming != Naming::Given && target.contains('@') {
+        let letter = if naming == Naming::Tail { 'e' } else { 'd' };
+        return Err(Error::invalid(format!("invalid argument - snapshot not allowed with -{letter}")));
+    }
+    Ok(match naming {
+        Naming::Given if target.contains('@') => target.to_string(),
+        Naming::Given => format!("{target}{}", sent_as.strip_prefix(top).unwrap_or_default()),
+        Naming::Prefix => format!("{target}{}", sent_as.find(['/', '@']).map_or("", |at| &sent_as[at..])),
+        Naming::Tail => {
+            let above = top.rfind('/').map_or(0, |at| at + 1);
+            format!("{target}/{}", sent_as.get(above..).unwrap_or_default())
+        }
+    })
+}
+
+impl PoolEngine {
+    /// Receives a stream.
+    pub(crate) async fn receive(&self, what: &ReceiveWhat, inlet: Inlet) -> Result<ReceiveView> {
+        let rt = self.pool.rt().clone();
+        check_props(what).map_err(|e| e.at(format!("cannot receive into '{}'", what.target)))?;
+        let mut fed = Fed { rt: rt.clone(), inlet, piece: Vec::new(), at: 0 };
+        let mut input = Input::new(rt, &mut fed);
+        let mut view = ReceiveView::default();
+        let head = input.begin().await.map_err(|e| e.at("cannot receive"))?;
+        let head = head.ok_or_else(|| Error::invalid("cannot receive: failed to read from stream"))?;
+        if head.is_package() {
+            self.receive_package(what, head, &mut input, &mut view).await?;
+        } else {
+            let sent_as = String::from_utf8_lossy(&head.begin.to_name).into_owned();
+            let top = sent_as.split('@').next().unwrap_or_default().to_string();
+            self.receive_part(what, head, &Part { top, ..Part::default() }, &mut input, &mut view).await?;
+        }
+        Ok(view)
+    }
+
+    /// Receives the part of a stream that begins with `head`.
+    pub(super) async fn receive_part(
+        &self,
+        what: &ReceiveWhat,
+        head: Head,
+        part: &Part,
+        input: &mut Input<'_>,
+        view: &mut ReceiveView,
+    ) -> Result<()> {
+        let (since, at) = (self.pool.rt().now(), input.offset());
+        let sent_as = String::from_utf8_lossy(&head.begin.to_name).into_owned();
+        let named = name_for(what.naming, &what.target, &sent_as, &part.top);
+        let target = named.map_err(|e| e.at("cannot receive"))?;
+        let is_raw = head.begin.features() & features::RAW != 0;
+        let names = what.props.iter().map(|(name, _)| name).chain(&what.exclude);
+        if let Some(name) = names.into_iter().find(|name| is_raw && OF_KEYS.contains(&name.as_str())) {
+            let text = format!("cannot receive: '{name}' cannot be set or left out of a raw stream");
+            return Err(Error::invalid(text));
+        }
+        let mut received = ReceivedView {
+            incremental: head.begin.from_guid.0 != 0,
+            sent_as,
+            snapshot: target.clone(),
+            was_here: false,
+            bytes: 0,
+            nanos: 0,
+        };
+        if what.dry_run {
+            input.skip().await.map_err(|e| e.at("cannot receive"))?;
+        } else {
+            received.was_here = !self.receive_snapshot(what, (&target, part), head, input, view).await?;
+        }
+        received.bytes = input.offset() - at + ondisk::stream::RECORD_SIZE as u64;
+        received.nanos = self.pool.rt().now().0 - since.0;
+        view.snapshots.push(received);
+        Ok(())
+    }
+
+    /// False if the snapshot was here before.
+    async fn receive_snapshot(
+        &self,
+        what: &ReceiveWhat,
+        (target, part): (&str, &Part),
+        head: Head,
+        input: &mut Input<'_>,
+        view: &mut ReceiveView,
+    ) -> Result<bool> {
+        let guid = head.begin.to_guid;
+        let (fs, _) = target.split_once('@').unwrap_or((target, ""));
+        let is_new = self.pool.dsl().find(fs).is_err();
+        let is_increment = head.begin.from_guid.0 != 0 && head.begin.flags & begin_flags::CLONE == 0;
+        let receiving = match self.begin_receive(what, (target, part), head, is_new).await {
+            Ok(receiving) => receiving,
+            Err(e)
+                if is_increment
+                    && matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Exists)
+                    && self.has(fs, guid).await =>
+            {
+                input.skip().await.map_err(|e| e.at("cannot receive"))?;
+                return Ok(false);
+            }
+            Err(e) => return Err(e),
+        };
+        let done = match receiving.data(input).await {
+            Ok(()) => self.finish_receive((what, part), &receiving, view).await,
+            Err(e) => Err(e),
+        };
+        if let Err(e) = done {
+            let kept = receiving.give_up().await.unwrap_or(false);
+            return Err(if kept { self.with_token(fs, e).await } else { e });
+        }
+        self.set_received(what, (target, part), is_new, view).await;
+        if is_new && !what.no_mount {
+            self.mount_received(fs, view).await;
+        }
+        Ok(true)
+    }
+
+    async fn begin_receive(
+        &self,
+        what: &ReceiveWhat,
+        (target, part): (&str, &Part),
+        head: Head,
+        is_new: bool,
+    ) -> Result<Receiving> {
+        let _admin = self.admin.acquire(1).await;
+        let (fs, _) = target.split_once('@').unwrap_or((target, ""));
+        let place = || format!("cannot receive into '{fs}'");
+        let mut props = Vec::new();
+        if is_new && !part.is_below {
+            props = parse_given(&what.props).map_err(|e| e.at(place()))?;
+        }
+        if is_new && part.props.is_some() {
+            let came = part.received(what).filter(|(name, _)| !DELAYED.contains(&name.as_str()));
+            let passed_over = part.passed_over(what).into_iter().map(|name| format!("{name}$inherit"));
+            let marks = passed_over.chain(["$hasrecvd".to_string()]).map(|name| (name, PropValue::Num(0)));
+            props.extend(came.map(|(name, value)| (format!("{name}$recvd"), value.clone())).chain(marks));
+        }
+        let made = self.make_parents(what, fs, is_new).await?;
+        let begun = async {
+            if is_new && !what.no_mount {
+                self.check_future_place(fs, &props).await.map_err(|e| e.at(place()))?;
+            }
+            let given_off = what.props.iter().any(|(name, _)| name == "encryption");
+            let came_off = part.props.is_some() && !what.exclude.iter().any(|name| name == "encryption");
+            let opts = ReceiveOpts {
+                force: what.force,
+                resumable: what.resumable,
+                origin: what.origin.clone(),
+                unencrypted: given_off || came_off,
+                props,
+            };
+            self.pool.dsl().begin_receive(target, head, opts).await
+        };
+        let begun = begun.await;
+        if begun.is_err() {
+            for parent in made.iter().rev() {
+                // The first error counts.
+                let _ = self.unmount_these(std::slice::from_ref(parent), true).await;
+                let _ = self.pool.dsl().destroy_fs(parent).await;
+            }
+        }
+        begun
+    }
+
+    /// Makes the file systems above `fs` that are missing below the target (`-d`).
+    async fn make_parents(&self, what: &ReceiveWhat, fs: &str, is_new: bool) -> Result<Vec<String>> {
+        let dsl = self.pool.dsl();
+        if !is_new || what.naming != Naming::Prefix || dsl.find(&what.target).is_err() {
+            return Ok(Vec::new());
+        }
+        let mut missing: Vec<String> = Vec::new();
+        let mut at = fs;
+        while let Some((parent, _)) = at.rsplit_once('/')
+            && dsl.find(parent).is_err()
+        {
+            missing.insert(0, parent.to_string());
+            at = parent;
+        }
+        if let Some(parent) = missing.last() {
+            let made = {
+                let how = NewHow { volume: None, parents: true, no_mount: what.no_mount };
+                self.create_inner(parent, Vec::new(), how, None).await
+            };
+            made.map_err(|e| e.at(format!("cannot create '{parent}'")))?;
+        }
+        Ok(missing)
+    }
+
+    /// Whether a file system has the snapshot with that guid.
+    async fn has(&self, fs: &str, guid: Guid) -> bool {
+        let Ok(head) = self.pool.dsl().find(fs) else { return false };
+        let snaps = self.pool.dsl().snapshots(&head).await.unwrap_or_default();
+        snaps.iter().any(|s| Guid(s.phys().guid) == guid)
+    }
+
+    /// Makes the snapshot. A target in use is unmounted for that.
+    async fn finish_receive(
+        &self,
+        (what, part): (&ReceiveWhat, &Part),
+        receiving: &Receiving,
+        view: &mut ReceiveView,
+    ) -> Result<Received> {
+        let _admin = self.admin.acquire(1).await;
+        let Some(target) = receiving.target().cloned() else { return receiving.finish().await };
+        let name = target.name();
+        let unmounted = self.unmount_these(std::slice::from_ref(&name), what.force_unmount).await?;
+        let done = receiving.finish().await;
+        drop(target);
+        let errors = self.mount_again(&unmounted).await;
+        view.warnings.extend(errors.iter().map(Error::to_string));
+        if done.is_ok() && !what.props.is_empty() && !part.is_below {
+            let set = self.set_inner(&name, &what.props).await;
+            view.warnings.extend(set.err().map(|e| e.to_string()));
+        }
+        done
+    }
+
+    /// Sets the properties that came with a snapshot, but for those that a new file system has, and
+    /// its holds.
+    async fn set_received(
+        &self,
+        what: &ReceiveWhat,
+        (target, part): (&str, &Part),
+        is_new: bool,
+        view: &mut ReceiveView,
+    ) {
+        let _admin = self.admin.acquire(1).await;
+        let (fs, dsl) = (target.split('@').next().unwrap_or_default(), self.pool.dsl().clone());
+        if part.props.is_some() {
+            let is_left = |name: &str| !is_new || DELAYED.contains(&name);
+            let left: Vec<_> = part.received(what).filter(|(name, _)| is_left(name)).cloned().collect();
+            let names: Vec<String> = left.iter().map(|(name, _)| name.clone()).collect();
+            let set = async {
+                for (name, e) in dsl.set_received(fs, left, part.passed_over(what), !is_new).await {
+                    view.warnings.push(format!("cannot receive {name} property on {fs}: {e}"));
+                }
+                Ok(())
+            };
+            let set = match dsl.find(fs) {
+                Ok(ds) if !is_new => self.change_props(&ds, &names, set).await,
+                _ => set.await,
+            };
+            view.warnings.extend(set.err().map(|e| e.to_string()));
+        }
+        if !part.snap_props.is_empty() {
+            let values = part.snap_props.iter().filter(|(n, _)| props::is_user_prop(n));
+            let values = values.map(|(n, v)| (n.clone(), Some(v.clone()))).collect();
+            view.warnings.extend(dsl.set_snapshot_props(target, values).await.err().map(|e| e.to_string()));
+        }
+        for tag in part.holds.iter().filter(|_| !what.no_holds) {
+            let held = dsl.hold(tag, vec![target.to_string()], false).await;
+            view.warnings.extend(held.err().map(|e| e.to_string()));
+        }
+    }
+
+    /// Mounts a new file system, if it is to be mounted.
+    async fn mount_received(&self, fs: &str, view: &mut ReceiveView) {
+        let _admin = self.admin.acquire(1).await;
+        let mounted = async {
+            let ds = self.pool.dsl().find(fs)?;
+            if self.is_to_be_mounted(&ds).await? && mounts::usable().is_ok() {
+                self.mount(&ds, TempProps::default()).await?;
+            }
+            Ok::<(), Error>(())
+        };
+        view.warnings.extend(mounted.await.err().map(|e| e.to_string()));
+        view.warnings.extend(self.mounts.take_notices());
+    }
+
+    async fn is_to_be_mounted(&self, ds: &Rc<Dataset>) -> Result<bool> {
+        let wanted = ds.dir().prop("canmount").0.num() == 1
+            && matches!(self.mount_point(&ds.dir()), MountPoint::Path(_))
+            && (!ds.dir().is_encrypted() || self.pool.dsl().crypt_info(&ds.dir()).is_some_and(|c| c.available));
+        Ok(wanted && ds.objset().await?.os_type() == ObjsetType::Zfs)
+    }
+
+    /// `e` with the way to go on.
+    async fn with_token(&self, fs: &str, e: Error) -> Error {
+        let token = match self.pool.dsl().find(fs) {
+            Ok(head) => self.pool.dsl().resume_token(&head).await.ok().flatten(),
+            Err(_) => None,
+        };
+        let Some(token) = token else { return e };
+        Error::new(
+            e.kind(),
+            format!(
+                "{e}\nPartially received snapshot is saved.\nA resuming stream can be generated on the sending \
+                 system by running:\n    zfs send -t {token}"
+            ),
+        )
+    }
+
+    /// `zfs receive -A`
+    pub(crate) async fn receive_abort(&self, name: &str) -> Result<()> {
+        let _admin = self.admin.acquire(1).await;
+        self.find(name)?;
+        self.pool.dsl().abort_receive(name).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_the_letters() {
+        for (naming, target, sent, name) in [
+            (Naming::Given, "t/x", "p/a/b@s", "t/x@s"),
+            (Naming::Given, "t/x@y", "p/a/b@s", "t/x@y"),
+            (Naming::Prefix, "t/x", "p/a/b@s", "t/x/a/b@s"),
+            (Naming::Prefix, "t/x", "p@s", "t/x@s"),
+            (Naming::Tail, "t/x", "p/a/b@s", "t/x/b@s"),
+            (Naming::Tail, "t/x", "p@s", "t/x/p@s"),
+        ] {
+            assert_eq!(name_for(naming, target, sent, sent.split('@').next().unwrap()).unwrap(), name);
+        }
+        for naming in [Naming::Tail, Naming::Prefix] {
+            assert!(name_for(naming, "t/x@y", "p@s", "p").is_err());
+        }
+        // Of a package: what lies below the file system that was sent.
+        for (naming, name) in [(Naming::Given, "t/x/b@s"), (Naming::Prefix, "t/x/o/a/b@s"), (Naming::Tail, "t/x/a/b@s")]
+        {
+            assert_eq!(name_for(naming, "t/x", "p/o/a/b@s", "p/o/a").unwrap(), name);
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! `zfs receive` from outside: pipes from `zfs send`, what it says, streams that break off.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs::File;
+use std::process::Stdio;
+
+use base::Guid;
+use codec::checksum::Endian;
+use common::world::World;
+use common::{Outcome, WEIR, outcome_of};
+use ondisk::nvlist::NvList;
+use ondisk::stream::record::{Begin, End};
+use ondisk::stream::{Record, StreamWriter};
+
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
+/// `weir SEND | weir RECEIVE`: the outcome of the latter.
+fn piped(w: &World, send: &str, receive: &str) -> Outcome {
+    let mut from = w.command(WEIR).args(words(send)).stdout(Stdio::piped()).spawn().unwrap();
+    let out = w.command(WEIR).args(words(receive)).stdin(from.stdout.take().unwrap()).output().unwrap();
+    from.wait().unwrap();
+    outcome_of(out)
+}
+
+/// `weir LINE < FILE`
+fn fed(w: &World, file: &str, line: &str) -> Outcome {
+    let input = File::open(w.dir.join(file)).unwrap();
+    outcome_of(w.command(WEIR).args(words(line)).stdin(input).output().unwrap())
+}
+
+/// A daemon with the pool `tank` and the file system `tank/a` with two snapshots.
+fn world(tag: &str) -> World {
+    let w = World::without_mounts(tag);
+    File::create(w.dir.join("d")).unwrap().set_len(192 << 20).unwrap();
+    w.ok(&format!("zpool create -O mountpoint=none tank {}", w.path("d")));
+    w.ok("zfs create -o x:y=z tank/a");
+    w.ok("zfs snapshot tank/a@one");
+    w.ok("zfs snapshot tank/a@two");
+    w
+}
+
+fn value(w: &World, what: &str, name: &str) -> String {
+    w.ok(&format!("zfs get -Hp -o value {what} {name}")).trim_end().to_string()
+}
+
+#[test]
+fn what_is_sent_is_received() {
+    let w = world("zfs-receive");
+    let got = piped(&w, "zfs send tank/a@one", "zfs receive -v tank/b");
+    assert_eq!(got.code, 0, "{}", got.err);
+    let lines: Vec<&str> = got.out.lines().collect();
+    assert_eq!(lines[0], "receiving full stream of tank/a@one into tank/b@one");
+    assert!(lines[1].starts_with("received ") && lines[1].ends_with("/sec)"), "{}", lines[1]);
+    assert_eq!(value(&w, "guid", "tank/b@one"), value(&w, "guid", "tank/a@one"));
+    assert_eq!(value(&w, "creation", "tank/b@one"), value(&w, "creation", "tank/a@one"));
+    let got = piped(&w, "zfs send -i @one tank/a@two", "zfs recv -nv tank/b");
+    assert_eq!((got.code, got.out.as_str()), (0, "would receive incremental stream of tank/a@two into tank/b@two\n"));
+    let got = piped(&w, "zfs send -i @one tank/a@two", "zfs recv tank/b@other");
+    assert_eq!((got.code, got.out.as_str()), (0, ""), "{}", got.err);
+    assert_eq!(value(&w, "guid", "tank/b@other"), value(&w, "guid", "tank/a@two"));
+    // It is there already.
+    let got = piped(&w, "zfs send -i @one tank/a@two", "zfs receive -v tank/b@other");
+    assert!(got.code == 0 && got.out.contains("snap tank/b@other already exists; ignoring"), "{}{}", got.out, got.err);
+    for (receive, name) in [("-d", "tank/below/a@one"), ("-e", "tank/below/other/a@one")] {
+        let target = name.rsplit_once("/a@").unwrap().0;
+        w.ok(&format!("zfs create -p {target}"));
+        let got = piped(&w, "zfs send tank/a@one", &format!("zfs receive {receive} {target}"));
+        assert_eq!(got.code, 0, "{}", got.err);
+        assert_eq!(value(&w, "guid", name), value(&w, "guid", "tank/a@one"));
+    }
+    let got = piped(&w, "zfs send tank/a@one", "zfs receive -u -o compression=zstd -o u:v=w tank/props");
+    assert_eq!(got.code, 0, "{}", got.err);
+    assert_eq!(value(&w, "compression,u:v", "tank/props"), "zstd\nw");
+    let history = w.ok("zpool history tank");
+    assert!(history.contains("zfs receive -v tank/b\n") && !history.contains("recv -nv"), "{history}");
+    assert!(!w.ok("zfs list -r tank").contains('%'));
+    w.ok("zpool export tank");
+}
+
+#[test]
+fn refusals_are_openzfss() {
+    let w = world("zfs-receive-no");
+    let two = "zfs send -i @one tank/a@two";
+    for (send, receive, why) in [
+        (
+            "zfs send tank/a@one",
+            "zfs receive tank/a",
+            "cannot receive new filesystem stream: destination 'tank/a' exists\nmust specify -F to overwrite it",
+        ),
+        ("zfs send tank/a@one", "zfs receive -F tank/a@x", "destination has snapshots (eg. tank/a@one)"),
+        (two, "zfs receive tank/no", "cannot receive incremental stream: destination 'tank/no' does not exist"),
+        (two, "zfs receive nopool/x", "no such pool"),
+        ("zfs send tank/a@one", "zfs receive -e tank/x@y", "snapshot not allowed with -e"),
+        ("zfs send tank/a@one", "zfs receive -o origin=tank/no@x tank/x", "local origin for clone"),
+        ("zfs send tank/a@one", "zfs receive -o used=1 tank/x", "'used' is readonly"),
+        ("zfs send tank/a@one", "zfs receive -o encryption=on tank/x", "make an encrypted file system"),
+        ("zfs send tank/a@one", "zfs receive -x nonsense tank/x", "invalid property 'nonsense'"),
+        ("zfs send tank/a@one", "zfs receive -c tank/a@one", "damaged blocks are not replaced from streams"),
+        ("zfs get all tank/a", "zfs receive tank/x", "not a send stream"),
+    ] {
+        let got = piped(&w, send, receive);
+        assert!(got.code == 1 && got.err.contains(why), "{receive}: {} {}", got.code, got.err);
+    }
+    w.ok("zfs create tank/c");
+    let got = piped(&w, two, "zfs receive tank/c");
+    assert!(got.err.contains("most recent snapshot of tank/c does not\nmatch incremental source"), "{}", got.err);
+    for (line, code, why) in [
+        ("zfs receive", 2, "missing snapshot argument"),
+        ("zfs receive -d -e tank", 2, "exclude each other"),
+        ("zfs receive -A -v tank/a", 2, "invalid option used with -A"),
+        ("zfs receive -A tank/a", 1, "does not have any resumable receive state to abort"),
+    ] {
+        let got = w.say(line);
+        assert!(got.code == code && got.err.contains(why), "{line}: {} {}", got.code, got.err);
+    }
+    w.ok("zpool export tank");
+}
+
+#[test]
+fn a_stream_that_breaks_off_goes_on_by_its_token() {
+    let w = world("zfs-receive-rest");
+    let stream = w.command(WEIR).args(words("zfs send tank/a@one")).output().unwrap().stdout;
+    std::fs::write(w.dir.join("half"), &stream[..stream.len() / 2]).unwrap();
+    let got = fed(&w, "half", "zfs receive -s tank/b");
+    assert!(got.code == 1 && got.err.contains("Partially received snapshot is saved.\n"), "{}", got.err);
+    let token = got.err.split("zfs send -t ").nth(1).unwrap().trim().to_string();
+    assert_eq!(value(&w, "receive_resume_token", "tank/b"), token);
+    assert!(w.ok("zfs get all tank/b").contains("receive_resume_token"));
+    assert!(!w.ok("zfs get all tank/a").contains("receive_resume_token"));
+    w.fails("zfs mount tank/b", &["cannot mount"]);
+    // It is still there after a restart.
+    w.ok("zpool export tank");
+    w.ok(&format!("zpool import -d {} tank", w.path("")));
+    let said = w.ok(&format!("zfs send -nv -t {token}"));
+    assert!(said.starts_with("resume token contents:\n") && said.contains("\ttoname = tank/a@one\n"), "{said}");
+    let again = piped(&w, "zfs send tank/a@one", "zfs receive -s tank/b");
+    assert!(again.code == 1 && again.err.contains("contains partially-complete state"), "{}", again.err);
+    let got = piped(&w, &format!("zfs send -t {token}"), "zfs receive -s tank/b");
+    assert_eq!(got.code, 0, "{}", got.err);
+    assert_eq!(value(&w, "guid", "tank/b@one"), value(&w, "guid", "tank/a@one"));
+    assert_eq!(value(&w, "receive_resume_token", "tank/b"), "-");
+    // Without -s nothing is kept; what is kept can be given up.
+    assert_eq!(fed(&w, "half", "zfs receive tank/c").code, 1);
+    w.fails("zfs list tank/c", &["does not exist"]);
+    assert_eq!(fed(&w, "half", "zfs receive -s tank/c").code, 1);
+    w.fails("zfs snapshot tank/c@x", &["was received in part only"]);
+    w.ok("zfs snapshot -r tank@all");
+    w.fails("zfs list tank/c@all", &["does not exist"]);
+    w.ok("zfs receive -A tank/c");
+    w.fails("zfs list tank/c", &["does not exist"]);
+    w.ok("zpool export tank");
+}
+
+#[test]
+fn a_mounted_file_system_is_replaced() {
+    let Some(w) = World::new("zfs-receive-mounted") else { return };
+    File::create(w.dir.join("d")).unwrap().set_len(192 << 20).unwrap();
+    w.ok(&format!("zpool create -O mountpoint={} tank {}", w.path("m"), w.path("d")));
+    w.ok("zfs create tank/a");
+    std::fs::write(w.dir.join("m/a/file"), "one").unwrap();
+    w.ok("zfs snapshot tank/a@one");
+    std::fs::write(w.dir.join("m/a/file"), "two").unwrap();
+    w.ok("zfs snapshot tank/a@two");
+    let got = piped(&w, "zfs send tank/a@one", "zfs receive tank/b");
+    assert_eq!(got.code, 0, "{}", got.err);
+    assert!(w.is_mounted("tank/b"));
+    assert_eq!(std::fs::read_to_string(w.dir.join("m/b/file")).unwrap(), "one");
+    let got = piped(&w, "zfs send -i @one tank/a@two", "zfs receive -F tank/b");
+    assert_eq!(got.code, 0, "{}", got.err);
+    assert!(w.is_mounted("tank/b"));
+    assert_eq!(std::fs::read_to_string(w.dir.join("m/b/file")).unwrap(), "two");
+    assert_eq!(std::fs::read_to_string(w.dir.join("m/b/.zfs/snapshot/one/file")).unwrap(), "one");
+    // An increment that breaks off changes nothing; a change since makes it impossible without -F.
+    std::fs::write(w.dir.join("m/a/file"), "three").unwrap();
+    w.ok("zfs snapshot tank/a@three");
+    let stream = w.command(WEIR).args(words("zfs send -i @two tank/a@three")).output().unwrap().stdout;
+    std::fs::write(w.dir.join("half"), &stream[..stream.len() - 400]).unwrap();
+    std::fs::write(w.dir.join("whole"), &stream).unwrap();
+    assert_eq!(fed(&w, "half", "zfs receive tank/b").code, 1);
+    assert_eq!(value(&w, "receive_resume_token", "tank/b"), "-");
+    assert_eq!(fed(&w, "half", "zfs receive -s tank/b").code, 1);
+    assert_ne!(value(&w, "receive_resume_token", "tank/b"), "-");
+    assert!(w.is_mounted("tank/b"));
+    assert_eq!(std::fs::read_to_string(w.dir.join("m/b/file")).unwrap(), "two");
+    assert!(!w.ok("zfs list -r tank").contains('%'));
+    w.ok("zfs receive -A tank/b");
+    assert_eq!(value(&w, "receive_resume_token", "tank/b"), "-");
+    std::fs::write(w.dir.join("m/b/file"), "mine").unwrap();
+    let got = fed(&w, "whole", "zfs receive tank/b");
+    assert!(got.code == 1 && got.err.contains("has been modified\nsince most recent snapshot"), "{}", got.err);
+    assert_eq!(std::fs::read_to_string(w.dir.join("m/b/file")).unwrap(), "mine");
+    let got = fed(&w, "whole", "zfs receive -F tank/b");
+    assert_eq!(got.code, 0, "{}", got.err);
+    assert_eq!(std::fs::read_to_string(w.dir.join("m/b/file")).unwrap(), "three");
+    // A file system goes with what it has received in part.
+    w.ok("zfs rollback -r tank/b@two");
+    assert_eq!(fed(&w, "half", "zfs receive -s tank/b").code, 1);
+    w.ok("zfs destroy -r tank/b");
+    w.ok("zpool export tank");
+}
+
+/// A package as `zfs send -R` of OpenZFS writes it: a list, and streams.
+fn package(list: &NvList, top: &str, subs: &[Vec<u8>]) -> Vec<u8> {
+    let list = list.encode_xdr();
+    let begin = Begin {
+        payload_len: list.len() as u32,
+        version_info: Begin::PACKAGE,
+        to_name: top.as_bytes().to_vec(),
+        ..Begin::default()
+    };
+    let mut writer = StreamWriter::new(Endian::Little);
+    let mut out = writer.record(&Record::Begin(begin), &list).to_vec();
+    out.extend(list);
+    out.extend(writer.end(Guid(0)));
+    subs.iter().for_each(|sub| out.extend(sub));
+    out.extend(Record::End(End::default()).encode(Endian::Little));
+    out
+}
+
+#[test]
+fn packages_bring_a_tree_and_follow_it() {
+    let w = world("zfs-receive-package");
+    w.ok("zfs create tank/a/kid");
+    w.ok("zfs create tank/a/other");
+    w.ok("zfs snapshot -r tank/a@1");
+    let guid = |w: &World, name: &str| value(w, "guid", name).parse::<u64>().unwrap();
+    let sent = |line: &str| w.command(WEIR).args(words(line)).output().unwrap().stdout;
+    let fs = |name: &str, parent: u64, snaps: &[(&str, u64)]| {
+        let guids = snaps.iter().fold(NvList::new(), |list, (snap, guid)| list.with_u64(snap, *guid));
+        let props = NvList::new().with_str("x:y", "received").with_u64("recordsize", 65_536);
+        let props = props.with_u64("copies", 77).with_u64("refquota", 50 << 20);
+        let holds = NvList::new().with_list("1", NvList::new().with_u64("keep", 1));
+        let fs = NvList::new().with_str("name", name).with_u64("parentfromsnap", parent).with_list("props", props);
+        fs.with_list("snaps", guids).with_list("snapholds", holds)
+    };
+    let ones: Vec<u64> = ["tank/a", "tank/a/kid", "tank/a/other"].map(|f| guid(&w, &format!("{f}@1"))).to_vec();
+    let list = NvList::new().with_str("tosnap", "1").with_list(
+        "fss",
+        NvList::new()
+            .with_list("0x1", fs("tank/a", 0, &[("1", ones[0])]))
+            .with_list("0x2", fs("tank/a/kid", ones[0], &[("1", ones[1])]))
+            .with_list("0x3", fs("tank/a/other", ones[0], &[("1", ones[2])])),
+    );
+    let subs = ["tank/a@1", "tank/a/kid@1", "tank/a/other@1"].map(|name| sent(&format!("zfs send {name}")));
+    let whole = package(&list, "tank/a@1", &subs);
+    std::fs::write(w.dir.join("full"), &whole).unwrap();
+    // It stops within its last stream.
+    std::fs::write(w.dir.join("half"), &whole[..whole.len() - subs[2].len() / 2]).unwrap();
+    for target in ["tank/to", "tank/held"] {
+        w.ok(&format!("zfs create {target}"));
+    }
+    let refused = fed(&w, "full", "zfs receive tank/to/x@y");
+    assert!(refused.err.contains("cannot specify snapshot name for multi-snapshot stream"), "{}", refused.err);
+    let got = fed(&w, "full", "zfs receive -v -h -d -o compression=gzip -x recordsize tank/to");
+    assert_eq!(got.code, 0, "{}", got.err);
+    assert_eq!(got.out.lines().filter(|l| l.starts_with("receiving full stream of ")).count(), 3, "{}", got.out);
+    let get = |what: &str, name: &str| w.ok(&format!("zfs get -Hp -o value,source {what} {name}"));
+    assert_eq!(get("x:y", "tank/to/a/kid"), "received\treceived\n");
+    assert_eq!(get("compression", "tank/to/a"), "gzip\tlocal\n");
+    assert_eq!(get("compression", "tank/to/a/kid"), "gzip\tinherited from tank/to/a\n");
+    assert_eq!(get("recordsize", "tank/to/a/kid"), "131072\tdefault\n");
+    assert_eq!(get("copies", "tank/to/a/kid"), "1\tdefault\n");
+    assert_eq!(value(&w, "refquota", "tank/to/a/kid"), (50 << 20).to_string());
+    assert!(w.ok("zfs holds -H tank/to/a@1").is_empty());
+    // Received values can be passed over, and come back.
+    w.ok("zfs inherit x:y tank/to/a/kid");
+    assert!(get("x:y", "tank/to/a/kid").starts_with("received\tinherited from tank/to/a"));
+    w.ok("zfs inherit x:y tank/to/a");
+    assert_eq!(get("x:y", "tank/to/a"), "-\t-\n");
+    w.ok("zfs inherit -S x:y tank/to/a");
+    assert_eq!(get("x:y", "tank/to/a"), "received\treceived\n");
+    w.ok("zfs inherit -S recordsize tank/to/a/kid");
+    assert_eq!(get("recordsize", "tank/to/a/kid"), "65536\treceived\n");
+    // With holds.
+    assert_eq!(fed(&w, "full", "zfs receive -e tank/held").code, 0);
+    assert!(w.ok("zfs holds -H tank/held/a/kid@1").contains("keep"));
+
+    // At the sender one was renamed, one destroyed, a snapshot renamed.
+    w.ok("zfs rename tank/a/kid tank/a/moved");
+    w.ok("zfs destroy -r tank/a/other");
+    w.ok("zfs snapshot -r tank/a@2");
+    let twos: Vec<u64> = ["tank/a", "tank/a/moved"].map(|f| guid(&w, &format!("{f}@2"))).to_vec();
+    let list = NvList::new().with_str("fromsnap", "1").with_str("tosnap", "2").with_list(
+        "fss",
+        NvList::new()
+            .with_list("0x1", fs("tank/a", 0, &[("uno", ones[0]), ("2", twos[0])]))
+            .with_list("0x2", fs("tank/a/moved", ones[0], &[("1", ones[1]), ("2", twos[1])])),
+    );
+    let subs = ["tank/a", "tank/a/moved"].map(|name| sent(&format!("zfs send -i @1 {name}@2")));
+    std::fs::write(w.dir.join("more"), package(&list, "tank/a@2", &subs)).unwrap();
+    let got = fed(&w, "more", "zfs receive -d -F -h tank/to");
+    assert_eq!(got.code, 0, "{}", got.err);
+    let names = w.ok("zfs list -H -o name -t all -r tank/to");
+    let want = ["tank/to", "tank/to/a", "tank/to/a@uno", "tank/to/a@2", "tank/to/a/moved", "tank/to/a/moved@1"];
+    assert_eq!(names.lines().collect::<Vec<_>>(), [&want[..], &["tank/to/a/moved@2"]].concat());
+    // Half a package leaves what was whole, and nothing else.
+    w.ok("zfs create tank/part");
+    assert_eq!(fed(&w, "half", "zfs receive -d tank/part").code, 1);
+    assert_eq!(w.ok("zfs list -H -o name -r tank/part"), "tank/part\ntank/part/a\ntank/part/a/kid\n");
+    w.ok("zpool export tank");
+}

@@ -1,0 +1,170 @@
+//! The state of a receive that can be resumed: entries of the dataset that receives, and the token
+//! that names them (format pages 21 section 4 and 25 section 6).
+//!
+//! Each txg in which a record was applied writes where it stopped, together with what was applied
+//! ([`Dataset::note_progress`]): so after a power cut the state says exactly what is there.
+
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Guid, ObjectId, Result, Txg};
+use dmu::{Tx, zap};
+use ondisk::object_type::ObjectType;
+use ondisk::stream::record::Begin;
+use ondisk::stream::{Token, features};
+
+use super::RECV;
+use crate::dataset::Dataset;
+use crate::pool::DslPool;
+
+const FROM_GUID: &[u8] = b"com.delphix:resume_fromguid";
+const TO_GUID: &[u8] = b"com.delphix:resume_toguid";
+const TO_NAME: &[u8] = b"com.delphix:resume_toname";
+const OBJECT: &[u8] = b"com.delphix:resume_object";
+const OFFSET: &[u8] = b"com.delphix:resume_offset";
+const BYTES: &[u8] = b"com.delphix:resume_bytes";
+/// What the stream may have, by presence.
+const OKS: [(&[u8], u64); 4] = [
+    (b"com.delphix:resume_largeblockok", features::LARGE_BLOCKS),
+    (b"com.delphix:resume_embedok", features::EMBED_DATA),
+    (b"com.delphix:resume_compressok", features::COMPRESSED),
+    (b"com.datto:resume_rawok", features::RAW),
+];
+
+/// How far a receive has come.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Progress {
+    /// The object that was received last.
+    pub object: ObjectId,
+    /// Where in it to go on, in bytes.
+    pub offset: u64,
+    /// Bytes of the stream so far.
+    pub bytes: u64,
+}
+
+/// What is stored about a receive.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Saved {
+    pub from_guid: Option<Guid>,
+    pub to_guid: Guid,
+    pub to_name: String,
+    pub progress: Progress,
+    /// Features of the stream, of those that the state keeps.
+    pub features: u64,
+}
+
+impl DslPool {
+    /// Makes the state of a dataset that begins to receive (syncing context).
+    pub(super) async fn save_begin(&self, ds: &Dataset, begin: &Begin, tx: &Tx) -> Result<()> {
+        let dn = self.zapify(ds.object, tx).await?;
+        if begin.from_guid.0 != 0 {
+            zap::add_u64(&dn, FROM_GUID, begin.from_guid.0, tx).await?;
+        }
+        zap::add_u64(&dn, TO_GUID, begin.to_guid.0, tx).await?;
+        zap::add_text(&dn, TO_NAME, &String::from_utf8_lossy(&begin.to_name), tx).await?;
+        for (name, value) in [(OBJECT, 1), (OFFSET, 0), (BYTES, 0)] {
+            zap::add_u64(&dn, name, value, tx).await?;
+        }
+        for (name, feature) in OKS {
+            if begin.features() & feature != 0 {
+                zap::add_u64(&dn, name, 1, tx).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes how far the receive into `ds` came in `txg` (syncing context).
+    pub(crate) async fn write_progress(&self, ds: &Dataset, txg: Txg, tx: &Tx) -> Result<()> {
+        let Some(progress) = ds.take_progress(txg) else { return Ok(()) };
+        let dn = self.mos().hold(ds.object).await?;
+        zap::update_u64(&dn, OBJECT, progress.object.0, tx).await?;
+        zap::update_u64(&dn, OFFSET, progress.offset, tx).await?;
+        zap::update_u64(&dn, BYTES, progress.bytes, tx).await
+    }
+
+    /// The receive is complete: drops the state (syncing context).
+    pub(super) async fn drop_saved(&self, ds: &Dataset, tx: &Tx) -> Result<()> {
+        let dn = self.mos().hold(ds.object).await?;
+        if dn.otype() != ObjectType::OTN_ZAP_METADATA {
+            return Ok(());
+        }
+        // OpenZFS leaves those of `OKS`; nothing reads them without the others.
+        let oks = OKS.iter().map(|(name, _)| *name);
+        for name in [FROM_GUID, TO_GUID, TO_NAME, OBJECT, OFFSET, BYTES].into_iter().chain(oks) {
+            match zap::remove(&dn, name, tx).await {
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The state of a dataset that has received a part of a stream.
+    pub(super) async fn saved(&self, ds: &Dataset) -> Result<Option<Saved>> {
+        if !ds.is_partial() {
+            return Ok(None);
+        }
+        let dn = self.mos().hold(ds.object).await?;
+        if dn.otype() != ObjectType::OTN_ZAP_METADATA {
+            return Ok(None);
+        }
+        let number = async |name: &[u8]| zap::lookup_u64(&dn, name).await;
+        let (Some(to_guid), Some(object), Some(offset)) =
+            (number(TO_GUID).await?, number(OBJECT).await?, number(OFFSET).await?)
+        else {
+            return Ok(None);
+        };
+        let name = zap::lookup(&dn, TO_NAME).await?.and_then(|v| v.as_text());
+        let mut saved = Saved {
+            from_guid: number(FROM_GUID).await?.map(Guid),
+            to_guid: Guid(to_guid),
+            to_name: name.unwrap_or_default(),
+            progress: Progress { object: ObjectId(object), offset, bytes: number(BYTES).await?.unwrap_or(0) },
+            features: 0,
+        };
+        for (name, feature) in OKS {
+            if number(name).await?.is_some() {
+                saved.features |= feature;
+            }
+        }
+        Ok(Some(saved))
+    }
+
+    /// The dataset with the state of an interrupted receive into `head`: its hidden child, or
+    /// itself.
+    pub(super) fn receiver_of(&self, head: &Rc<Dataset>) -> Rc<Dataset> {
+        head.dir().child(RECV).and_then(|d| d.head()).unwrap_or_else(|| head.clone())
+    }
+
+    /// The token with which an interrupted receive into `head` is resumed (property
+    /// `receive_resume_token`); none if there is no such receive.
+    pub async fn resume_token(&self, head: &Rc<Dataset>) -> Result<Option<String>> {
+        let Some(saved) = self.saved(&self.receiver_of(head)).await? else { return Ok(None) };
+        let has = |feature| saved.features & feature != 0;
+        let token = Token {
+            from_guid: saved.from_guid,
+            object: saved.progress.object,
+            offset: saved.progress.offset,
+            bytes: saved.progress.bytes,
+            to_guid: saved.to_guid,
+            large_block_ok: has(features::LARGE_BLOCKS),
+            embed_ok: has(features::EMBED_DATA),
+            compress_ok: has(features::COMPRESSED),
+            raw_ok: has(features::RAW),
+            to_name: saved.to_name,
+            ..Token::default()
+        };
+        Ok(Some(token.encode()))
+    }
+
+    /// Gives up an interrupted receive into `name` (`zfs receive -A`): destroys what it received.
+    /// Error: `Invalid` if there is none.
+    pub async fn abort_receive(self: &Rc<Self>, name: &str) -> Result<()> {
+        let none = || Error::invalid(format!("'{name}' does not have any resumable receive state to abort"));
+        let head = self.find(name)?;
+        let ds = self.receiver_of(&head);
+        if self.saved(&ds).await?.is_none() {
+            return Err(none());
+        }
+        self.destroy_received(&ds).await
+    }
+}

@@ -1,0 +1,229 @@
+//! Streams for receives that were interrupted (format page 21 section 4).
+//!
+//! `zfs receive -s` keeps what it has when its stream breaks off, and where that was. As a *token*
+//! this goes to the sender, who makes a stream from there on ([`DslPool::send_token`]). What was
+//! received can also be sent on as it is ([`DslPool::send_saved`]): that stream has no END, so that
+//! its receiver can go on with a token of its own.
+//!
+//! Tokens name snapshots by guid, since those may have new names by now.
+
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Guid, ObjectId, Result, ResultExt};
+use dmu::zap::{self, ZapEntry};
+use ondisk::object_type::ObjectType;
+use ondisk::stream::{Sent, Token};
+
+use super::tree::Resume;
+use super::{Job, SendOpts, Sink, Start};
+use crate::dataset::Dataset;
+use crate::pool::DslPool;
+
+/// The dataset that a receive into an existing file system fills.
+const RECEIVING: &str = "%recv";
+/// Where the errors of tokens come from.
+const PLACE: &str = "cannot resume send";
+
+/// What a stream was found to be.
+pub struct Found {
+    /// The snapshot, or what was received in part.
+    pub name: String,
+    /// The snapshot or bookmark that it starts from.
+    pub from: Option<String>,
+    job: Job,
+    /// Bytes that a receiver has already.
+    received: u64,
+}
+
+impl SendOpts {
+    /// With what the stream that was interrupted had.
+    fn or_token(self, token: &Token) -> SendOpts {
+        SendOpts {
+            large_blocks: self.large_blocks || token.large_block_ok,
+            embedded: self.embedded || token.embed_ok,
+            compressed: self.compressed || token.compress_ok,
+            raw: self.raw || token.raw_ok,
+        }
+    }
+}
+
+impl DslPool {
+    /// Finds what a token means. Errors: `NotFound` if a snapshot is gone; `Unsupported` for
+    /// redacted streams.
+    pub async fn find_token(&self, token: &Token, opts: SendOpts) -> Result<Found> {
+        self.found_by_token(token, opts).await.at(|| PLACE)
+    }
+
+    async fn found_by_token(&self, token: &Token, opts: SendOpts) -> Result<Found> {
+        check_not_redacted(token)?;
+        let ds = self.snapshot_with_guid(token).await?;
+        let (from, name) = self.token_start(&ds, token).await?.unzip();
+        let at = Resume { object: token.object, offset: token.offset };
+        let resume = Some(at).filter(|at| at.object.0 != 0 || at.offset != 0);
+        let job = Job { resume, ..Job::new(ds.clone(), from, opts.or_token(token)) };
+        Ok(Found { name: ds.name(), from: name, job, received: token.bytes })
+    }
+
+    /// Finds what an interrupted receive into `name` left, and its token. Errors: `NotFound` if it
+    /// left nothing; `Busy` while a receive goes on.
+    pub async fn find_saved(&self, name: &str) -> Result<(Found, Token)> {
+        let fs = self.find(name)?;
+        self.found_in(&fs).await.at(|| format!("cannot send '{name}'"))
+    }
+
+    async fn found_in(&self, fs: &Rc<Dataset>) -> Result<(Found, Token)> {
+        let name = fs.name();
+        let ds = self.find(&format!("{name}/{RECEIVING}")).unwrap_or_else(|_| fs.clone());
+        let token = self.resume_state(&ds).await?.ok_or_else(|| {
+            let why = "which 'zfs receive -s' leaves when it is interrupted";
+            Error::not_found(format!("it has no partially received state, {why}"))
+        })?;
+        check_not_redacted(&token)?;
+        if ds.is_used() {
+            return Err(Error::new(ErrorKind::Busy, "target is busy; if a filesystem, it must not be mounted"));
+        }
+        let (from, from_name) = self.token_start(&ds, &token).await?.unzip();
+        // Its snapshots are those of the file system that it will become.
+        let from = match from {
+            Some(start) => Some(Start { is_clone: !self.is_of(fs, &start).await?, ..start }),
+            None => None,
+        };
+        let saved = Some((token.to_guid, token.to_name.clone()));
+        let job = Job { saved, ..Job::new(ds, from, SendOpts::default().or_token(&token)) };
+        Ok((Found { name, from: from_name, job, received: 0 }, token))
+    }
+
+    /// Sends what was found to `sink`. Errors: those of [`DslPool::send`].
+    pub async fn send_found(&self, found: &Found, sink: &mut dyn Sink) -> Result<Sent> {
+        self.send_job(&found.job, Some(sink)).await.at(|| format!("cannot send '{}'", found.name))
+    }
+
+    /// About how many bytes [`DslPool::send_found`] would send.
+    pub async fn found_size(&self, found: &Found) -> Result<u64> {
+        let size = self.job_size(&found.job).await.at(|| format!("cannot send '{}'", found.name))?;
+        Ok(size.saturating_sub(found.received))
+    }
+
+    async fn is_of(&self, fs: &Dataset, start: &Start) -> Result<bool> {
+        match start.object {
+            Some(object) => Ok(self.hold_dataset(object).await?.dir().object == fs.dir().object),
+            None => Ok(!start.is_clone),
+        }
+    }
+
+    /// The snapshot that a token is about: of the file system that it names, or of any other.
+    async fn snapshot_with_guid(&self, token: &Token) -> Result<Rc<Dataset>> {
+        let fs = token.to_name.split('@').next().unwrap_or_default();
+        let first = self.find(fs).ok();
+        for head in first.into_iter().chain(self.all()) {
+            let found = self.snapshots(&head).await?.into_iter().find(|s| s.phys().guid == token.to_guid.0);
+            if let Some(snap) = found {
+                snap.load_features().await?;
+                return Ok(snap);
+            }
+        }
+        let name = &token.to_name;
+        Err(match self.find_snapshot(name).await {
+            Ok(_) => Error::not_found(format!("'{name}' is no longer the same snapshot used in the initial send")),
+            Err(_) => Error::not_found(format!("'{name}' used in the initial send no longer exists")),
+        })
+    }
+
+    /// The start that a token names for a stream of `ds`, and its name.
+    async fn token_start(&self, ds: &Rc<Dataset>, token: &Token) -> Result<Option<(Start, String)>> {
+        let Some(guid) = token.from_guid else { return Ok(None) };
+        let mut at = ds.phys();
+        while let Some(older) = self.snapshot_before(ds, &at).await? {
+            at = older.phys();
+            if at.guid == guid.0 {
+                let head = older.dir().head();
+                if let Some(head) = head.filter(|_| older.snapname().is_empty()) {
+                    older.set_snapname(&self.name_of_snapshot(&head, older.object).await?);
+                }
+                return Ok(Some((self.start_at(ds, &older).await?, older.name())));
+            }
+        }
+        for head in ds.dir().head().into_iter().chain(self.all()) {
+            let mark = self.bookmarks(&head).await?.into_iter().find(|b| b.guid() == guid.0);
+            if let Some(mark) = mark {
+                let name = format!("{}#{}", head.name(), mark.name);
+                return Ok(Some((self.start_of(ds, &name).await?, name)));
+            }
+        }
+        Err(Error::not_found(format!("incremental source {:#x} no longer exists", guid.0)))
+    }
+
+    /// What an interrupted receive left in `ds`, as a token; `None` if there is nothing.
+    async fn resume_state(&self, ds: &Dataset) -> Result<Option<Token>> {
+        let dn = self.mos().hold(ds.object).await?;
+        if dn.otype() != ObjectType::OTN_ZAP_METADATA {
+            return Ok(None);
+        }
+        Ok(token_of(&zap::list(&dn).await?))
+    }
+}
+
+fn check_not_redacted(token: &Token) -> Result<()> {
+    match token.redact_snaps.is_some() || token.book_redact_snaps.is_some() {
+        true => Err(Error::unsupported("the stream was redacted, and weir sends no redacted streams")),
+        false => Ok(()),
+    }
+}
+
+/// The token in the ZAP of a dataset (format page 21 section 4); `None` without a guid and a name.
+fn token_of(entries: &[ZapEntry]) -> Option<Token> {
+    let get = |name: &str| entries.iter().find(|e| e.name == name.as_bytes()).map(|e| &e.value);
+    let number = |name: &str| get(&format!("com.delphix:resume_{name}")).and_then(|v| v.as_u64());
+    let guids = |name: &str| get(name)?.as_u64s();
+    Some(Token {
+        from_guid: number("fromguid").map(Guid),
+        object: ObjectId(number("object").unwrap_or(0)),
+        offset: number("offset").unwrap_or(0),
+        bytes: number("bytes").unwrap_or(0),
+        to_guid: Guid(number("toguid")?),
+        to_name: get("com.delphix:resume_toname")?.as_text()?,
+        large_block_ok: number("largeblockok").is_some(),
+        embed_ok: number("embedok").is_some(),
+        compress_ok: number("compressok").is_some(),
+        raw_ok: get("com.datto:resume_rawok").is_some(),
+        redact_snaps: guids("com.delphix:redacted_datasets"),
+        book_redact_snaps: guids("com.delphix:resume_redact_book_snaps"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use ondisk::zap::ZapValue;
+
+    use super::*;
+
+    #[test]
+    fn the_state_of_a_dataset_is_a_token() {
+        let entry = |name: &str, value: ZapValue| ZapEntry { name: name.into(), value };
+        let number = |name: &str, n| entry(&format!("com.delphix:resume_{name}"), ZapValue::from_u64(n));
+        let mut entries = vec![
+            number("toguid", 7),
+            entry("com.delphix:resume_toname", ZapValue::from_str_nul("p/f@s")),
+            number("object", 3),
+            number("offset", 131_072),
+            number("bytes", 99),
+            number("embedok", 1),
+            entry("com.datto:resume_rawok", ZapValue::from_u64(1)),
+        ];
+        let want = Token {
+            object: ObjectId(3),
+            offset: 131_072,
+            bytes: 99,
+            to_guid: Guid(7),
+            to_name: "p/f@s".into(),
+            embed_ok: true,
+            raw_ok: true,
+            ..Token::default()
+        };
+        assert_eq!(token_of(&entries), Some(want.clone()));
+        entries.push(number("fromguid", 5));
+        assert_eq!(token_of(&entries), Some(Token { from_guid: Some(Guid(5)), ..want }));
+        entries.remove(0);
+        assert_eq!(token_of(&entries), None);
+    }
+}

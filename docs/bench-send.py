@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""A full send to nowhere beside a sequential read through FUSE, a receive beside a sequential write,
+and what others wait meanwhile.
+
+    docs/bench-send.py target/release/weir [FOLDER [MIB]]
+
+As root; needs fio and room for the stream in /dev/shm. Each round does all four in turn, from an
+imported pool whose cache is empty, and writes end with `zpool sync`; the ratios are medians of
+ROUNDS. The others: random reads of 4 KiB, 400 a second, of a file system of the same pool, alone,
+beside the sequential read and write, and beside the send and the receive.
+"""
+import json, os, shutil, statistics, subprocess, sys, tempfile, time
+
+ROUNDS = 5
+
+
+def main():
+    weir = os.path.abspath(sys.argv[1])
+    folder = tempfile.mkdtemp(prefix="bench-send-", dir=sys.argv[2] if len(sys.argv) > 2 else None)
+    mib = int(sys.argv[3]) if len(sys.argv) > 3 else 1024
+    ram = tempfile.mkdtemp(prefix="bench-send-", dir="/dev/shm")
+    env = dict(os.environ, WEIR_RUNTIME_DIR=f"{folder}/run", WEIR_STATE_DIR=f"{folder}/state")
+    stream, source = f"{ram}/stream", f"{ram}/source"
+
+    def say(line, **io):
+        return subprocess.run([weir, *line.split()], check=True, env=env, cwd=folder, **io)
+
+    def timed(what, end=lambda: None):
+        start = time.monotonic()
+        what()
+        end()
+        return time.monotonic() - start
+
+    def again():
+        say("zpool export tank")
+        subprocess.run(["sync"], check=True)
+        with open("/proc/sys/vm/drop_caches", "w") as f:
+            f.write("3")
+        say(f"zpool import -d {folder} tank")
+
+    def dd(a, b):
+        subprocess.run(["dd", f"if={a}", f"of={b}", "bs=1M", "status=none"], check=True)
+
+    def send():
+        with open("/dev/null", "w") as out:
+            say("zfs send tank/data@one", stdout=out)
+
+    def receive(name="got"):
+        with open(stream) as data:
+            say(f"zfs receive -u tank/{name}", stdin=data)
+
+    def sync():
+        say("zpool sync tank")
+
+    def fio(seconds):
+        args = ["fio", "--name=x", f"--filename={folder}/mnt/other/file", "--rw=randread", "--bs=4k", "--size=256M",
+                "--rate_iops=400", f"--runtime={seconds}", "--time_based", "--randrepeat=0", "--output-format=json"]
+        return subprocess.Popen(args, stdout=subprocess.PIPE, text=True)
+
+    def p99_ms(beside=None):
+        again()
+        job = fio(8)
+        while beside and job.poll() is None:
+            beside()
+        out = json.loads(job.communicate()[0])
+        return out["jobs"][0]["read"]["clat_ns"]["percentile"]["99.000000"] / 1e6
+
+    try:
+        say(f"zpool create -m {folder}/mnt -O compression=off --size {mib * 6 + 2048}M tank a.img")
+        say("zfs create tank/data")
+        say("zfs create tank/other")
+        with open(source, "wb") as f:
+            for _ in range(mib):
+                f.write(os.urandom(1 << 20))
+        dd(source, f"{folder}/mnt/data/file")
+        subprocess.run(["dd", "if=/dev/urandom", f"of={folder}/mnt/other/file", "bs=1M", "count=256", "status=none"],
+                       check=True)
+        say("zfs snapshot tank/data@one")
+        with open(stream, "w") as out:
+            say("zfs send tank/data@one", stdout=out)
+        rows = []
+        for _ in range(ROUNDS):
+            again()
+            r = timed(lambda: dd(f"{folder}/mnt/data/file", "/dev/null"))
+            again()
+            s = timed(send)
+            again()
+            w = timed(lambda: dd(source, f"{folder}/mnt/data/copy"), sync)
+            os.unlink(f"{folder}/mnt/data/copy")
+            again()
+            c = timed(receive, sync)
+            say("zfs destroy -r tank/got")
+            sync()
+            rows.append((r, s, w, c))
+        for name, a, b in (("send / sequential read", 0, 1), ("receive / sequential write", 2, 3)):
+            mb = [statistics.median(mib * 1.048576 / r[i] for r in rows) for i in (a, b)]
+            ratio = statistics.median(r[a] / r[b] for r in rows)
+            print(f"{name:28} {mb[1]:6.0f} / {mb[0]:6.0f} MB/s  {ratio:5.2f}", flush=True)
+
+        def receive_and_destroy():
+            receive()
+            say("zfs destroy -r tank/got")
+
+        def write():
+            dd(source, f"{folder}/mnt/data/copy")
+
+        for name, beside in (("alone", None), ("beside a read", lambda: dd(f"{folder}/mnt/data/file", "/dev/null")),
+                             ("beside a send", send), ("beside a write", write),
+                             ("beside a receive", receive_and_destroy)):
+            print(f"p99 of random reads, {name:18} {p99_ms(beside):8.2f} ms", flush=True)
+    finally:
+        subprocess.run([weir, "daemon", "stop", "-f"], env=env, capture_output=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(ram, ignore_errors=True)
+
+
+main()
