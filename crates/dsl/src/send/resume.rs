@@ -1,8 +1,8 @@
 //! Streams for receives that were interrupted (format page 21 section 4).
 //!
 //! `zfs receive -s` keeps what it has when its stream breaks off, and where that was. As a *token*
-//! this goes to the sender, who makes a stream from there on ([`DslPool::send_token`]). What was
-//! received can also be sent on as it is ([`DslPool::send_saved`]): that stream has no END, so that
+//! this goes to the sender, who makes a stream from there on ([`DslPool::find_token`]). What was
+//! received can also be sent on as it is ([`DslPool::find_saved`]): that stream has no END, so that
 //! its receiver can go on with a token of its own.
 //!
 //! Tokens name snapshots by guid, since those may have new names by now.
