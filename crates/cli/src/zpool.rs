@@ -78,7 +78,9 @@ pub(crate) fn parse_for(
     long: &'static [(&'static str, bool, char)],
     topic: &'static str,
 ) -> Result<Parsed, Fail> {
-    if args.iter().any(|a| a == "--help") || args.first().is_some_and(|a| a == "-h") {
+    // Some commands have a letter -h: with more behind it that is meant.
+    let is_letter = letters.contains('h') && args.len() > 1;
+    if args.iter().any(|a| a == "--help") || !is_letter && args.first().is_some_and(|a| a == "-h") {
         print(&help::topic(&format!("{program} {topic}")).unwrap_or_default());
         std::process::exit(0);
     }

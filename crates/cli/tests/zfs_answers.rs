@@ -699,6 +699,7 @@ fn a_diff_lists_what_changed() {
     assert_eq!(sorted(w.ok("zfs diff tank/a@one @two")), want);
     let classified = "+\t/\t/dir\n-\tF\t/gone\nM\t/\t/\nM\tF\t/changed\nM\tF\t/linked\t(+1)\nR\tF\t/old name\t/näme";
     assert_eq!(sorted(w.ok("zfs diff -FHh tank/a@one tank/a@two")), classified);
+    assert_eq!(sorted(w.ok("zfs diff -h -FH tank/a@one tank/a@two")), classified);
     let times = w.ok("zfs diff -t tank/a@one tank/a@two");
     let is_time = |t: &str| t.split_once('.').is_some_and(|(s, n)| s.len() == 10 && n.len() == 9);
     assert!(times.lines().all(|l| is_time(l.split('\t').next().unwrap())), "{times}");

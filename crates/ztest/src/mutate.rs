@@ -29,7 +29,7 @@ pub(crate) const SPAN_MAX: Nanos = Nanos::from_secs(3600);
 /// Turns that it may take.
 pub(crate) const STEPS_MAX: u64 = 20_000_000;
 /// Bytes of resident memory that it may need.
-pub(crate) const MEMORY_MAX: u64 = 1 << 30;
+const MEMORY_MAX: u64 = 1 << 30;
 /// Entries that are read of one directory, bytes of one file.
 const ENTRIES_MAX: usize = 2000;
 const BYTES_MAX: u64 = 8 << 20;
@@ -461,6 +461,12 @@ pub(crate) fn memory_peak() -> u64 {
     line.and_then(|l| l.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or(0) << 10
 }
 
+/// Why too much memory was used, if so, since the peak was `before`.
+pub(crate) fn memory_fault(before: u64) -> Option<String> {
+    let peak = memory_peak();
+    (peak > before + MEMORY_MAX).then(|| format!("{} MiB of memory", peak >> 20))
+}
+
 enum Outcome {
     Refused,
     Errors,
@@ -494,8 +500,7 @@ pub fn mutate(v: &Victim, number: u64, tally: &mut MutateTally) -> Option<Fault>
                 Outcome::Intact => tally.intact += 1,
                 Outcome::Other => tally.other += 1,
             }
-            let peak = memory_peak();
-            if peak > before + MEMORY_MAX { Some(format!("{} MiB of memory", peak >> 20)) } else { None }
+            memory_fault(before)
         }
         Ok(Err(e)) => Some(e),
         Err(panic) => {

@@ -26,7 +26,7 @@ use zpl::{Cred, MountOpts, SetXattr, Zfs};
 
 use crate::campaign::panic_text;
 use crate::lab::{Lab, Layout, POOL, new_fs};
-use crate::mutate::{MEMORY_MAX, STEPS_MAX, memory_peak, noise};
+use crate::mutate::{STEPS_MAX, memory_fault, memory_peak, noise};
 use crate::receives::{Collect, Feed, Objects, objects_of, receive, within};
 use crate::{Check, Fault, snaps};
 
@@ -377,11 +377,10 @@ pub fn mutate_stream(v: &StreamVictim, number: u64, tally: &mut StreamTally) -> 
     }));
     let why = match result {
         Ok(Ok(())) => {
-            let peak = memory_peak();
             if lab.disks.iter().any(|d| d.holders() > 0) {
                 Some("something still holds devices of the pool".to_string())
-            } else if peak > before + MEMORY_MAX {
-                Some(format!("{} MiB of memory", peak >> 20))
+            } else if let Some(why) = memory_fault(before) {
+                Some(why)
             } else if number.is_multiple_of(CHECK_EVERY) && outcome.received == 0 {
                 snaps::check_images(&lab.images()).err()
             } else {

@@ -26,7 +26,7 @@ use zpl::{Cred, MountOpts, Zfs};
 use crate::campaign::panic_text;
 use crate::devices::LabDoor;
 use crate::lab::{Lab, Layout, new_fs};
-use crate::mutate::{MEMORY_MAX, SPAN_MAX, STEPS_MAX, memory_peak, noise, repaired};
+use crate::mutate::{SPAN_MAX, STEPS_MAX, memory_fault, memory_peak, noise, repaired};
 use crate::surgery::Patient;
 use crate::{Check, Fault, snaps};
 
@@ -193,14 +193,11 @@ pub fn mutate_write(v: &WriteVictim, number: u64, tally: &mut WriteTally) -> Opt
     tally.add(user.tally);
     let why = match result {
         Ok(Ok(())) => {
-            let peak = memory_peak();
             if lab.disks.iter().any(|d| d.holders() > 0) {
                 // A pool that is not dropped stays in memory, whatever its fate was.
                 Some("something still holds devices of the pool".to_string())
-            } else if peak > before + MEMORY_MAX {
-                Some(format!("{} MiB of memory", peak >> 20))
             } else {
-                None
+                memory_fault(before)
             }
         }
         Ok(Err(e)) => Some(e),

@@ -452,7 +452,16 @@ impl DslPool {
 
     /// The snapshot with that guid, of any file system of the pool.
     pub async fn snapshot_with(&self, guid: Guid) -> Result<Option<Rc<Dataset>>> {
-        for head in self.all() {
+        self.snapshot_among(self.all(), guid).await
+    }
+
+    /// The snapshot with that guid of the first of these file systems that has one.
+    pub(crate) async fn snapshot_among(
+        &self,
+        heads: impl IntoIterator<Item = Rc<Dataset>>,
+        guid: Guid,
+    ) -> Result<Option<Rc<Dataset>>> {
+        for head in heads {
             let found = self.snapshots(&head).await?.into_iter().find(|s| Guid(s.phys().guid) == guid);
             if found.is_some() {
                 return Ok(found);

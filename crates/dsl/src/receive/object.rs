@@ -5,7 +5,7 @@
 //! that only a new object can, its old data go first: the stream has all of the new ones.
 
 use base::{Error, ErrorKind, MAX_BLOCK, OLD_MAX_BLOCK, ObjectId, Result, SECTOR, Txg};
-use dmu::{Dnode, ObjSpec, TxPlan};
+use dmu::{Dnode, ObjSpec, Tx, TxPlan};
 use ondisk::bytes::{try_le16, try_le32, try_le64};
 use ondisk::dnode::{DNODE_SIZE, DNODES_PER_BLOCK, nblkptr_for};
 use ondisk::object_type::ObjectType;
@@ -190,15 +190,20 @@ impl Writer {
     /// not have any more.
     async fn make(&self, object: ObjectId, shape: &Shape, bonus: &[u8], end: u64) -> Result<()> {
         self.free_slots(object, shape.slots as u64).await?;
+        let (dn, tx) = self.create_in_tx(async |tx| self.os.alloc_at(object, shape.spec, tx).await).await?;
+        dn.set_bonus_typed(shape.spec.bonustype, bonus, &tx)?;
+        self.note(object, 0, end, &tx);
+        Ok(())
+    }
+
+    /// Creates an object, and gives the transaction for the rest. A number that was freed a moment
+    /// ago can be used once that is on disk: it is waited for once.
+    pub(super) async fn create_in_tx(&self, alloc: impl AsyncFn(&Tx) -> Result<Dnode>) -> Result<(Dnode, Tx)> {
         let mut waited = false;
         loop {
             let tx = TxPlan::new(&self.os).create(1).assign().await?;
-            match self.os.alloc_at(object, shape.spec, &tx).await {
-                Ok(dn) => {
-                    dn.set_bonus_typed(shape.spec.bonustype, bonus, &tx)?;
-                    self.note(object, 0, end, &tx);
-                    return Ok(());
-                }
+            match alloc(&tx).await {
+                Ok(dn) => return Ok((dn, tx)),
                 Err(e) if matches!(e.kind(), ErrorKind::Busy | ErrorKind::Exists) && !waited => {
                     waited = true;
                     drop(tx);

@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Result, Txg};
+use base::{Error, ErrorKind, Result};
 use bdev::Bytes;
 use codec::compress::CompressAlgo;
 use dmu::{Dnode, Objset, Shape, Tx, TxPlan};
@@ -103,24 +103,11 @@ impl Writer {
             Err(e) => return Err(e),
         }
         self.free_slots(r.object, u64::from(shape.slots)).await?;
-        let mut waited = false;
-        loop {
-            let tx = TxPlan::new(&self.os).create(1).assign().await?;
-            match self.os.alloc_shaped(r.object, &shape, &tx).await {
-                Ok(dn) => {
-                    dn.set_shape(&shape, &tx)?;
-                    self.set_mark(&tx);
-                    self.note(r.object, 0, item.end, &tx);
-                    return Ok(());
-                }
-                Err(e) if matches!(e.kind(), ErrorKind::Busy | ErrorKind::Exists) && !waited => {
-                    waited = true;
-                    drop(tx);
-                    self.os.ctx().txg().wait_synced(Txg(0)).await?;
-                }
-                Err(e) => return Err(e),
-            }
-        }
+        let (dn, tx) = self.create_in_tx(async |tx| self.os.alloc_shaped(r.object, &shape, tx).await).await?;
+        dn.set_shape(&shape, &tx)?;
+        self.set_mark(&tx);
+        self.note(r.object, 0, item.end, &tx);
+        Ok(())
     }
 
     fn raw_shape(&self, r: &Object, bonus: &[u8]) -> Result<Shape> {

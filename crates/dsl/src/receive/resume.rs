@@ -131,7 +131,7 @@ impl DslPool {
 
     /// The dataset with the state of an interrupted receive into `head`: its hidden child, or
     /// itself.
-    pub(super) fn receiver_of(&self, head: &Rc<Dataset>) -> Rc<Dataset> {
+    pub(crate) fn receiver_of(&self, head: &Rc<Dataset>) -> Rc<Dataset> {
         head.dir().child(RECV).and_then(|d| d.head()).unwrap_or_else(|| head.clone())
     }
 

@@ -10,7 +10,7 @@
 //! A *full* stream has none.
 //!
 //! A receive that was interrupted goes on with a stream that begins where it stopped
-//! ([`DslPool::send_token`], `resume`); a *package* is several streams with a list of what they are
+//! ([`DslPool::find_token`], `resume`); a *package* is several streams with a list of what they are
 //! ([`DslPool::package`], `plan` and `package`).
 //!
 //! How long a stream will be is estimated from what the pool counts ([`DslPool::send_size`],

@@ -5,10 +5,10 @@
 //! `@` names the snapshots of the file systems below as well. A *member* is a file system that is
 //! sent; a *step* is one stream.
 //!
-//! **Normal path.** [`plan`] walks the tree of file systems ([`members`]): who is a member, with
-//! which entry of the list. Then it orders the members, parents before children and origins before
-//! clones, and goes through the snapshots of each ([`steps_of`]): each is sent since the one sent
-//! before it, the first one since the *from* snapshot, the origin of a clone, or in full.
+//! **Normal path.** [`plan`] walks the tree of file systems ([`Walk::visit`]): who is a member,
+//! with which entry of the list. Then it orders the members, parents before children and origins
+//! before clones, and goes through the snapshots of each ([`steps_of`]): each is sent since the one
+//! sent before it, the first one since the *from* snapshot, the origin of a clone, or in full.
 //!
 //! All of this is pure: `package` reads the tree and sends the steps. Order, keys and types are
 //! those of OpenZFS, since its receivers read the list.

@@ -1,8 +1,8 @@
 //! Streams for receives that were interrupted (format page 21 section 4).
 //!
 //! `zfs receive -s` keeps what it has when its stream breaks off, and where that was. As a *token*
-//! this goes to the sender, who makes a stream from there on ([`DslPool::send_token`]). What was
-//! received can also be sent on as it is ([`DslPool::send_saved`]): that stream has no END, so that
+//! this goes to the sender, who makes a stream from there on ([`DslPool::find_token`]). What was
+//! received can also be sent on as it is ([`DslPool::find_saved`]): that stream has no END, so that
 //! its receiver can go on with a token of its own.
 //!
 //! Tokens name snapshots by guid, since those may have new names by now.
@@ -19,8 +19,6 @@ use super::{Job, SendOpts, Sink, Start};
 use crate::dataset::Dataset;
 use crate::pool::DslPool;
 
-/// The dataset that a receive into an existing file system fills.
-const RECEIVING: &str = "%recv";
 /// Where the errors of tokens come from.
 const PLACE: &str = "cannot resume send";
 
@@ -73,7 +71,7 @@ impl DslPool {
 
     async fn found_in(&self, fs: &Rc<Dataset>) -> Result<(Found, Token)> {
         let name = fs.name();
-        let ds = self.find(&format!("{name}/{RECEIVING}")).unwrap_or_else(|_| fs.clone());
+        let ds = self.receiver_of(fs);
         let token = self.resume_state(&ds).await?.ok_or_else(|| {
             let why = "which 'zfs receive -s' leaves when it is interrupted";
             Error::not_found(format!("it has no partially received state, {why}"))
@@ -115,12 +113,10 @@ impl DslPool {
     async fn snapshot_with_guid(&self, token: &Token) -> Result<Rc<Dataset>> {
         let fs = token.to_name.split('@').next().unwrap_or_default();
         let first = self.find(fs).ok();
-        for head in first.into_iter().chain(self.all()) {
-            let found = self.snapshots(&head).await?.into_iter().find(|s| s.phys().guid == token.to_guid.0);
-            if let Some(snap) = found {
-                snap.load_features().await?;
-                return Ok(snap);
-            }
+        let heads = first.into_iter().chain(self.all());
+        if let Some(snap) = self.snapshot_among(heads, token.to_guid).await? {
+            snap.load_features().await?;
+            return Ok(snap);
         }
         let name = &token.to_name;
         Err(match self.find_snapshot(name).await {
