@@ -20,12 +20,10 @@ use zio::DataKey;
 
 use crate::finds::Finds;
 use crate::state::Problem;
-use crate::tree::{Lookup, Objset, Part};
+use crate::tree::{Lookup, Objset};
 
 /// Longest name of a dataset, with some room.
 const NAME_MAX: usize = 1024;
-/// Blocks of dnodes that are compared to tell clones apart.
-const COMPARED_MAX: usize = 4096;
 /// Most states of one dataset that are kept.
 const VIEWS_MAX: usize = 64;
 /// Most states of one dataset that are tried.
@@ -390,33 +388,6 @@ impl Dataset {
         }
         (views, newest.map(|bp| bp.birth()), failed)
     }
-}
-
-/// What identifies a file system through all its states: the pointer of its master node, which is
-/// written once.
-pub fn identity(os: &Objset) -> Option<[u64; 16]> {
-    match os.find(ondisk::zpl::MASTER_NODE_OBJ) {
-        Lookup::There(o) if !o.dn.blkptr[0].is_hole() => Some(o.dn.blkptr[0].0),
-        _ => None,
-    }
-}
-
-/// How many blocks of dnodes two object sets have in common: clones have the same master node, but
-/// what was written after they parted differs.
-pub fn sharing(a: &Objset, b: &Objset) -> usize {
-    dnode_blocks(a).intersection(&dnode_blocks(b)).count()
-}
-
-/// Places and births of the blocks of dnodes of an object set.
-pub fn dnode_blocks(os: &Objset) -> BTreeSet<(u64, u64, u64)> {
-    let mut out = BTreeSet::new();
-    let _ = os.meta().for_each(&mut |part| {
-        if let Part::Block(_, bp) = part {
-            out.insert((bp.0[0], bp.0[1], bp.birth().0));
-        }
-        if out.len() < COMPARED_MAX { Ok(()) } else { Err(Error::invalid("enough")) }
-    });
-    out
 }
 
 /// The states of `stack` without those that are the same.

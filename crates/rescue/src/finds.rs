@@ -4,8 +4,10 @@
 //! * A MOS that was found is one more state of the pool ([`Finds::moses`]), and so are the datasets
 //!   in blocks of dnodes of some MOS ([`Finds::datasets`]).
 //! * An object set of a file system has no name in it. It belongs to the dataset whose master node
-//!   it has; of clones, which have the same one, to that of which it is a known state, or else to
-//!   that with which it has more blocks in common than with any other ([`Finds::share_out`]).
+//!   it has, if it can be a state of it ([`Lineage`]); of clones, which have the same one, to that
+//!   of which it is a known state, or else to that with which it has more blocks in common than with
+//!   any other ([`Finds::share_out`]). What belongs to none is copied by itself
+//!   ([`Finds::ownerless`]).
 //! * A block of dnodes has no number in it. It is taken for a lost one if folders that can be read
 //!   have names for its files, and the files say that they are in those folders ([`adopt`]). Such
 //!   files are reported as *found*: what they contain is verified, that they belong here is not.
@@ -24,8 +26,9 @@ use ondisk::objset::ObjsetType;
 use zio::DataKey;
 
 use crate::blocks::Blocks;
-use crate::catalog::{Dataset, dnode_blocks, identity, sharing};
+use crate::catalog::Dataset;
 use crate::fs::Zpl;
+use crate::lineage::{Lineage, origin};
 use crate::scan::{Content, Hit, content};
 use crate::tree::{Lookup, Objset, Part};
 
@@ -33,6 +36,8 @@ use crate::tree::{Lookup, Objset, Part};
 const MOSES_MAX: usize = 128;
 /// Most object sets of datasets that are kept.
 const OBJSETS_MAX: usize = 4096;
+/// Most object sets of unknown datasets that are copied.
+const OWNERLESS_MAX: usize = 256;
 /// Most dataset records that are kept.
 const DATASETS_MAX: usize = 1 << 20;
 /// Most comparisons of found blocks with lost ones.
@@ -129,25 +134,27 @@ impl Finds {
         }
     }
 
-    /// Object sets that were found for a dataset with these views.
+    /// Object sets that were found for a dataset with these views, the newest first.
     pub fn of_dataset(&self, ds: &Dataset, views: &[Objset], key: Option<&Rc<DataKey>>) -> Vec<Objset> {
-        if ds.snapshot && !views.is_empty() {
-            return Vec::new();
-        }
-        let ids: Vec<[u64; 16]> = views.iter().filter_map(identity).collect();
-        let mut out: Vec<(usize, Objset)> = Vec::new();
+        let Some(newest) = views.first().filter(|_| !ds.snapshot) else { return Vec::new() };
+        let ids: Vec<[u64; 16]> = views.iter().filter_map(origin).collect();
+        let mut line = vec![Lineage::of(newest)];
+        let mut out = Vec::new();
         let possible = |n: &usize| self.owners.get(n).is_none_or(|owner| *owner == Some(ds.guid));
         for (_, os) in self.objsets.iter().enumerate().filter(|(n, _)| possible(n)) {
             let os = os.clone().with_key(key.cloned());
-            if identity(&os).is_some_and(|id| ids.contains(&id)) {
-                let common = views.first().map_or(0, |v| sharing(v, &os));
-                out.push((common, os));
+            if !origin(&os).is_some_and(|id| ids.contains(&id)) {
+                continue;
+            }
+            // A state of a clone that is gone is of no line with the dataset, or with a younger
+            // state of it.
+            let own = Lineage::of(&os);
+            if line.iter().all(|l| own.is_of_line(l)) {
+                line.push(own);
+                out.push(os);
             }
         }
-        // A clone that is gone has the same master node: what has nothing in common although others
-        // have is one.
-        let most = out.iter().map(|o| o.0).max().unwrap_or(0);
-        out.into_iter().filter(|(common, _)| *common > 0 || most == 0).map(|o| o.1).collect()
+        out
     }
 
     /// Shares out the object sets among clones: each dataset is given with its guid and its known
@@ -155,23 +162,23 @@ impl Finds {
     pub fn share_out(&mut self, known: &[(u64, Vec<Objset>)]) {
         let mut groups: BTreeMap<[u64; 16], Vec<&(u64, Vec<Objset>)>> = BTreeMap::new();
         for ds in known {
-            if let Some(id) = ds.1.first().and_then(identity) {
+            if let Some(id) = ds.1.first().and_then(origin) {
                 groups.entry(id).or_default().push(ds);
             }
         }
         self.owners.clear();
         for (id, group) in groups.iter().filter(|(_, g)| g.len() > 1) {
             let key = group.iter().find_map(|(_, views)| views.first()?.key.clone());
-            let blocks: Vec<_> = group.iter().map(|(guid, views)| (*guid, dnode_blocks(&views[0]))).collect();
+            let lines: Vec<_> = group.iter().map(|(guid, views)| (*guid, Lineage::of(&views[0]))).collect();
             for (n, os) in self.objsets.iter().enumerate() {
-                if identity(&os.clone().with_key(key.clone())) != Some(*id) {
+                if origin(&os.clone().with_key(key.clone())) != Some(*id) {
                     continue;
                 }
                 let same = group.iter().find(|(_, views)| views.iter().any(|v| v.same_as(os)));
                 let owner = same.map(|(guid, _)| *guid).or_else(|| {
-                    let own = dnode_blocks(os);
-                    let mut common: Vec<(usize, u64)> =
-                        blocks.iter().map(|(guid, b)| (b.intersection(&own).count(), *guid)).collect();
+                    let own = Lineage::of(os);
+                    let possible = lines.iter().filter(|(_, l)| own.is_of_line(l));
+                    let mut common: Vec<(usize, u64)> = possible.map(|(guid, l)| (own.in_common(l), *guid)).collect();
                     common.sort_unstable();
                     let most = common.pop()?;
                     (common.last().is_none_or(|next| next.0 < most.0)).then_some(most.1)
@@ -181,15 +188,25 @@ impl Finds {
         }
     }
 
-    /// Object sets that belong to none of these; the newest state of each.
+    /// Object sets that are neither among these nor older states of them; of each line the newest
+    /// one.
     pub fn ownerless(&self, known: &[Objset]) -> Vec<Objset> {
-        let mut ids: BTreeSet<[u64; 16]> = known.iter().filter_map(identity).collect();
+        let mut lines: BTreeMap<[u64; 16], Vec<Lineage>> = BTreeMap::new();
+        for os in known {
+            if let Some(id) = origin(os) {
+                lines.entry(id).or_default().push(Lineage::of(os));
+            }
+        }
         let mut out = Vec::new();
-        for os in &self.objsets {
-            if let Some(id) = identity(os)
-                && ids.insert(id)
-            {
+        for os in self.objsets.iter().filter(|os| known.iter().all(|k| !k.same_as(os))) {
+            let Some(id) = origin(os) else { continue };
+            let (line, own) = (lines.entry(id).or_default(), Lineage::of(os));
+            if line.iter().all(|l| !l.descends_from(&own)) {
+                line.push(own);
                 out.push(os.clone());
+            }
+            if out.len() >= OWNERLESS_MAX {
+                break;
             }
         }
         out

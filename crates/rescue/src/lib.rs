@@ -22,7 +22,7 @@
 //! 3. [`catalog`]: datasets by the types of their objects, over all states ([`tree`] reads object
 //!    sets with holes in them);
 //! 4. [`scan`]: if something is lost, devices are searched; [`finds`] says what of it belongs
-//!    where;
+//!    where ([`lineage`] tells clones apart);
 //! 5. [`copy`]: each dataset, file by file ([`fs`]: files over several views; [`keys`]: encrypted
 //!    ones) into the target ([`out`]), with a line of [`state`] for each, from which an interrupted
 //!    rescue goes on;
@@ -49,6 +49,7 @@ pub mod finds;
 pub mod fs;
 pub mod keys;
 pub mod layout;
+pub mod lineage;
 pub mod out;
 pub mod report;
 pub mod rescue;

@@ -506,8 +506,8 @@ impl Opened {
             known.extend(ds.views(&self.stack, &self.finds, key.as_ref()).all);
         }
         for os in self.finds.ownerless(&known) {
-            let id = crate::catalog::identity(&os).unwrap_or_default();
-            let guid = id.iter().fold(0u64, |n, w| n.rotate_left(7) ^ w);
+            // Several can have the same master node, but no two the same blocks of dnodes.
+            let guid = os.phys.meta_dnode.blkptr.iter().flat_map(|bp| bp.0).fold(0u64, |n, w| n.rotate_left(7) ^ w);
             let name = format!("found-txg-{}-{guid:x}", os.txg);
             names.push(name.clone());
             if copier.state.is_dataset_done(guid) {

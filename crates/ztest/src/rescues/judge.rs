@@ -230,10 +230,14 @@ fn partial(dataset: &str, path: &Path, f: &File<'_>, findings: &Findings, states
     let here: Vec<&Finding> =
         findings.all.iter().filter(|x| x.dataset == dataset && (x.object == f.object || x.path == f.path)).collect();
     let longer = here.iter().any(|x| x.problem == Problem::Attributes);
-    if let Some(x) = here.iter().find(|x| x.problem == Problem::Damaged) {
+    // What is said of this place is about whatever object had it; what is said of the object, at
+    // another of its names, holds here only if it is the object that is here.
+    let damaged = || here.iter().filter(|x| x.problem == Problem::Damaged);
+    if let Some(x) = damaged().find(|x| x.path == f.path).or_else(|| damaged().next()) {
         return is_same(path, f.inode, &x.missing, longer).or_else(|why| {
             // In a dataset that is older as a whole the damaged file is, too.
-            let once = was_ever(states, path, &x.missing, longer);
+            let once = was_ever(states, path, &x.missing, longer)
+                || x.path != f.path && findings.tells(dataset, f) && was_ever(states, path, &[], longer);
             if once { Ok(()) } else { Err(format!("is damaged beyond its missing ranges: {why}")) }
         });
     }

@@ -434,7 +434,7 @@ fn devices(d: &mut Damage, map: &Map, rng: &mut Rng) {
 fn short(d: &mut Damage, map: &Map, rng: &mut Rng) {
     for image in &mut d.images {
         let size = image.size();
-        image.resize(size * rng.between(30, 95) / 100 & !4095);
+        image.resize((size * rng.between(30, 95) / 100) & !4095);
     }
     d.told.push(format!("devices cut off at {:?}", d.images.iter().map(DiskImage::size).collect::<Vec<_>>()));
     d.is_region_lost = true;
