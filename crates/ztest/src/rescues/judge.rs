@@ -217,7 +217,7 @@ pub(super) fn judge(
             continue;
         };
         met.partly += 1;
-        faults.extend(partial(d, p, f, &findings, states).err().map(say));
+        faults.extend(partial(dir, d, p, f, &findings, states).err().map(say));
     }
     let some: BTreeSet<String> = faults.into_iter().take(6).collect();
     if some.is_empty() { Ok(()) } else { Err(some.into_iter().collect::<Vec<_>>().join(" | ")) }
@@ -225,19 +225,25 @@ pub(super) fn judge(
 
 /// A file that came back other than it was last: damaged outside of missing ranges it is not, and
 /// an older one is as it was once.
-fn partial(dataset: &str, path: &Path, f: &File<'_>, findings: &Findings, states: &[PoolModel]) -> Check {
+fn partial(dir: &Path, dataset: &str, path: &Path, f: &File<'_>, findings: &Findings, states: &[PoolModel]) -> Check {
+    // A finding names one of the names of a file; in an older state others may be names of it.
+    let ino = |p: &Path| std::fs::symlink_metadata(p).ok().map(|m| m.ino());
+    let stands_here = |x: &Finding| {
+        x.path == f.path
+            || !x.path.is_empty() && ino(&place(dir, dataset, &x.path)).is_some_and(|i| ino(path) == Some(i))
+    };
     // Under an older name there may be another file.
     let here: Vec<&Finding> =
-        findings.all.iter().filter(|x| x.dataset == dataset && (x.object == f.object || x.path == f.path)).collect();
+        findings.all.iter().filter(|x| x.dataset == dataset && (x.object == f.object || stands_here(x))).collect();
     let longer = here.iter().any(|x| x.problem == Problem::Attributes);
     // What is said of this place is about whatever object had it; what is said of the object, at
     // another of its names, holds here only if it is the object that is here.
     let damaged = || here.iter().filter(|x| x.problem == Problem::Damaged);
-    if let Some(x) = damaged().find(|x| x.path == f.path).or_else(|| damaged().next()) {
+    if let Some(x) = damaged().find(|x| stands_here(x)).or_else(|| damaged().next()) {
         return is_same(path, f.inode, &x.missing, longer).or_else(|why| {
             // In a dataset that is older as a whole the damaged file is, too.
             let once = was_ever(states, path, &x.missing, longer)
-                || x.path != f.path && findings.tells(dataset, f) && was_ever(states, path, &[], longer);
+                || !stands_here(x) && findings.tells(dataset, f) && was_ever(states, path, &[], longer);
             if once { Ok(()) } else { Err(format!("is damaged beyond its missing ranges: {why}")) }
         });
     }
