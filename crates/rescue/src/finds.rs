@@ -5,8 +5,8 @@
 //!   in blocks of dnodes of some MOS ([`Finds::datasets`]).
 //! * An object set of a file system has no name in it. It belongs to the dataset whose master node
 //!   it has, if it can be a state of it ([`Lineage`]); of clones, which have the same one, to that
-//!   of which it is a known state, or else to that with which it has more blocks in common than with
-//!   any other ([`Finds::share_out`]). What belongs to none is copied by itself
+//!   of which it is a known state, or else to that with which it has more blocks in common than
+//!   with any other ([`Finds::share_out`]). What belongs to none is copied by itself
 //!   ([`Finds::ownerless`]).
 //! * A block of dnodes has no number in it. It is taken for a lost one if folders that can be read
 //!   have names for its files, and the files say that they are in those folders ([`adopt`]). Such

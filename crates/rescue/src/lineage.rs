@@ -2,12 +2,12 @@
 //!
 //! An object set has no name and no guid in it. Two of them have the same *origin* if they have the
 //! same master node, which is written once ([`origin`]): they are states of one file system, of its
-//! snapshots, or of clones of those. Of two with the same origin the younger one *descends* from the
-//! older one if it can have been made of it by writing: a block of dnodes that is no younger than
-//! the older state is the one that the older state has at this place ([`Lineage::descends_from`]).
-//! A state of a clone descends from no state that its origin had after they parted, unless neither
-//! wrote any dnode in between. A file system that was rolled back does not descend from what it was
-//! in between.
+//! snapshots, or of clones of those. Of two with the same origin the younger one *descends* from
+//! the older one if it can have been made of it by writing: a block of dnodes that is no younger
+//! than the older state is the one that the older state has at this place
+//! ([`Lineage::descends_from`]). A state of a clone descends from no state that its origin had
+//! after they parted, unless neither wrote any dnode in between. A file system that was rolled back
+//! does not descend from what it was in between.
 //!
 //! Only blocks are compared whose pointers are left, and at most [`COMPARED_MAX`] of them.
 

@@ -33,13 +33,14 @@ impl Root {
 }
 
 /// How many slots of the rings are damaged wherever they are: each may have held a state that is
-/// newer than those that are left. Slots of labels without any uberblock do not count: what is there
-/// need not be a ring.
+/// newer than those that are left. Slots of labels without any uberblock do not count: what is
+/// there need not be a ring.
 pub fn damaged_slots(devices: &[Labeled]) -> u64 {
     let (mut good, mut bad) = (BTreeSet::new(), BTreeSet::new());
     for d in devices {
         let is_ring = |label: usize| d.ring.iter().any(|e| e.label == label && e.ub.is_ok());
-        // A new device has one block as large as the ring, with the txg 0: no slot has its checksum.
+        // A new device has one block as large as the ring, with the txg 0: no slot has its
+        // checksum.
         let is_template = |label: usize| {
             let head = label_offsets(d.dev.size).get(label).and_then(|at| d.dev.read(at + RING_OFFSET, 24).ok());
             head.is_some_and(|head| head[16..] == [0; 8])

@@ -14,7 +14,8 @@ const ROW_MAX: usize = 320;
 /// Most ways to combine differing sides of columns, for one set of lost columns.
 const VERSIONS_MAX: usize = 16;
 /// Bytes of the parts in which ranges are put together before single sectors are tried, the largest
-/// first: damage is rarely as small as a sector of 512 bytes, and large parts make few combinations.
+/// first: damage is rarely as small as a sector of 512 bytes, and large parts make few
+/// combinations.
 const PARTS: [usize; 3] = [64 << 10, 16 << 10, 4096];
 
 /// A range as one device has it.

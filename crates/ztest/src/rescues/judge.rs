@@ -51,8 +51,8 @@ fn files<'a>(dataset: &'a str, fs: &'a FsModel) -> Vec<File<'a>> {
     out
 }
 
-/// Whether two inodes have the same content; `longer`: the length is not known, and whole blocks came
-/// back.
+/// Whether two inodes have the same content; `longer`: the length is not known, and whole blocks
+/// came back.
 fn is_same(path: &Path, inode: &Inode, except: &[(u64, u64)], longer: bool) -> Check {
     let meta = std::fs::symlink_metadata(path).map_err(|e| e.to_string())?;
     match &inode.body {

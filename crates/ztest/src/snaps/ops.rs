@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::ErrorKind;
 use dsl::props::PropValue;
+use ondisk::objset::ObjsetType;
 use zpl::{Cred, MountOpts, Zfs};
 
 use super::model::{Fs, Snap};
@@ -163,7 +164,7 @@ impl Snaps {
             return Ok(());
         }
         let snap = self.model.fs[&from].snaps[at].clone();
-        let want = if self.model.fs.contains_key(&name) { Err(ErrorKind::Exists) } else { Ok(()) };
+        let want = self.room_for(&name, &parent).await?;
         self.note(format!("clone {from}@{} {name}", snap.name));
         let got = self.pool().dsl().clone_snapshot(&format!("{from}@{}", snap.name), &name, Vec::new()).await;
         if self.agree("clone", want, got)? {
@@ -174,13 +175,29 @@ impl Snaps {
         Ok(())
     }
 
+    /// Whether `name` can be made below `parent`: nothing has that name, and volumes have no
+    /// children.
+    async fn room_for(&self, name: &str, parent: &str) -> Check<Result<(), ErrorKind>> {
+        Ok(match (self.model.fs.contains_key(name), self.is_volume(parent).await?) {
+            (true, _) => Err(ErrorKind::Exists),
+            (_, true) => Err(ErrorKind::Invalid),
+            _ => Ok(()),
+        })
+    }
+
+    async fn is_volume(&self, name: &str) -> Check<bool> {
+        let ds = self.pool().dsl().find(name).map_err(|e| format!("{name}: {e:?}"))?;
+        let kind = ds.os_type().await.map_err(|e| format!("{name}: {e:?}"))?;
+        Ok(kind == ObjsetType::Zvol)
+    }
+
     async fn create_fs(&mut self) -> Check {
         let parent = self.pick_fs();
         let name = format!("{parent}/n{}", self.rng.below(4));
         if name.split('/').count() > 5 {
             return Ok(());
         }
-        let want = if self.model.fs.contains_key(&name) { Err(ErrorKind::Exists) } else { Ok(()) };
+        let want = self.room_for(&name, &parent).await?;
         self.note(format!("create {name}"));
         let got = self.pool().dsl().create_fs(&name, Vec::new(), new_fs(&self.lab.sim)).await;
         if self.agree("create", want, got)? {
@@ -365,7 +382,8 @@ impl Snaps {
             return Ok(());
         }
         let key = self.key_of(&from);
-        let bound = key.as_ref().is_some_and(|root| *root != from) && self.key_of(&parent) != key;
+        let bound = key.as_ref().is_some_and(|root| *root != from) && self.key_of(&parent) != key
+            || self.is_volume(&parent).await?;
         self.note(format!("rename {from} {to}"));
         let got = dsl.rename(&from, &to).await;
         if self.agree("rename", if bound { Err(ErrorKind::Invalid) } else { Ok(()) }, got)? {
