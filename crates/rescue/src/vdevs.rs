@@ -1,7 +1,7 @@
 //! Devices and redundancy: every content that a range of a top-level vdev may have.
 //!
 //! A block is known only by its checksum, so reading means proposing contents until one has it. The
-//! caller gives the test (`accept`), and [`Top::read`] proposes, the likeliest first:
+//! caller gives the test (`accept`), and [`Vdevs::read`] proposes, the likeliest first:
 //!
 //! 1. the range as each side of a mirror has it, or the data columns of RAID-Z as they are;
 //! 2. on RAID-Z and dRAID, every set of at most as many columns as there is parity taken for lost
