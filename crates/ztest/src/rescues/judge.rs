@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use base::Result;
 use rescue::out::safe_name;
 use rescue::{Finding, Problem, Summary};
 use serde_json::Value;
+use zpl::FileKind;
 
 use super::Met;
 use super::blocks::Map;
@@ -267,8 +268,19 @@ fn was_ever(states: &[PoolModel], path: &Path, except: &[(u64, u64)], longer: bo
         let mut inodes = s.datasets.values().flat_map(|ds| ds.fs.inodes.values());
         inodes.any(|i| i.content().is_none() && !i.is_dir() && is_same(path, i, except, longer).is_ok())
     };
-    if std::fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink()) {
+    let Ok(kind) = std::fs::symlink_metadata(path).map(|m| m.file_type()) else { return false };
+    if kind.is_symlink() {
         return states.iter().any(links);
+    }
+    if !kind.is_file() {
+        let is_such = |i: &Inode| match i.kind {
+            FileKind::Fifo => kind.is_fifo(),
+            FileKind::Socket => kind.is_socket(),
+            FileKind::CharDev => kind.is_char_device(),
+            FileKind::BlockDev => kind.is_block_device(),
+            _ => false,
+        };
+        return states.iter().any(|s| s.datasets.values().any(|ds| ds.fs.inodes.values().any(|i| is_such(i))));
     }
     states.iter().any(whole) || states.windows(2).any(|w| was_between(&w[0], &w[1], path, except, longer))
 }
