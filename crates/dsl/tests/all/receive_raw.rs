@@ -93,13 +93,18 @@ fn raw_streams_fit_raw_targets_only() {
     let world = World::with_sizes(35, &[128 << 20; 2]);
     let mut rng = Rng::new(35);
     world.sim.block_on(async {
-        let from = sender(&world, &mut rng, 12, encrypted(&[]), &["a", "b"]).await;
+        let from = sender(&world, &mut rng, 12, encrypted(&[("compression", 15)]), &["a", "b"]).await;
         let to = create(&world, "to", GroupKind::Single, &[1], 12).await;
         let (a, b) =
             (send(&from, "from/fs@a", None, RAW).await, send(&from, "from/fs@b", Some("from/fs@a"), RAW).await);
         let plain = send(&from, "from/fs@a", None, SendOpts::default()).await;
         let no = ReceiveOpts::default;
         receive(&to, "to/plain@a", &plain, no()).await.unwrap();
+        // Compressed and not raw it is in clear.
+        let packed = send(&from, "from/fs@a", None, SendOpts { compressed: true, ..SendOpts::default() }).await;
+        assert!(parts(&packed).iter().any(|(record, _)| matches!(record, Record::Write(w) if w.compression != 0)));
+        receive(&to, "to/packed@a", &packed, no()).await.unwrap();
+        assert_same("packed", &objects(&from, "from/fs@a").await, &objects(&to, "to/packed@a").await);
         let e = receive(&to, "to/plain@b", &b, no()).await.unwrap_err();
         assert!(e.kind() == ErrorKind::Invalid && e.to_string().contains("existing unencrypted dataset"), "{e}");
         let e = receive(&to, "to/plain@b", &a, ReceiveOpts { force: true, ..no() }).await.unwrap_err();
