@@ -76,7 +76,8 @@ impl Wanted {
     }
 }
 
-fn what(begin: &Begin) -> &'static str {
+/// What cannot be done with a stream, in the words of OpenZFS.
+pub(super) fn what(begin: &Begin) -> &'static str {
     if begin.features() & features::RESUMING != 0 {
         "cannot receive resume stream"
     } else if begin.from_guid.0 != 0 {
@@ -88,7 +89,7 @@ fn what(begin: &Begin) -> &'static str {
 
 /// Checks what BEGIN alone says. Errors: `Unsupported` for features that weir or the pool does not
 /// have, `Invalid` for what no sender writes.
-fn check_stream(begin: &Begin, is_enabled: impl Fn(FeatureId) -> bool) -> Result<ObjsetType> {
+pub(super) fn check_stream(begin: &Begin, is_enabled: impl Fn(FeatureId) -> bool) -> Result<ObjsetType> {
     let has = |feature| begin.features() & feature != 0;
     if begin.header_type() != Begin::SUBSTREAM {
         return Err(Error::invalid("the stream does not begin with that of a snapshot"));
@@ -130,7 +131,7 @@ fn exists(text: String) -> Error {
 }
 
 /// The error of a target with an interrupted receive.
-fn partial(name: &str) -> Error {
+pub(super) fn partial(name: &str) -> Error {
     let text = format!("destination {name} contains partially-complete state from \"zfs receive -s\".");
     Error::new(ErrorKind::Busy, text)
 }

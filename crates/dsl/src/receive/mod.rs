@@ -23,6 +23,7 @@
 mod apply;
 mod begin;
 mod end;
+mod heal;
 mod input;
 mod object;
 mod raw;
@@ -40,6 +41,7 @@ use rt::join::Pipeline;
 
 use self::apply::{Form, Writer};
 use self::begin::{Begun, Wanted};
+pub use self::heal::{Healed, Healing};
 use self::input::Incoming;
 pub use self::input::{Head, Input, Source};
 pub(crate) use self::resume::Progress;
@@ -127,8 +129,7 @@ impl Receiving {
         };
         let (rt, order, form) = (self.pool.ctx().rt().clone(), input.order(), self.form());
         let mut writer = Writer::new(self.ds.dataset().clone(), os, form, self.start);
-        let mut window: Pipeline<LocalBoxFuture<'_, Result<Item>>> = Pipeline::new(AHEAD);
-        let (mut sizes, mut ahead) = (VecDeque::new(), 0);
+        let mut ahead: Ahead<'_, Result<Item>> = Ahead::default();
         let end = loop {
             let incoming = match input.next().await {
                 Ok(Some(incoming)) => incoming,
@@ -139,17 +140,14 @@ impl Receiving {
                 break Ok(());
             }
             let size = room_of(&incoming);
-            while window.is_full() || (!sizes.is_empty() && ahead + size > AHEAD_BYTES) {
-                let Some(item) = window.next().await else { break };
-                ahead -= sizes.pop_front().unwrap_or(0);
+            while !ahead.has_room(size) {
+                let Some(item) = ahead.next().await else { break };
                 writer.apply(item?).await?;
             }
-            sizes.push_back(size);
-            ahead += size;
-            window.push(Box::pin(unpack(&rt, order, form.raw, incoming))).await;
+            ahead.push(size, Box::pin(unpack(&rt, order, form.raw, incoming))).await;
         };
         // What came before the stream broke off is good.
-        while let Some(item) = window.next().await {
+        while let Some(item) = ahead.next().await {
             writer.apply(item?).await?;
         }
         writer.flush().await?;
@@ -204,6 +202,40 @@ impl Receiving {
             pool.destroy_received(&hidden).await?;
         }
         Ok(kept)
+    }
+}
+
+/// Records that are worked on at once, with their results in the order of the stream.
+struct Ahead<'a, T> {
+    window: Pipeline<LocalBoxFuture<'a, T>>,
+    /// The bytes of each, and of all.
+    sizes: VecDeque<u64>,
+    bytes: u64,
+}
+
+impl<T> Default for Ahead<'_, T> {
+    fn default() -> Self {
+        Ahead { window: Pipeline::new(AHEAD), sizes: VecDeque::new(), bytes: 0 }
+    }
+}
+
+impl<'a, T> Ahead<'a, T> {
+    /// Whether a record of `size` bytes may join; one may in any case.
+    fn has_room(&self, size: u64) -> bool {
+        !self.window.is_full() && (self.sizes.is_empty() || self.bytes + size <= AHEAD_BYTES)
+    }
+    /// Adds the work on a record, for which there is room.
+    async fn push(&mut self, size: u64, work: LocalBoxFuture<'a, T>) {
+        self.sizes.push_back(size);
+        self.bytes += size;
+        let done = self.window.push(work).await;
+        assert!(done.is_none(), "there is room for one more");
+    }
+    /// The result of the oldest one; none if there is none.
+    async fn next(&mut self) -> Option<T> {
+        let done = self.window.next().await?;
+        self.bytes -= self.sizes.pop_front().unwrap_or(0);
+        Some(done)
     }
 }
 
