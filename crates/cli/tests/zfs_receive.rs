@@ -99,7 +99,9 @@ fn refusals_are_openzfss() {
         ("zfs send tank/a@one", "zfs receive -o used=1 tank/x", "'used' is readonly"),
         ("zfs send tank/a@one", "zfs receive -o encryption=on tank/x", "make an encrypted file system"),
         ("zfs send tank/a@one", "zfs receive -x nonsense tank/x", "invalid property 'nonsense'"),
-        ("zfs send tank/a@one", "zfs receive -c tank/a@one", "damaged blocks are not replaced from streams"),
+        ("zfs send tank/a@one", "zfs receive -c -F tank/a@one", "corrective recv can not be used when combined with"),
+        ("zfs send tank/a@one", "zfs receive -c tank/a@no", "must specify an existing snapshot to heal"),
+        ("zfs send tank/a@one", "zfs receive -c tank/a@two", "doesn't match the snapshot in the provided stream"),
         ("zfs get all tank/a", "zfs receive tank/x", "not a send stream"),
     ] {
         let got = piped(&w, send, receive);

@@ -153,7 +153,9 @@ impl PoolEngine {
         let mut view = ReceiveView::default();
         let head = input.begin().await.map_err(|e| e.at("cannot receive"))?;
         let head = head.ok_or_else(|| Error::invalid("cannot receive: failed to read from stream"))?;
-        if head.is_package() {
+        if what.heal {
+            self.heal(what, head, &mut input, &mut view).await?;
+        } else if head.is_package() {
             self.receive_package(what, head, &mut input, &mut view).await?;
         } else {
             let sent_as = String::from_utf8_lossy(&head.begin.to_name).into_owned();
@@ -187,6 +189,7 @@ impl PoolEngine {
             sent_as,
             snapshot: target.clone(),
             was_here: false,
+            healed: None,
             bytes: 0,
             nanos: 0,
         };

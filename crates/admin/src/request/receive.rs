@@ -34,6 +34,9 @@ pub struct ReceiveWhat {
     pub no_mount: bool,
     /// `-M`: a target in use is unmounted all the same.
     pub force_unmount: bool,
+    /// `-c`: damaged blocks of the snapshot, which is here, are mended.
+    #[serde(default)]
+    pub heal: bool,
     /// `-n`: the stream is read, and nothing done.
     pub dry_run: bool,
     /// `-h`: holds of the stream are not taken.
@@ -61,6 +64,9 @@ pub struct ReceivedView {
     pub snapshot: String,
     /// It was here before, so that its stream was passed over.
     pub was_here: bool,
+    /// Blocks of it that were mended, if that was asked for.
+    #[serde(default)]
+    pub healed: Option<u64>,
     /// Bytes of its stream.
     pub bytes: u64,
     /// How long it took, in nanoseconds.

@@ -90,6 +90,7 @@ Writes a snapshot as a stream to standard output, which is a pipe or a file.
             "receive [-FhMnsuv] [-o origin=snapshot] [-o property=value] ... [-x property] ... <filesystem|snapshot>",
             "receive [-FhMnsuv] [-d | -e] [-o property=value] ... [-x property] ... <filesystem>",
             "receive -A <filesystem>",
+            "receive -c [-vn] <filesystem|snapshot>",
         ],
         text: "\
 Makes a snapshot of a stream from standard input, of weir's or OpenZFS's 'zfs
@@ -108,6 +109,8 @@ before. Nothing of it is seen before all of it is there.
   -h  do not take holds of the stream
   -u  do not mount a new file system    -M  unmount also what is in use
   -n  receive nothing    -v  say what is, or with -n would be, received
+  -c  receive nothing, but mend damaged blocks of this snapshot, of which the
+      stream is; what else is damaged stays as it is
 ",
     },
     Page {
