@@ -4,7 +4,7 @@
 
 use std::io::IsTerminal;
 
-use admin::request::{Naming, ReceiveAbort, ReceiveStream, ReceiveView, ReceiveWhat, ReceivedView};
+use admin::request::{Naming, ReceiveAbort, ReceiveStream, ReceiveView, ReceiveWhat, ReceivedView, Secret};
 use base::NiceNum;
 
 use crate::opts::Parsed;
@@ -36,7 +36,8 @@ pub fn receive(p: &Parsed) -> Done {
         eprintln!("Error: Backup stream can not be read from a terminal.\nYou must redirect standard input.");
         return Err(Fail::AlreadyReported);
     }
-    let what = wanted(p, target)?;
+    let mut what = wanted(p, target)?;
+    what.key = key_for(&what)?;
     let view = ask_with_input(&ReceiveStream(what), std::io::stdin())?;
     if p.has('v') {
         print(&view.snapshots.iter().map(|s| said(s, p.has('n'))).collect::<String>());
@@ -71,7 +72,20 @@ fn wanted(p: &Parsed, target: &str) -> Result<ReceiveWhat, Fail> {
         origin,
         props: unique(all)?,
         exclude,
+        key: None,
     })
+}
+
+/// The key of a new file system, if the properties ask for one: from a file, since standard input is
+/// the stream.
+fn key_for(what: &ReceiveWhat) -> Result<Option<Secret>, Fail> {
+    let given = |wanted: &str| what.props.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
+    if given("keyformat").is_some() && matches!(given("keylocation"), None | Some("prompt")) {
+        let text =
+            "cannot receive: Cannot use 'prompt' keylocation because stdin is in use: give keylocation=file:///PATH";
+        return Err(base::Error::invalid(text).into());
+    }
+    crate::zfs_key::key_for_new(&what.target, &what.props)
 }
 
 /// What `-v` says about a snapshot.

@@ -8,13 +8,16 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, Guid, Result};
 use bdev::{Buf, Bytes};
 use dsl::Dataset;
+use dsl::crypto::NewCrypt;
 use dsl::props::{self, DatasetKind, PropValue};
 use dsl::receive::{Head, Input, ReceiveOpts, Received, Receiving, Source};
 use ondisk::objset::ObjsetType;
+use ondisk::stream::record::Begin;
 use ondisk::stream::{begin_flags, features};
 use rt::{LocalBoxFuture, Rt};
 
 use crate::engine::PoolEngine;
+use crate::fs::keys::take_crypt;
 use crate::fs::mounts::{self, MountPoint};
 use crate::fs::ops::{NewHow, parse_props};
 use crate::fs::temp_props::TempProps;
@@ -58,6 +61,8 @@ pub(super) struct Part {
     pub top: String,
     /// It is not of the top file system of a package.
     pub is_below: bool,
+    /// It belongs to a package of a whole tree.
+    pub recursive: bool,
     /// Properties that came with it; none: the stream has no list.
     pub props: Option<Vec<(String, PropValue)>>,
     /// Those of the snapshot.
@@ -96,22 +101,64 @@ fn is_inheritable(name: &str) -> bool {
 
 /// Properties that are set after the data, which they could stop.
 const DELAYED: &[&str] = &["refquota", "quota", "refreservation", "reservation", "sharesmb"];
-/// Properties of keys.
-const OF_KEYS: &[&str] = &["encryption", "keyformat", "keylocation", "pbkdf2iters"];
+/// Properties of encryption (`zfs_prop_encryption_key_param`, and `encryption`).
+const OF_CRYPT: &[&str] = &["encryption", "keyformat", "pbkdf2iters"];
+
+/// Whether a property says how a new file system is encrypted.
+fn is_of_crypt(name: &str) -> bool {
+    OF_CRYPT.contains(&name) || name == "keylocation"
+}
+
+/// The properties of `-o` but for those of encryption.
+fn plain_props(what: &ReceiveWhat) -> Vec<(String, String)> {
+    what.props.iter().filter(|(name, _)| !is_of_crypt(name)).cloned().collect()
+}
 
 /// Checks the properties of `-o` and `-x`.
 fn check_props(what: &ReceiveWhat) -> Result<()> {
-    let own = what.props.iter().find(|(name, value)| {
-        OF_KEYS.contains(&name.as_str()) && (name.as_str(), value.as_str()) != ("encryption", "off")
-    });
-    if let Some((name, _)) = own {
-        let text = format!("'{name}' cannot be set here: make an encrypted file system, and receive below it");
-        return Err(Error::unsupported(text));
-    }
     match what.exclude.iter().find(|name| props::find(name).is_none() && !props::is_user_prop(name)) {
         Some(name) => Err(Error::invalid(format!("invalid property '{name}'"))),
-        None => parse_given(&what.props).map(drop),
+        None => parse_given(&plain_props(what)).map(drop),
     }
+}
+
+/// Checks the properties of encryption for a stream.
+fn check_crypt_props(what: &ReceiveWhat, part: &Part, begin: &Begin) -> Result<()> {
+    let has = |feature| begin.features() & feature != 0;
+    if has(features::RAW) {
+        let mut names = what.props.iter().map(|(name, _)| name).chain(&what.exclude);
+        return match names.find(|name| OF_CRYPT.contains(&name.as_str())) {
+            Some(name) => {
+                let text = format!("encryption property '{name}' cannot be set or excluded for raw streams.");
+                Err(Error::invalid(text))
+            }
+            None => Ok(()),
+        };
+    }
+    let is_clone = begin.flags & begin_flags::CLONE != 0 || what.origin.is_some();
+    let makes_new = (begin.from_guid.0 == 0 || is_clone) && !has(features::RESUMING);
+    match what.props.iter().find(|(name, _)| is_of_crypt(name)) {
+        // Of a whole tree they are for its first stream.
+        Some((name, _)) if !makes_new && !part.recursive => {
+            Err(Error::invalid(format!("encryption property '{name}' cannot be set for incremental streams.")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How a new target is encrypted.
+fn crypt_for(what: &ReceiveWhat, part: &Part) -> Result<NewCrypt> {
+    let names_it = what.exclude.iter().chain(what.props.iter().map(|(n, _)| n)).any(|n| n == "encryption");
+    let mut crypt = NewCrypt::default();
+    if !part.is_below {
+        let mut given: Vec<_> = what.props.iter().filter(|(name, _)| is_of_crypt(name)).cloned().collect();
+        crypt = take_crypt(&mut given, what.key.clone())?;
+    }
+    // Only what is not encrypted is sent with properties and not raw.
+    if part.props.is_some() && !names_it {
+        crypt.suite = Some(None);
+    }
+    Ok(crypt)
 }
 
 /// Parses properties of a file system or a volume, which only the stream tells.
@@ -178,12 +225,7 @@ impl PoolEngine {
         let sent_as = String::from_utf8_lossy(&head.begin.to_name).into_owned();
         let named = name_for(what.naming, &what.target, &sent_as, &part.top);
         let target = named.map_err(|e| e.at("cannot receive"))?;
-        let is_raw = head.begin.features() & features::RAW != 0;
-        let names = what.props.iter().map(|(name, _)| name).chain(&what.exclude);
-        if let Some(name) = names.into_iter().find(|name| is_raw && OF_KEYS.contains(&name.as_str())) {
-            let text = format!("cannot receive: '{name}' cannot be set or left out of a raw stream");
-            return Err(Error::invalid(text));
-        }
+        check_crypt_props(what, part, &head.begin).map_err(|e| e.at("cannot receive"))?;
         let mut received = ReceivedView {
             incremental: head.begin.from_guid.0 != 0,
             sent_as,
@@ -216,6 +258,7 @@ impl PoolEngine {
         let guid = head.begin.to_guid;
         let (fs, _) = target.split_once('@').unwrap_or((target, ""));
         let is_new = self.pool.dsl().find(fs).is_err();
+        let is_raw = head.begin.features() & features::RAW != 0;
         let is_increment = head.begin.from_guid.0 != 0 && head.begin.flags & begin_flags::CLONE == 0;
         let receiving = match self.begin_receive(what, (target, part), head, is_new).await {
             Ok(receiving) => receiving,
@@ -230,7 +273,7 @@ impl PoolEngine {
             Err(e) => return Err(e),
         };
         let done = match receiving.data(input).await {
-            Ok(()) => self.finish_receive((what, part), &receiving, view).await,
+            Ok(()) => self.finish_receive((what, part, is_raw), &receiving, view).await,
             Err(e) => Err(e),
         };
         if let Err(e) = done {
@@ -256,7 +299,7 @@ impl PoolEngine {
         let place = || format!("cannot receive into '{fs}'");
         let mut props = Vec::new();
         if is_new && !part.is_below {
-            props = parse_given(&what.props).map_err(|e| e.at(place()))?;
+            props = parse_given(&plain_props(what)).map_err(|e| e.at(place()))?;
         }
         if is_new && part.props.is_some() {
             let came = part.received(what).filter(|(name, _)| !DELAYED.contains(&name.as_str()));
@@ -264,20 +307,19 @@ impl PoolEngine {
             let marks = passed_over.chain(["$hasrecvd".to_string()]).map(|name| (name, PropValue::Num(0)));
             props.extend(came.map(|(name, value)| (format!("{name}$recvd"), value.clone())).chain(marks));
         }
+        let is_raw = head.begin.features() & features::RAW != 0;
+        let makes_new = is_new || head.begin.from_guid.0 == 0;
+        let crypt = match is_raw || !makes_new {
+            true => NewCrypt::default(),
+            false => crypt_for(what, part).map_err(|e| e.at(place()))?,
+        };
         let made = self.make_parents(what, fs, is_new).await?;
         let begun = async {
             if is_new && !what.no_mount {
                 self.check_future_place(fs, &props).await.map_err(|e| e.at(place()))?;
             }
-            let given_off = what.props.iter().any(|(name, _)| name == "encryption");
-            let came_off = part.props.is_some() && !what.exclude.iter().any(|name| name == "encryption");
-            let opts = ReceiveOpts {
-                force: what.force,
-                resumable: what.resumable,
-                origin: what.origin.clone(),
-                unencrypted: given_off || came_off,
-                props,
-            };
+            let opts =
+                ReceiveOpts { force: what.force, resumable: what.resumable, origin: what.origin.clone(), crypt, props };
             self.pool.dsl().begin_receive(target, head, opts).await
         };
         let begun = begun.await;
@@ -325,20 +367,32 @@ impl PoolEngine {
     /// Makes the snapshot. A target in use is unmounted for that.
     async fn finish_receive(
         &self,
-        (what, part): (&ReceiveWhat, &Part),
+        (what, part, is_raw): (&ReceiveWhat, &Part, bool),
         receiving: &Receiving,
         view: &mut ReceiveView,
     ) -> Result<Received> {
         let _admin = self.admin.acquire(1).await;
-        let Some(target) = receiving.target().cloned() else { return receiving.finish().await };
+        let mut left = if part.is_below { Vec::new() } else { plain_props(what) };
+        // A key that came raw is looked for where the receiver says.
+        let location = what.props.iter().find(|(name, _)| name == "keylocation" && is_raw && !part.is_below);
+        let Some(target) = receiving.target().cloned() else {
+            let done = receiving.finish().await;
+            if let (Ok(received), Some(location)) = (&done, location) {
+                let fs = received.snapshot.split('@').next().unwrap_or_default();
+                let set = self.set_inner(fs, std::slice::from_ref(location)).await;
+                view.warnings.extend(set.err().map(|e| e.to_string()));
+            }
+            return done;
+        };
+        left.extend(location.cloned());
         let name = target.name();
         let unmounted = self.unmount_these(std::slice::from_ref(&name), what.force_unmount).await?;
         let done = receiving.finish().await;
         drop(target);
         let errors = self.mount_again(&unmounted).await;
         view.warnings.extend(errors.iter().map(Error::to_string));
-        if done.is_ok() && !what.props.is_empty() && !part.is_below {
-            let set = self.set_inner(&name, &what.props).await;
+        if done.is_ok() && !left.is_empty() {
+            let set = self.set_inner(&name, &left).await;
             view.warnings.extend(set.err().map(|e| e.to_string()));
         }
         done

@@ -3,7 +3,7 @@
 use base::Result;
 use serde::{Deserialize, Serialize};
 
-use super::{Changes, Cx, Direction, Kind, Request, pool_part};
+use super::{Changes, Cx, Direction, Kind, Request, Secret, pool_part};
 
 pub(super) const KINDS: &[Kind] = &[Kind::of::<ReceiveStream>(), Kind::of::<ReceiveAbort>()];
 
@@ -47,6 +47,9 @@ pub struct ReceiveWhat {
     pub props: Vec<(String, String)>,
     /// `-x`: properties of the stream that do not count.
     pub exclude: Vec<String>,
+    /// The key of a new target, if the properties ask for one.
+    #[serde(default)]
+    pub key: Option<Secret>,
 }
 
 /// `zfs receive`: a stream becomes snapshots. The stream of the request is the send stream.

@@ -105,6 +105,8 @@ before. Nothing of it is seen before all of it is there.
       has the token for 'zfs send -t'    -A  give that up
   -o  origin=snapshot: a new file system becomes a clone of it
       property=value: of this file system; those below it inherit it
+      encryption, keyformat, keylocation=file://..., pbkdf2iters: a new file
+      system is encrypted, though the stream is not
   -x  the value of this property in the stream does not count
   -h  do not take holds of the stream
   -u  do not mount a new file system    -M  unmount also what is in use

@@ -21,7 +21,7 @@ use super::input::Head;
 use super::resume::Progress;
 use super::{RECV, ReceiveOpts, Receiving};
 use crate::check_name;
-use crate::crypto::{NewCrypt, PreparedCrypt, ReceivedKeys};
+use crate::crypto::{PreparedCrypt, ReceivedKeys};
 use crate::dataset::{Dataset, Use};
 use crate::dir::Dir;
 use crate::pool::DslPool;
@@ -48,6 +48,8 @@ pub(super) struct Wanted {
     pub head: Head,
     pub opts: ReceiveOpts,
     crypt: PreparedCrypt,
+    /// The target is to have a suite or a key of its own.
+    has_own_crypt: bool,
     /// The keys of a raw stream.
     pub keys: Option<ReceivedKeys>,
 }
@@ -151,7 +153,7 @@ impl DslPool {
         self.begin_any(target, head, opts).await.map_err(|e| e.at(what))
     }
 
-    async fn begin_any(self: &Rc<Self>, target: &str, head: Head, opts: ReceiveOpts) -> Result<Receiving> {
+    async fn begin_any(self: &Rc<Self>, target: &str, head: Head, mut opts: ReceiveOpts) -> Result<Receiving> {
         let (fs, snap) = target
             .split_once('@')
             .ok_or_else(|| Error::invalid(format!("missing '@' delimiter in snapshot name '{target}'")))?;
@@ -169,9 +171,10 @@ impl DslPool {
         for (name, value) in &opts.props {
             props::check_feature(name, value, is_enabled)?;
         }
-        let suite = opts.unencrypted.then_some(None);
-        let crypt = self.prepare_crypt(NewCrypt { suite, key: None }).await?;
-        let wanted = Rc::new(Wanted { fs: fs.into(), snap: snap.into(), head, opts, crypt, keys });
+        let crypt = std::mem::take(&mut opts.crypt);
+        let has_own_crypt = crypt.key.is_some() || matches!(crypt.suite, Some(Some(_)));
+        let crypt = self.prepare_crypt(crypt).await?;
+        let wanted = Rc::new(Wanted { fs: fs.into(), snap: snap.into(), head, opts, crypt, has_own_crypt, keys });
         if wanted.has(features::RESUMING) {
             return self.resume_receive(wanted, os_type).await;
         }
@@ -220,6 +223,10 @@ impl DslPool {
         {
             self.check_received_crypt(&dir, keys)?;
         }
+        if what.has_own_crypt && !what.is_full() {
+            let text = format!("'{name}' exists: how it is encrypted cannot be set for incremental streams");
+            return Err(Error::invalid(text));
+        }
         let from = match what.is_full() {
             false => Some(self.source_snapshot(what, &head).await?),
             true => None,
@@ -255,6 +262,11 @@ impl DslPool {
         let origin = self.origin_for(what).await?;
         if let Some(origin) = &origin {
             self.check_source(what, os_type, origin, tx).await?;
+        }
+        if what.has_own_crypt && (origin.is_some() || what.keys.is_some()) {
+            let why =
+                if origin.is_some() { "a clone has the key of its origin" } else { "a raw stream brings its key" };
+            return Err(Error::invalid(format!("'{}' cannot be encrypted otherwise: {why}", what.fs)));
         }
         self.check_space(SpaceCheck::Normal, 30)?;
         let crypt = match (&origin, &what.keys) {
@@ -370,7 +382,7 @@ impl DslPool {
             let text = format!("destination {name} is the root dataset\ncannot overwrite with a ZVOL");
             return Err(exists(text));
         }
-        if head.dir().is_encrypted() || what.keys.is_some() {
+        if head.dir().is_encrypted() || what.keys.is_some() || what.has_own_crypt {
             let text = "zfs receive -F cannot be used to destroy an encrypted filesystem or overwrite an \
                         unencrypted one with an encrypted one";
             return Err(Error::invalid(text));

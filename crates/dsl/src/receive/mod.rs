@@ -46,6 +46,7 @@ use self::input::Incoming;
 pub use self::input::{Head, Input, Source};
 pub(crate) use self::resume::Progress;
 use self::unpack::{Item, unpack};
+use crate::crypto::NewCrypt;
 use crate::dataset::{Dataset, Use};
 use crate::pool::DslPool;
 use crate::props::PropValue;
@@ -58,7 +59,7 @@ const AHEAD: usize = 16;
 const AHEAD_BYTES: u64 = 32 << 20;
 
 /// How a stream is received.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct ReceiveOpts {
     /// `-F`: a target that exists is rolled back to the from snapshot, or replaced.
     pub force: bool,
@@ -66,8 +67,9 @@ pub struct ReceiveOpts {
     pub resumable: bool,
     /// `-o origin=`: the snapshot that a new target becomes a clone of.
     pub origin: Option<String>,
-    /// A new target is not encrypted, also below one that is.
-    pub unencrypted: bool,
+    /// How a new target is encrypted; the default is as its parent. What is raw or a clone has a key
+    /// already.
+    pub crypt: NewCrypt,
     /// Values that a new target gets, by the names under which they are stored.
     pub props: Vec<(String, PropValue)>,
 }
