@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Guid, Result};
+use base::{Error, ErrorKind, Guid, ObjectId, Result};
 use dmu::{FeatureUse, Tx};
 use ondisk::blkptr::Blkptr;
 use ondisk::dsl::{DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT};
@@ -460,25 +460,47 @@ impl DslPool {
         if begin.flags & begin_flags::CLONE == 0 {
             return Err(Error::not_found(format!("destination '{}' does not exist", what.fs)));
         }
-        self.snapshot_with(begin.from_guid).await?.ok_or_else(missing).map(Some)
+        self.snapshot_near(&what.fs, begin.from_guid).await?.ok_or_else(missing).map(Some)
     }
 
-    /// The snapshot with that guid, of any file system of the pool.
-    pub async fn snapshot_with(&self, guid: Guid) -> Result<Option<Rc<Dataset>>> {
-        self.snapshot_among(self.all(), guid).await
+    /// The snapshot with that guid that is nearest to `name`, a file system or what was one: in it
+    /// and below it, then in ever larger parts of the pool (`guid_to_name` of OpenZFS).
+    pub async fn snapshot_near(&self, name: &str, guid: Guid) -> Result<Option<Rc<Dataset>>> {
+        let (mut part, mut searched) = (name.split('@').next().unwrap_or_default(), None);
+        loop {
+            if let Ok(dir) = self.find_dir(part) {
+                let found = self.snapshot_below(&dir, searched, guid).await?;
+                if found.is_some() {
+                    return Ok(found);
+                }
+                searched = Some(dir.object);
+            }
+            match part.rsplit_once('/') {
+                Some((parent, _)) => part = parent,
+                None => return Ok(None),
+            }
+        }
     }
 
-    /// The snapshot with that guid of the first of these file systems that has one.
-    pub(crate) async fn snapshot_among(
+    /// The snapshot with that guid of `top` or of what is below it but for `searched`.
+    async fn snapshot_below(
         &self,
-        heads: impl IntoIterator<Item = Rc<Dataset>>,
+        top: &Rc<Dir>,
+        searched: Option<ObjectId>,
         guid: Guid,
     ) -> Result<Option<Rc<Dataset>>> {
-        for head in heads {
-            let found = self.snapshots(&head).await?.into_iter().find(|s| Guid(s.phys().guid) == guid);
-            if found.is_some() {
-                return Ok(found);
+        let mut left = vec![top.clone()];
+        while let Some(dir) = left.pop() {
+            if dir.is_hidden() || Some(dir.object) == searched {
+                continue;
             }
+            if let Some(head) = dir.head() {
+                let found = self.snapshots(&head).await?.into_iter().find(|s| Guid(s.phys().guid) == guid);
+                if found.is_some() {
+                    return Ok(found);
+                }
+            }
+            left.extend(dir.children().into_iter().rev());
         }
         Ok(None)
     }
@@ -505,7 +527,7 @@ impl DslPool {
             return Err(unlike("another snapshot was received"));
         }
         let at = |name: &str| what.head.list.u64(name);
-        let progress = saved.progress;
+        let progress = Progress { object: saved.object, offset: saved.offset, bytes: saved.bytes };
         if at("resume_object") != Some(progress.object.0) || at("resume_offset") != Some(progress.offset) {
             return Err(unlike("it does not begin where the receive stopped"));
         }

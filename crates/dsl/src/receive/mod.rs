@@ -197,7 +197,7 @@ impl Receiving {
         let hidden = ds.dataset().clone();
         drop(ds);
         let kept = match pool.saved(&hidden).await? {
-            Some(saved) => wanted.opts.resumable && (saved.progress.bytes > 0 || start != Progress::default()),
+            Some(saved) => wanted.opts.resumable && (saved.bytes > 0 || start != Progress::default()),
             None => false,
         };
         if !kept {
