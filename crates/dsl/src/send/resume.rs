@@ -9,11 +9,11 @@
 
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Result, ResultExt};
+use base::{Error, ErrorKind, Guid, Result, ResultExt};
 use ondisk::stream::{Sent, Token};
 
 use super::tree::Resume;
-use super::{Job, SendOpts, Sink, Start};
+use super::{Job, Named, SendOpts, Sink, Start};
 use crate::dataset::Dataset;
 use crate::pool::DslPool;
 
@@ -84,8 +84,15 @@ impl DslPool {
             Some(start) => Some(Start { is_clone: !self.is_of(fs, &start).await?, ..start }),
             None => None,
         };
-        let saved = Some((token.to_guid, token.to_name.clone()));
-        let job = Job { saved, ..Job::new(ds, from, SendOpts::default().or_token(&token)) };
+        let phys = ds.phys();
+        let named = Named {
+            guid: token.to_guid,
+            name: token.to_name.clone(),
+            own_guid: Guid(phys.guid),
+            creation_time: phys.creation_time,
+            is_whole: false,
+        };
+        let job = Job { named: Some(named), ..Job::new(ds, from, SendOpts::default().or_token(&token)) };
         Ok((Found { name, from: from_name, job, received: 0 }, token))
     }
 
