@@ -63,6 +63,8 @@ pub(super) struct Part {
     pub is_below: bool,
     /// It belongs to a package of a whole tree.
     pub recursive: bool,
+    /// The snapshot of its parent at the sender that came before; 0: not known.
+    pub parent_snap: Guid,
     /// Properties that came with it; none: the stream has no list.
     pub props: Option<Vec<(String, PropValue)>>,
     /// Those of the snapshot.
@@ -225,6 +227,7 @@ impl PoolEngine {
         let sent_as = String::from_utf8_lossy(&head.begin.to_name).into_owned();
         let named = name_for(what.naming, &what.target, &sent_as, &part.top);
         let target = named.map_err(|e| e.at("cannot receive"))?;
+        let target = self.where_it_is(what, part, &head.begin, target).await?;
         check_crypt_props(what, part, &head.begin).map_err(|e| e.at("cannot receive"))?;
         let mut received = ReceivedView {
             incremental: head.begin.from_guid.0 != 0,
@@ -244,6 +247,34 @@ impl PoolEngine {
         received.nanos = self.pool.rt().now().0 - since.0;
         view.snapshots.push(received);
         Ok(())
+    }
+
+    /// `target`, or where its file system, or the parent of a new one, is by now: what was renamed
+    /// here is found by the snapshot that the stream starts from (`zfs_receive_one` of OpenZFS).
+    async fn where_it_is(&self, what: &ReceiveWhat, part: &Part, begin: &Begin, target: String) -> Result<String> {
+        let dsl = self.pool.dsl();
+        let Some((fs, snap)) = target.split_once('@') else { return Ok(target) };
+        let is_clone = begin.flags & begin_flags::CLONE != 0 || what.origin.is_some();
+        let is_new = begin.from_guid.0 == 0 || is_clone;
+        let near = async |name: &str, guid: Guid| {
+            let found = dsl.snapshot_near(name, guid).await?;
+            Ok::<_, Error>(found.and_then(|s| s.dir().head()).map(|head| head.name()))
+        };
+        if is_new && begin.features() & features::RESUMING == 0 {
+            let Some((parent, last)) = fs.rsplit_once('/') else { return Ok(target) };
+            if part.parent_snap.0 == 0 || dsl.find(parent).is_ok() {
+                return Ok(target);
+            }
+            let found = near(parent, part.parent_snap).await?;
+            return Ok(found.map_or(target.clone(), |parent| format!("{parent}/{last}@{snap}")));
+        }
+        // One that was named itself is not looked for.
+        let is_exact = what.naming == Naming::Given && !part.is_below;
+        if is_exact || dsl.find(fs).is_ok() {
+            return Ok(target);
+        }
+        let found = near(fs, begin.from_guid).await?;
+        Ok(found.map_or(target.clone(), |fs| format!("{fs}@{snap}")))
     }
 
     /// False if the snapshot was here before.

@@ -99,6 +99,7 @@ impl List {
             top: top.into(),
             is_below: fs.name != top,
             recursive,
+            parent_snap: Guid(fs.parent_from),
             props: Some(fs.received()),
             snap_props: fs.snap_props.get(snap).cloned().unwrap_or_default(),
             holds: fs.holds.get(snap).cloned().unwrap_or_default(),
