@@ -4,6 +4,7 @@
 mod common;
 
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use base::Guid;
@@ -136,6 +137,8 @@ fn a_stream_that_breaks_off_goes_on_by_its_token() {
     assert!(w.ok("zfs get all tank/b").contains("receive_resume_token"));
     assert!(!w.ok("zfs get all tank/a").contains("receive_resume_token"));
     w.fails("zfs mount tank/b", &["cannot mount"]);
+    let said = w.ok("zfs list -Hp -o name,inconsistent -t filesystem,snapshot -r tank");
+    assert_eq!(said, "tank\t0\ntank/a\t0\ntank/a@one\t0\ntank/a@two\t0\ntank/b\t1\n");
     // It is still there after a restart.
     w.ok("zpool export tank");
     w.ok(&format!("zpool import -d {} tank", w.path("")));
@@ -416,5 +419,77 @@ fn a_damaged_file_comes_back_from_a_stream() {
     assert_eq!(std::fs::read(w.dir.join("m/a/file")).unwrap(), content);
     w.ok("zpool scrub -w tank");
     assert!(w.ok("zpool status -v tank").contains("No known data errors"));
+    w.ok("zpool export tank");
+}
+
+#[test]
+fn progress_is_told_while_nobody_reads_and_heads_are_sent() {
+    let Some(w) = World::new("zfs-send-head") else { return };
+    File::create(w.dir.join("d")).unwrap().set_len(192 << 20).unwrap();
+    w.ok(&format!("zpool create -O mountpoint={} tank {}", w.path("m"), w.path("d")));
+    w.ok("zfs create tank/a");
+    w.ok("zfs snapshot tank/a@one");
+    let content: Vec<u8> = (0..250_000u32).flat_map(|n| n.wrapping_mul(0x9E37_79B9).to_le_bytes()).collect();
+    std::fs::write(w.dir.join("m/a/file"), &content).unwrap();
+    let got = w.say("zfs send tank/a");
+    assert!(
+        got.code == 1 && got.err.contains("target is busy; if a filesystem, it must not be mounted"),
+        "{}",
+        got.err
+    );
+    w.ok("zfs unmount tank/a");
+    for (send, receive) in [("zfs send tank/a", "zfs receive tank/b"), ("zfs send -i @one tank/a", "")] {
+        let dump = outcome_of(w.command(WEIR).args(words(send)).output().unwrap());
+        assert_eq!(dump.code, 0, "{}", dump.err);
+        assert_eq!(w.ok("zfs list -H -o name -t all -r tank/a"), "tank/a\ntank/a@one\n");
+        if !receive.is_empty() {
+            let got = piped(&w, send, &format!("{receive}@head"));
+            assert_eq!(got.code, 0, "{}", got.err);
+        }
+    }
+    assert_eq!(value(&w, "guid", "tank/b@head"), value(&w, "guid", "tank/a"));
+    assert_eq!(std::fs::read(w.dir.join("m/b/file")).unwrap(), content);
+    assert!(w.ok("zfs send -nv tank/a").starts_with("full send of tank/a estimated size is "));
+    // The pipe is full after 64 KiB, and the lines go on.
+    let mut sends = w.command(WEIR);
+    sends.args(words("zfs send -v tank/b@head")).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut sends = sends.spawn().unwrap();
+    let mut lines = BufReader::new(sends.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let first = lines.find(|line| line.starts_with("TIME ")).unwrap();
+    assert_eq!(first, "TIME        SENT   SNAPSHOT tank/b@head");
+    let (one, two) = (lines.next().unwrap(), lines.next().unwrap());
+    assert!(one != two && one[8..] == two[8..] && one.ends_with("   tank/b@head"), "{one}\n{two}");
+    sends.kill().unwrap();
+    sends.wait().unwrap();
+    w.ok("zpool export tank");
+}
+
+#[test]
+fn what_was_renamed_is_found_by_the_snapshot_it_has() {
+    let w = world("zfs-receive-moved");
+    let two = "zfs send -i @one tank/a@two";
+    w.ok("zfs create tank/to");
+    assert_eq!(piped(&w, "zfs send tank/a@one", "zfs receive -d tank/to").code, 0);
+    w.ok("zfs create tank/to/deep");
+    w.ok("zfs rename tank/to/a tank/to/deep/moved");
+    // A target that was named itself is not looked for.
+    let got = piped(&w, two, "zfs receive tank/to/a");
+    assert!(got.code == 1 && got.err.contains("destination 'tank/to/a' does not exist"), "{}", got.err);
+    let got = piped(&w, two, "zfs receive -nv -d tank/to");
+    assert_eq!(got.out, "would receive incremental stream of tank/a@two into tank/to/deep/moved@two\n");
+    let got = piped(&w, two, "zfs receive -d tank/to");
+    assert_eq!(got.code, 0, "{}", got.err);
+    assert_eq!(value(&w, "guid", "tank/to/deep/moved@two"), value(&w, "guid", "tank/a@two"));
+    // The nearest one counts: the sender's own has the snapshot, too.
+    assert_eq!(w.ok("zfs list -H -o name -t snapshot -r tank/a"), "tank/a@one\ntank/a@two\n");
+    // A token means the snapshot wherever it is now.
+    let stream = w.command(WEIR).args(words("zfs send tank/a@one")).output().unwrap().stdout;
+    std::fs::write(w.dir.join("half"), &stream[..stream.len() / 2]).unwrap();
+    let got = fed(&w, "half", "zfs receive -s tank/b");
+    let token = got.err.split("zfs send -t ").nth(1).unwrap().trim().to_string();
+    w.ok("zfs rename tank/a tank/to/sender");
+    let said = w.ok(&format!("zfs send -nvP -t {token}"));
+    assert!(said.contains("full\ttank/to/sender@one\t") || said.contains("full\ttank/to/deep/moved@one\t"), "{said}");
+    assert_eq!(piped(&w, &format!("zfs send -t {token}"), "zfs receive -s tank/b").code, 0);
     w.ok("zpool export tank");
 }
