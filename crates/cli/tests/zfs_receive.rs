@@ -398,7 +398,7 @@ fn a_damaged_file_comes_back_from_a_stream() {
     assert_eq!(std::fs::read(w.dir.join("m/a/file")).unwrap_err().raw_os_error(), Some(5));
     w.ok("zpool scrub -w tank");
     let status = w.ok("zpool status -v tank");
-    assert!(status.contains("Permanent errors have been detected") && status.contains("m/a/file"), "{status}");
+    assert!(status.contains("Permanent errors have been detected") && status.contains("tank/a@one:/file"), "{status}");
     // The stream of another snapshot does nothing, nor does a dry run.
     let got = fed(&w, "two", "zfs receive -c tank/a@one");
     assert!(got.code == 1 && got.err.contains("doesn't match the snapshot"), "{}", got.err);
