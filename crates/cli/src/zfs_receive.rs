@@ -76,8 +76,8 @@ fn wanted(p: &Parsed, target: &str) -> Result<ReceiveWhat, Fail> {
     })
 }
 
-/// The key of a new file system, if the properties ask for one: from a file, since standard input is
-/// the stream.
+/// The key of a new file system, if the properties ask for one: from a file, since standard input
+/// is the stream.
 fn key_for(what: &ReceiveWhat) -> Result<Option<Secret>, Fail> {
     let given = |wanted: &str| what.props.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
     if given("keyformat").is_some() && matches!(given("keylocation"), None | Some("prompt")) {

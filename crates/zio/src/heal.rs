@@ -51,18 +51,13 @@ enum Form {
 fn forms(bp: &Blkptr, remedy: &Remedy) -> Vec<Form> {
     let Some(algo) = CompressAlgo::from_u8(bp.compress_raw()) else { return Vec::new() };
     let mut out = Vec::new();
-    match &remedy.stored {
-        Some(Packed { data, compress, mark: Some(mark) }) => {
-            if *compress == algo && data.len() as u64 == bp.psize() && mark.mac == bp.mac() {
-                out.push(Form::Given(data.clone()));
-            }
+    if let Some(Packed { data, mark, .. }) = remedy.stored.as_ref().filter(|stored| stored.compress == algo) {
+        let len = data.len() as u64;
+        match mark {
+            Some(mark) if len == bp.psize() && mark.mac == bp.mac() => out.push(Form::Given(data.clone())),
+            None if len <= bp.psize() => out.push(Form::Padded(data.clone())),
+            _ => {}
         }
-        Some(Packed { data, compress, mark: None }) => {
-            if *compress == algo && data.len() as u64 <= bp.psize() {
-                out.push(Form::Padded(data.clone()));
-            }
-        }
-        None => {}
     }
     let Some(content) = remedy.content.as_ref().filter(|c| c.len() as u64 == bp.lsize()) else { return out };
     match algo {

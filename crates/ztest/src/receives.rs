@@ -5,8 +5,8 @@
 //! from the origin of a clone, with random letters. A pool with another layout receives them; some
 //! streams break off, once or several times, and go on by their token or begin again; now and then
 //! the power goes while one is received. Each received snapshot must have the guid and the objects
-//! of that which was sent. Then blocks of them are damaged, and healed from the streams (`heal`). At
-//! the end the devices go to the checker and to the judges.
+//! of that which was sent. Then blocks of them are damaged, and healed from the streams (`heal`).
+//! At the end the devices go to the checker and to the judges.
 
 mod heal;
 

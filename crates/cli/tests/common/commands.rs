@@ -1,8 +1,8 @@
 //! Every command of zpool, zfs, weir and zdb with its usual letters, in one sequence on the pool
 //! `tank`: each line depends on the lines before it.
 //!
-//! `KEY`, `RAW`, `MNT` and `ALT` stand for files and folders in the owner's home; behind ` < ` is the
-//! file there that is standard input.
+//! `KEY`, `RAW`, `MNT` and `ALT` stand for files and folders in the owner's home; behind ` < ` is
+//! the file there that is standard input.
 
 /// The requirement of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -80,8 +80,8 @@ impl Healed {
 }
 
 impl DslPool {
-    /// Begins to heal the snapshot `target`, a full name `fs@snap`, from the stream that begins with
-    /// `head`.
+    /// Begins to heal the snapshot `target`, a full name `fs@snap`, from the stream that begins
+    /// with `head`.
     ///
     /// # Errors
     /// `NotFound` if there is no such snapshot; `Invalid` if the stream is one of another, or does

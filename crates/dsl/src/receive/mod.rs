@@ -67,8 +67,8 @@ pub struct ReceiveOpts {
     pub resumable: bool,
     /// `-o origin=`: the snapshot that a new target becomes a clone of.
     pub origin: Option<String>,
-    /// How a new target is encrypted; the default is as its parent. What is raw or a clone has a key
-    /// already.
+    /// How a new target is encrypted; the default is as its parent. What is raw or a clone has a
+    /// key already.
     pub crypt: NewCrypt,
     /// Values that a new target gets, by the names under which they are stored.
     pub props: Vec<(String, PropValue)>,
