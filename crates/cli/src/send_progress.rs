@@ -3,6 +3,8 @@
 //! The stream is followed record by record, so that in packages each line has the snapshot that is
 //! under way, and the bytes of its own stream.
 
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use admin::view::fmt::bytes;
@@ -26,43 +28,93 @@ pub enum Says {
     Parsable,
 }
 
-/// The lines of progress.
+/// The lines of progress: one each second, also while no bytes come. They end when it is dropped.
 pub struct Progress {
+    shared: Arc<Shared>,
+    clock: Option<JoinHandle<()>>,
+}
+
+/// What the thread that prints shares with the one that sends.
+struct Shared {
+    state: Mutex<State>,
+    ends: Condvar,
+}
+
+struct State {
     says: Says,
     /// With `-V`: about how many bytes the whole stream has.
     title: Option<u64>,
     follow: Follow,
     /// Bytes of the whole stream.
     all: u64,
-    next: Instant,
     /// The heading of the snapshot under way is printed.
     begun: bool,
+    ended: bool,
 }
 
 impl Progress {
-    /// Before the first byte.
+    /// Before the first byte. Without a thread, which a system may refuse, there are no lines.
     pub fn new(says: Says, title: Option<u64>) -> Progress {
-        Progress { says, title, follow: Follow::default(), all: 0, next: Instant::now() + PERIOD, begun: false }
+        let state = State { says, title, follow: Follow::default(), all: 0, begun: false, ended: false };
+        let shared = Arc::new(Shared { state: Mutex::new(state), ends: Condvar::new() });
+        let own = shared.clone();
+        let clock = std::thread::Builder::new().name("progress".into()).spawn(move || own.tick());
+        Progress { shared, clock: clock.ok() }
     }
 
     /// More bytes are out.
     pub fn sent(&mut self, more: &[u8]) {
-        self.all += more.len() as u64;
-        let begun = &mut self.begun;
-        self.follow.take(more, &mut |_| *begun = false);
-        let now = Instant::now();
-        if now < self.next {
-            return;
+        let state = &mut *self.shared.lock();
+        state.all += more.len() as u64;
+        let begun = &mut state.begun;
+        state.follow.take(more, &mut |_| *begun = false);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.shared.lock().ended = true;
+        self.shared.ends.notify_all();
+        if let Some(clock) = self.clock.take() {
+            let _ = clock.join();
         }
-        self.next = now + PERIOD;
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Prints until the end.
+    fn tick(&self) {
+        let mut state = self.lock();
+        let mut next = Instant::now() + PERIOD;
+        while !state.ended {
+            let left = next.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                next += PERIOD;
+                state.print();
+                continue;
+            }
+            state = self.ends.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl State {
+    fn print(&mut self) {
         if let Some(total) = self.title {
             // The kernel keeps 15 bytes; who may not write there does without.
             let _ = std::fs::write(COMM, title(self.all, total));
         }
+        let Follow { name, bytes: sent, .. } = &self.follow;
+        if name.is_empty() {
+            return;
+        }
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let t = host::local_time(since_1970.as_secs() as i64);
         let time = format!("{:02}:{:02}:{:02}", t.hour, t.minute, t.second);
-        let Follow { name, bytes: sent, .. } = &self.follow;
         match self.says {
             Says::Nothing => {}
             Says::Parsable => eprintln!("{time}\t{sent}\t{name}"),

@@ -4,7 +4,7 @@
 
 use std::io::IsTerminal;
 
-use admin::request::{Naming, ReceiveAbort, ReceiveStream, ReceiveView, ReceiveWhat, ReceivedView};
+use admin::request::{Naming, ReceiveAbort, ReceiveStream, ReceiveView, ReceiveWhat, ReceivedView, Secret};
 use base::NiceNum;
 
 use crate::opts::Parsed;
@@ -25,16 +25,19 @@ pub fn receive(p: &Parsed) -> Done {
         }
         return ask(&ReceiveAbort { name: target.clone() });
     }
-    if p.has('c') {
+    if p.has('c')
+        && let Some((letter, _)) = p.options().iter().find(|(letter, _)| !"cnv".contains(*letter))
+    {
         let text =
-            "cannot receive: damaged blocks are not replaced from streams (-c): 'zpool scrub' mends what has a copy";
-        return Err(base::Error::unsupported(text).into());
+            format!("cannot receive: corrective recv can not be used when combined with this flag: -c with -{letter}");
+        return Err(base::Error::invalid(text).into());
     }
     if std::io::stdin().is_terminal() {
         eprintln!("Error: Backup stream can not be read from a terminal.\nYou must redirect standard input.");
         return Err(Fail::AlreadyReported);
     }
-    let what = wanted(p, target)?;
+    let mut what = wanted(p, target)?;
+    what.key = key_for(&what)?;
     let view = ask_with_input(&ReceiveStream(what), std::io::stdin())?;
     if p.has('v') {
         print(&view.snapshots.iter().map(|s| said(s, p.has('n'))).collect::<String>());
@@ -63,19 +66,34 @@ fn wanted(p: &Parsed, target: &str) -> Result<ReceiveWhat, Fail> {
         resumable: p.has('s'),
         no_mount: p.has('u'),
         force_unmount: p.has('M'),
+        heal: p.has('c'),
         dry_run: p.has('n'),
         no_holds: p.has('h'),
         origin,
         props: unique(all)?,
         exclude,
+        key: None,
     })
+}
+
+/// The key of a new file system, if the properties ask for one: from a file, since standard input
+/// is the stream.
+fn key_for(what: &ReceiveWhat) -> Result<Option<Secret>, Fail> {
+    let given = |wanted: &str| what.props.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
+    if given("keyformat").is_some() && matches!(given("keylocation"), None | Some("prompt")) {
+        let text =
+            "cannot receive: Cannot use 'prompt' keylocation because stdin is in use: give keylocation=file:///PATH";
+        return Err(base::Error::invalid(text).into());
+    }
+    crate::zfs_key::key_for_new(&what.target, &what.props)
 }
 
 /// What `-v` says about a snapshot.
 fn said(s: &ReceivedView, dry: bool) -> String {
     let doing = if dry { "would receive" } else { "receiving" };
+    let corrective = if s.healed.is_some() { "corrective " } else { "" };
     let kind = if s.incremental { "incremental" } else { "full" };
-    let begin = format!("{doing} {kind} stream of {} into {}\n", s.sent_as, s.snapshot);
+    let begin = format!("{doing} {corrective}{kind} stream of {} into {}\n", s.sent_as, s.snapshot);
     if s.was_here {
         return format!("{begin}snap {} already exists; ignoring\n", s.snapshot);
     }
@@ -85,7 +103,12 @@ fn said(s: &ReceivedView, dry: bool) -> String {
     let seconds = s.nanos.max(1) as f64 / 1e9;
     let bytes = |n: u64| if n < 1024 { format!("{n}B") } else { NiceNum(n).to_string() };
     let rate = bytes((s.bytes as f64 / seconds) as u64);
-    format!("{begin}received {} stream in {seconds:.2} seconds ({rate}/sec)\n", bytes(s.bytes))
+    let healed = match s.healed {
+        Some(1) => "healed 1 block\n".into(),
+        Some(n) => format!("healed {n} blocks\n"),
+        None => String::new(),
+    };
+    format!("{begin}received {} stream in {seconds:.2} seconds ({rate}/sec)\n{healed}", bytes(s.bytes))
 }
 
 /// What could not be done beside the snapshots is an error of the command, as in OpenZFS.
@@ -105,6 +128,7 @@ mod tests {
             sent_as: "p/f@a".into(),
             snapshot: "t/f@a".into(),
             was_here: false,
+            healed: None,
             bytes: 1_258_291,
             nanos: 500_000_000,
         };
@@ -112,6 +136,10 @@ mod tests {
         assert_eq!(said(&one, false), want);
         let part = ReceivedView { incremental: true, ..one.clone() };
         assert_eq!(said(&part, true), "would receive incremental stream of p/f@a into t/f@a\n");
+        let healed = ReceivedView { healed: Some(2), ..part.clone() };
+        let want = "would receive corrective incremental stream of p/f@a into t/f@a\n";
+        assert_eq!(said(&healed, true), want);
+        assert!(said(&healed, false).ends_with("(2.40M/sec)\nhealed 2 blocks\n"));
         let was = ReceivedView { was_here: true, ..one.clone() };
         assert!(said(&was, false).ends_with("snap t/f@a already exists; ignoring\n"));
         assert!(said(&ReceivedView { bytes: 624, ..one }, false).contains("received 624B stream"));

@@ -146,12 +146,8 @@ fn item_of(p: &Parsed) -> Result<SendItem, Fail> {
     if several && from.is_some_and(|from| from.contains('#')) {
         return Err(Error::invalid("Error: multiple snapshots cannot be sent from a bookmark.").into());
     }
-    if !name.contains('@') {
-        let why = match several {
-            true => "Error: Unsupported flag with filesystem or bookmark.".to_string(),
-            false => format!("cannot send '{name}': weir sends snapshots only, not file systems"),
-        };
-        return Err(Error::unsupported(why).into());
+    if !name.contains('@') && any("RIpbh") {
+        return Err(Error::unsupported("Error: Unsupported flag with filesystem or bookmark.").into());
     }
     if !several && from.is_some_and(|from| !from.contains(['@', '#'])) {
         eprintln!(
@@ -269,6 +265,7 @@ mod tests {
             ("-Rs p@b", package("p@b", None, PackageLetters { replicate: true, skip_missing: true, ..letters() })),
             ("-t 1-2-3-4 -nv", SendItem::Token("1-2-3-4".into())),
             ("-S p/f", SendItem::Saved("p/f".into())),
+            ("-i @a p/f", SendItem::Snapshot { name: "p/f".into(), from: Some("p/f@a".into()) }),
         ] {
             assert_eq!(item_of(&parsed(line)).unwrap(), want, "{line}");
         }
@@ -291,7 +288,7 @@ mod tests {
             ("--redact b p@a", "Error: weir makes no redacted streams (--redact)."),
             ("-I #a p@b", "Error: multiple snapshots cannot be sent from a bookmark."),
             ("-R p", "Error: Unsupported flag with filesystem or bookmark."),
-            ("p", "cannot send 'p': weir sends snapshots only, not file systems"),
+            ("-p p", "Error: Unsupported flag with filesystem or bookmark."),
         ] {
             let said = match item_of(&parsed(line)) {
                 Err(Fail::Usage(what, "send")) => what,

@@ -10,12 +10,17 @@
 
 mod common;
 
+use std::fs::File;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
+use base::Guid;
+use codec::checksum::Endian;
 use common::commands::{Kind, STORY};
-use common::machine::{Machine, within_patience};
+use common::machine::{Machine, fed_within_patience};
 use common::{Outcome, can_mount, outcome_of};
+use ondisk::stream::record::Begin;
+use ondisk::stream::{Record, StreamWriter, begin_flags};
 
 /// Accounts of every Debian: fusermount3 asks for the name of its user.
 const USER: u32 = 2;
@@ -29,15 +34,34 @@ fn furnish(m: &Machine, of: u32) {
     for name in ["MNT", "ALT"] {
         std::fs::create_dir(home.join(name)).unwrap();
     }
-    for name in ["KEY", "RAW", "MNT", "ALT"] {
+    std::fs::write(home.join("STREAM"), stream()).unwrap();
+    for name in ["KEY", "RAW", "MNT", "ALT", "STREAM"] {
         std::os::unix::fs::chown(home.join(name), Some(of), Some(of)).unwrap();
     }
+}
+
+/// A send stream of a snapshot without objects.
+fn stream() -> Vec<u8> {
+    let begin = Begin {
+        version_info: Begin::SUBSTREAM,
+        objset_type: 2,
+        flags: begin_flags::FREERECORDS | begin_flags::SPILL_BLOCK,
+        to_guid: Guid(77),
+        to_name: b"tank/sent@s".to_vec(),
+        ..Begin::default()
+    };
+    let mut writer = StreamWriter::new(Endian::Little);
+    let mut out = writer.record(&Record::Begin(begin), &[]).to_vec();
+    out.extend(writer.end(Guid(77)));
+    out
 }
 
 /// The result of `line` by `user` for the daemon of `of`, run in the folder `at`.
 fn say(m: &Machine, user: u32, of: u32, at: &Path, line: &str) -> Outcome {
     let mut c = m.command(user, of, &m.dir.join("weir"));
-    for word in line.split(' ') {
+    let (words, file) = line.split_once(" < ").map_or((line, None), |(words, file)| (words, Some(file)));
+    let input = file.map_or_else(Stdio::null, |file| File::open(m.home(of).join(file)).unwrap().into());
+    for word in words.split(' ') {
         let mut word = word.to_string();
         for name in ["KEY", "RAW", "MNT", "ALT"] {
             word = word.replace(name, &m.home(of).join(name).display().to_string());
@@ -45,7 +69,7 @@ fn say(m: &Machine, user: u32, of: u32, at: &Path, line: &str) -> Outcome {
         c.arg(word);
     }
     c.current_dir(at);
-    within_patience(c, line)
+    fed_within_patience(c, input, line)
 }
 
 /// From now on only commands write: no transaction group ends by itself.

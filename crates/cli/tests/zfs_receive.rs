@@ -4,6 +4,7 @@
 mod common;
 
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use base::Guid;
@@ -97,9 +98,13 @@ fn refusals_are_openzfss() {
         ("zfs send tank/a@one", "zfs receive -e tank/x@y", "snapshot not allowed with -e"),
         ("zfs send tank/a@one", "zfs receive -o origin=tank/no@x tank/x", "local origin for clone"),
         ("zfs send tank/a@one", "zfs receive -o used=1 tank/x", "'used' is readonly"),
-        ("zfs send tank/a@one", "zfs receive -o encryption=on tank/x", "make an encrypted file system"),
+        ("zfs send tank/a@one", "zfs receive -o encryption=on tank/x", "'tank/x' needs a key"),
+        ("zfs send tank/a@one", "zfs receive -o encryption=on -o keyformat=hex tank/x", "because stdin is in use"),
+        (two, "zfs receive -o encryption=on tank/a", "property 'encryption' cannot be set for incremental streams."),
         ("zfs send tank/a@one", "zfs receive -x nonsense tank/x", "invalid property 'nonsense'"),
-        ("zfs send tank/a@one", "zfs receive -c tank/a@one", "damaged blocks are not replaced from streams"),
+        ("zfs send tank/a@one", "zfs receive -c -F tank/a@one", "corrective recv can not be used when combined with"),
+        ("zfs send tank/a@one", "zfs receive -c tank/a@no", "must specify an existing snapshot to heal"),
+        ("zfs send tank/a@one", "zfs receive -c tank/a@two", "doesn't match the snapshot in the provided stream"),
         ("zfs get all tank/a", "zfs receive tank/x", "not a send stream"),
     ] {
         let got = piped(&w, send, receive);
@@ -132,6 +137,8 @@ fn a_stream_that_breaks_off_goes_on_by_its_token() {
     assert!(w.ok("zfs get all tank/b").contains("receive_resume_token"));
     assert!(!w.ok("zfs get all tank/a").contains("receive_resume_token"));
     w.fails("zfs mount tank/b", &["cannot mount"]);
+    let said = w.ok("zfs list -Hp -o name,inconsistent -t filesystem,snapshot -r tank");
+    assert_eq!(said, "tank\t0\ntank/a\t0\ntank/a@one\t0\ntank/a@two\t0\ntank/b\t1\n");
     // It is still there after a restart.
     w.ok("zpool export tank");
     w.ok(&format!("zpool import -d {} tank", w.path("")));
@@ -301,5 +308,188 @@ fn packages_bring_a_tree_and_follow_it() {
     w.ok("zfs create tank/part");
     assert_eq!(fed(&w, "half", "zfs receive -d tank/part").code, 1);
     assert_eq!(w.ok("zfs list -H -o name -r tank/part"), "tank/part\ntank/part/a\ntank/part/a/kid\n");
+    w.ok("zpool export tank");
+}
+
+#[test]
+fn a_plain_stream_becomes_an_encryption_root() {
+    let w = world("zfs-receive-key");
+    std::fs::write(w.dir.join("key"), "correct horse battery\n").unwrap();
+    let own = format!("-o keyformat=passphrase -o keylocation=file://{} -o pbkdf2iters=200000", w.path("key"));
+    let got = piped(&w, "zfs send tank/a@one", &format!("zfs receive -o encryption=aes-128-gcm {own} tank/b"));
+    assert_eq!(got.code, 0, "{}", got.err);
+    let what = "encryption,keyformat,pbkdf2iters,keystatus,encryptionroot";
+    assert_eq!(value(&w, what, "tank/b"), "aes-128-gcm\npassphrase\n200000\navailable\ntank/b");
+    assert_eq!(value(&w, "keylocation", "tank/b"), format!("file://{}", w.path("key")));
+    assert_eq!(value(&w, "guid", "tank/b@one"), value(&w, "guid", "tank/a@one"));
+    // Its key is asked for after an import; increments need it.
+    w.ok("zpool export tank");
+    w.ok(&format!("zpool import -d {} tank", w.path("")));
+    let two = "zfs send -i @one tank/a@two";
+    let got = piped(&w, two, "zfs receive tank/b");
+    assert!(got.code == 1 && got.err.contains("key"), "{}", got.err);
+    w.ok("zfs load-key tank/b");
+    let got = piped(&w, two, &format!("zfs receive {own} tank/b"));
+    assert!(got.code == 1 && got.err.contains("cannot be set for incremental streams"), "{}", got.err);
+    assert_eq!(piped(&w, two, "zfs receive tank/b").code, 0);
+    // A stream with properties says that it is not encrypted: -x encryption overrides that.
+    let with_props = "zfs send -p tank/a@one";
+    assert_eq!(piped(&w, with_props, "zfs receive tank/b/off").code, 0);
+    assert_eq!(value(&w, "encryption", "tank/b/off"), "off");
+    let got = piped(&w, with_props, "zfs receive -x encryption tank/b/as-parent");
+    assert_eq!(got.code, 0, "{}", got.err);
+    assert_eq!(value(&w, "encryption,encryptionroot", "tank/b/as-parent"), "aes-128-gcm\ntank/b");
+    let got = piped(&w, with_props, &format!("zfs receive -o encryption=on {own} tank/b/root"));
+    assert_eq!(got.code, 0, "{}", got.err);
+    assert_eq!(value(&w, "encryptionroot", "tank/b/root"), "tank/b/root");
+    // Of a tree the top becomes the root, and those below have its key.
+    w.ok("zfs create tank/a/kid");
+    w.ok("zfs snapshot -r tank/a@all");
+    let got = piped(&w, "zfs send -R tank/a@all", &format!("zfs receive -o encryption=on {own} tank/tree"));
+    assert_eq!(got.code, 0, "{}", got.err);
+    assert_eq!(value(&w, "encryptionroot", "tank/tree/kid"), "tank/tree");
+    // A raw stream has its key; only where that is found can be said.
+    let raw = "zfs send -w tank/b@one";
+    let got = piped(&w, raw, "zfs receive -o encryption=off tank/raw");
+    assert!(got.code == 1 && got.err.contains("cannot be set or excluded for raw streams."), "{}", got.err);
+    let got = piped(&w, raw, &format!("zfs receive -o keylocation=file://{} tank/raw", w.path("key")));
+    assert_eq!(got.code, 0, "{}", got.err);
+    w.ok("zfs load-key tank/raw");
+    // What is refused leaves nothing.
+    let before = w.ok("zfs list -H -o name -t all -r tank");
+    let full = "zfs send tank/a@one";
+    for (receive, why) in [
+        (format!("zfs receive {own} tank/c"), "is not to be encrypted"),
+        (format!("zfs receive -o encryption=off {own} tank/c"), "is not to be encrypted"),
+        (format!("zfs receive -o encryption=rot13 {own} tank/c"), "no value of encryption"),
+        (format!("zfs receive -o encryption=on -o keylocation=file://{} tank/c", w.path("key")), "need a keyformat"),
+        (format!("zfs receive -o encryption=on -o keyformat=raw -o keylocation=file://{} tank/c", w.path("key")), "32"),
+        (format!("zfs receive -o encryption=on {own} -o origin=tank/a@one tank/c"), "has the key of its origin"),
+        (format!("zfs receive -F -o encryption=on {own} tank/empty"), "overwrite an unencrypted one"),
+    ] {
+        let _ = w.say("zfs create tank/empty");
+        let got = piped(&w, full, &receive);
+        assert!(got.code == 1 && got.err.contains(why), "{receive}: {} {}", got.code, got.err);
+        w.ok("zfs destroy tank/empty");
+        assert_eq!(w.ok("zfs list -H -o name -t all -r tank"), before, "{receive}");
+    }
+    w.ok("zpool export tank");
+}
+
+#[test]
+fn a_damaged_file_comes_back_from_a_stream() {
+    let Some(w) = World::new("zfs-receive-heal") else { return };
+    File::create(w.dir.join("d")).unwrap().set_len(192 << 20).unwrap();
+    w.ok(&format!("zpool create -O mountpoint={} -O compression=off tank {}", w.path("m"), w.path("d")));
+    w.ok("zfs create tank/a");
+    let content: Vec<u8> = (0..40_000u32).flat_map(|n| (n.wrapping_mul(0x9E37_79B9) ^ 0x5bd1).to_le_bytes()).collect();
+    std::fs::write(w.dir.join("m/a/file"), &content).unwrap();
+    w.ok("zfs snapshot tank/a@one");
+    w.ok("zfs snapshot tank/a@two");
+    for (name, line) in [("one", "zfs send tank/a@one"), ("two", "zfs send -i @one tank/a@two")] {
+        std::fs::write(w.dir.join(name), w.command(WEIR).args(words(line)).output().unwrap().stdout).unwrap();
+    }
+    w.ok("zpool export tank");
+    let mut image = std::fs::read(w.dir.join("d")).unwrap();
+    let at = image.windows(512).position(|bytes| bytes == &content[4096..4608]).unwrap();
+    image[at..at + 512].fill(0x55);
+    std::fs::write(w.dir.join("d"), &image).unwrap();
+    w.ok(&format!("zpool import -d {} tank", w.path("")));
+    assert_eq!(std::fs::read(w.dir.join("m/a/file")).unwrap_err().raw_os_error(), Some(5));
+    w.ok("zpool scrub -w tank");
+    let status = w.ok("zpool status -v tank");
+    assert!(status.contains("Permanent errors have been detected") && status.contains("tank/a@one:/file"), "{status}");
+    // The stream of another snapshot does nothing, nor does a dry run.
+    let got = fed(&w, "two", "zfs receive -c tank/a@one");
+    assert!(got.code == 1 && got.err.contains("doesn't match the snapshot"), "{}", got.err);
+    let got = fed(&w, "one", "zfs receive -c -nv tank/a");
+    assert_eq!(
+        (got.code, got.out.as_str()),
+        (0, "would receive corrective full stream of tank/a@one into tank/a@one\n")
+    );
+    for letter in ["-d", "-e", "-F", "-s", "-u", "-h", "-o atime=off"] {
+        let got = fed(&w, "one", &format!("zfs receive -c {letter} tank/a@one"));
+        assert!(got.code == 1 && got.err.contains("can not be used when combined with this flag"), "{}", got.err);
+    }
+    assert_eq!(w.ok("zpool status -v tank"), status);
+    let got = fed(&w, "one", "zfs receive -cv tank/a@one");
+    assert_eq!(got.code, 0, "{}", got.err);
+    assert!(got.out.ends_with("healed 1 block\n"), "{}", got.out);
+    assert!(w.ok("zpool status -v tank").contains("No known data errors"));
+    assert_eq!(std::fs::read(w.dir.join("m/a/file")).unwrap(), content);
+    w.ok("zpool scrub -w tank");
+    assert!(w.ok("zpool status -v tank").contains("No known data errors"));
+    w.ok("zpool export tank");
+}
+
+#[test]
+fn progress_is_told_while_nobody_reads_and_heads_are_sent() {
+    let Some(w) = World::new("zfs-send-head") else { return };
+    File::create(w.dir.join("d")).unwrap().set_len(192 << 20).unwrap();
+    w.ok(&format!("zpool create -O mountpoint={} tank {}", w.path("m"), w.path("d")));
+    w.ok("zfs create tank/a");
+    w.ok("zfs snapshot tank/a@one");
+    let content: Vec<u8> = (0..250_000u32).flat_map(|n| n.wrapping_mul(0x9E37_79B9).to_le_bytes()).collect();
+    std::fs::write(w.dir.join("m/a/file"), &content).unwrap();
+    let got = w.say("zfs send tank/a");
+    assert!(
+        got.code == 1 && got.err.contains("target is busy; if a filesystem, it must not be mounted"),
+        "{}",
+        got.err
+    );
+    w.ok("zfs unmount tank/a");
+    for (send, receive) in [("zfs send tank/a", "zfs receive tank/b"), ("zfs send -i @one tank/a", "")] {
+        let dump = outcome_of(w.command(WEIR).args(words(send)).output().unwrap());
+        assert_eq!(dump.code, 0, "{}", dump.err);
+        assert_eq!(w.ok("zfs list -H -o name -t all -r tank/a"), "tank/a\ntank/a@one\n");
+        if !receive.is_empty() {
+            let got = piped(&w, send, &format!("{receive}@head"));
+            assert_eq!(got.code, 0, "{}", got.err);
+        }
+    }
+    assert_eq!(value(&w, "guid", "tank/b@head"), value(&w, "guid", "tank/a"));
+    assert_eq!(std::fs::read(w.dir.join("m/b/file")).unwrap(), content);
+    assert!(w.ok("zfs send -nv tank/a").starts_with("full send of tank/a estimated size is "));
+    // The pipe is full after 64 KiB, and the lines go on.
+    let mut sends = w.command(WEIR);
+    sends.args(words("zfs send -v tank/b@head")).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut sends = sends.spawn().unwrap();
+    let mut lines = BufReader::new(sends.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let first = lines.find(|line| line.starts_with("TIME ")).unwrap();
+    assert_eq!(first, "TIME        SENT   SNAPSHOT tank/b@head");
+    let (one, two) = (lines.next().unwrap(), lines.next().unwrap());
+    assert!(one != two && one[8..] == two[8..] && one.ends_with("   tank/b@head"), "{one}\n{two}");
+    sends.kill().unwrap();
+    sends.wait().unwrap();
+    w.ok("zpool export tank");
+}
+
+#[test]
+fn what_was_renamed_is_found_by_the_snapshot_it_has() {
+    let w = world("zfs-receive-moved");
+    let two = "zfs send -i @one tank/a@two";
+    w.ok("zfs create tank/to");
+    assert_eq!(piped(&w, "zfs send tank/a@one", "zfs receive -d tank/to").code, 0);
+    w.ok("zfs create tank/to/deep");
+    w.ok("zfs rename tank/to/a tank/to/deep/moved");
+    // A target that was named itself is not looked for.
+    let got = piped(&w, two, "zfs receive tank/to/a");
+    assert!(got.code == 1 && got.err.contains("destination 'tank/to/a' does not exist"), "{}", got.err);
+    let got = piped(&w, two, "zfs receive -nv -d tank/to");
+    assert_eq!(got.out, "would receive incremental stream of tank/a@two into tank/to/deep/moved@two\n");
+    let got = piped(&w, two, "zfs receive -d tank/to");
+    assert_eq!(got.code, 0, "{}", got.err);
+    assert_eq!(value(&w, "guid", "tank/to/deep/moved@two"), value(&w, "guid", "tank/a@two"));
+    // The nearest one counts: the sender's own has the snapshot, too.
+    assert_eq!(w.ok("zfs list -H -o name -t snapshot -r tank/a"), "tank/a@one\ntank/a@two\n");
+    // A token means the snapshot wherever it is now.
+    let stream = w.command(WEIR).args(words("zfs send tank/a@one")).output().unwrap().stdout;
+    std::fs::write(w.dir.join("half"), &stream[..stream.len() / 2]).unwrap();
+    let got = fed(&w, "half", "zfs receive -s tank/b");
+    let token = got.err.split("zfs send -t ").nth(1).unwrap().trim().to_string();
+    w.ok("zfs rename tank/a tank/to/sender");
+    let said = w.ok(&format!("zfs send -nvP -t {token}"));
+    assert!(said.contains("full\ttank/to/sender@one\t") || said.contains("full\ttank/to/deep/moved@one\t"), "{said}");
+    assert_eq!(piped(&w, &format!("zfs send -t {token}"), "zfs receive -s tank/b").code, 0);
     w.ok("zpool export tank");
 }

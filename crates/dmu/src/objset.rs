@@ -302,7 +302,20 @@ impl Objset {
         assert!(root.encrypted() && ctx.key().is_none(), "only encrypted object sets are opened sealed");
         Ok(Objset::build(ctx, id, phys, root, props, hooks, true, true))
     }
-    /// Whether it was opened with [`Objset::open_sealed`].
+    /// Opens an object set to look at its trees of blocks, encrypted or not: no key is needed, and
+    /// encrypted blocks and bonuses are read as they are stored.
+    pub async fn open_keyless(
+        ctx: DmuCtx,
+        id: u64,
+        root: Blkptr,
+        props: ObjsetProps,
+        hooks: ObjsetHooks,
+    ) -> Result<Objset> {
+        let (ctx, place) = (ctx.sealed(), || format!("object set {id}"));
+        let phys = ObjsetPhys::parse(&ctx.read(&root).await.at(place)?).at(place)?;
+        Ok(Objset::build(ctx, id, phys, root, props, hooks, false, true))
+    }
+    /// Whether it was opened without its key.
     pub fn is_sealed(&self) -> bool {
         self.0.sealed
     }

@@ -118,6 +118,13 @@ impl Dnode {
         }
     }
 
+    /// The pointer of data block `blkid` as of the last sync; a hole beyond the last block. Errors:
+    /// those of reading the blocks above it.
+    pub async fn block_pointer(&self, blkid: u64) -> Result<Blkptr> {
+        let found = self.retry(async || self.lookup(blkid).await).await;
+        found.map_err(|e| e.at(format_args!("object {} of object set {}, block {blkid}", self.n.obj, self.os.id)))
+    }
+
     /// The committed content of a block, `None` for a hole.
     pub(crate) async fn read_committed(&self, blkid: u64) -> Result<Option<Bytes>> {
         self.retry(async || {

@@ -439,6 +439,17 @@ impl Seal {
         };
     }
 
+    /// Makes of `bytes`, the block compressed and padded, what is stored; false if its MAC is not
+    /// the one that this has.
+    pub(crate) fn closes(&self, bytes: &mut [u8]) -> Result<bool> {
+        if !self.changes_bytes() {
+            return Ok(self.check(Some(bytes), None).is_ok());
+        }
+        let mut made = self.clone();
+        made.close(bytes)?;
+        Ok(made.tag == self.tag)
+    }
+
     /// Opens `stored`, psize bytes with the right checksum. An error of kind `Checksum` if the MAC
     /// is wrong. Indirect blocks are checked after decompression ([`Seal::check`]).
     pub(crate) fn open(&self, stored: &mut [u8]) -> Result<()> {

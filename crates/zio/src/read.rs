@@ -95,12 +95,12 @@ impl Unpacking {
     }
 
     /// Whether there is a checksum to verify.
-    fn is_verified(&self) -> bool {
+    pub(crate) fn is_verified(&self) -> bool {
         !matches!(self.checksum, ChecksumAlgo::Off | ChecksumAlgo::NoParity)
     }
 
     /// Verifies the checksum of `raw` against the pointer.
-    fn verify(&self, raw: &[u8]) -> Result<()> {
+    pub(crate) fn verify(&self, raw: &[u8]) -> Result<()> {
         if !self.is_verified() {
             return Ok(());
         }

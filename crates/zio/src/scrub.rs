@@ -97,7 +97,7 @@ impl Inner {
     }
 
     /// Rewrites a copy; returns the bytes written.
-    async fn rewrite_copy(&self, dva: Dva, birth: Txg, raw: &Bytes, repair: Repair<'_>) -> u64 {
+    pub(crate) async fn rewrite_copy(&self, dva: Dva, birth: Txg, raw: &Bytes, repair: Repair<'_>) -> u64 {
         let Some(prio) = repair() else { return 0 };
         let places = self.tree.places(dva.vdev(), dva.offset(), raw.len() as u64).unwrap_or_default();
         let parts: Vec<_> = places

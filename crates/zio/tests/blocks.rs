@@ -15,7 +15,7 @@ use ondisk::blkptr::{Blkptr, Dva};
 use ondisk::object_type::ObjectType;
 use sim::{Fault, Model, SimConfig, SimDisk};
 use vdev::Prio;
-use zio::{WriteOut, WriteReq, Zio, ZioOpts};
+use zio::{Remedy, WriteOut, WriteReq, Zio, ZioOpts};
 
 const SUMS: [ChecksumAlgo; 6] = [
     ChecksumAlgo::Fletcher4,
@@ -119,6 +119,53 @@ fn a_damaged_copy_is_passed_over_and_all_damaged_is_an_error() {
         }
         let errors: u64 = lab.tree.leaves().iter().map(|l| l.stats().errors.cksum).sum();
         assert_eq!((errors, lab.zio.stats().checksum_errors, lab.zio.stats().unreadable), (72, 72, 12));
+    });
+}
+
+#[test]
+fn a_damaged_block_is_healed_by_its_content() {
+    let lab = Lab::new(2, 256 << 20, 12);
+    lab.sim.block_on(async {
+        for compression in codecs() {
+            for (n, checksum) in [0, 20_000].into_iter().flat_map(|n| SUMS[..4].iter().map(move |sum| (n, *sum))) {
+                lab.zio.set_opts(ZioOpts { gang_above: n, ..ZioOpts::default() });
+                let data = text(3, 131_072);
+                let bp = put(&lab.zio, WriteReq { compression, checksum, copies: 2, ..file(data.clone()) }).await;
+                let what = format!("{} {} {bp}", compression.name(), checksum.name());
+                assert!(n > 0 || !bp.is_gang(), "{what}");
+                let (mut parts, mut left) = (Vec::new(), vec![bp]);
+                while let Some(part) = left.pop() {
+                    match part.is_gang() {
+                        true => left.extend(lab.zio.gang_pieces(&part, Prio::SyncRead).await.unwrap()),
+                        false => parts.push(part),
+                    }
+                }
+                // All pieces but one.
+                for part in &parts[parts.len() / 3..] {
+                    part.dvas().for_each(|dva| lab.spoil(dva, 5));
+                }
+                assert!(get(&lab.zio, &bp).await.is_err(), "{what}");
+                let remedy = |content: Bytes| Remedy { content: Some(content), stored: None, compression };
+                for other in [text(4, 131_072), text(3, 65_536)] {
+                    assert!(!lab.zio.heal(&bp, &remedy(other), None).await.unwrap(), "{what}");
+                    assert!(get(&lab.zio, &bp).await.is_err(), "{what}");
+                }
+                assert!(lab.zio.heal(&bp, &remedy(data.clone()), None).await.unwrap(), "{what}");
+                // Every copy is right again.
+                for part in &parts {
+                    lab.spoil(part.dva(0), 9);
+                }
+                assert_eq!(get(&lab.zio, &bp).await.unwrap(), data, "{what}");
+            }
+        }
+        // Without a checksum nobody can tell; a hole has nothing to be healed.
+        let data = text(3, 131_072);
+        let remedy = Remedy { content: Some(data.clone()), stored: None, compression: Compression::OFF };
+        lab.zio.set_opts(ZioOpts::default());
+        let bp = put(&lab.zio, WriteReq { checksum: ChecksumAlgo::Off, ..file(data) }).await;
+        for bp in [bp, Blkptr::hole()] {
+            assert!(!lab.zio.heal(&bp, &remedy, None).await.unwrap());
+        }
     });
 }
 

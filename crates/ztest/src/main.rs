@@ -580,17 +580,17 @@ fn rescues(args: &Args, from: u64, to: u64) -> bool {
 }
 
 fn receives(args: &Args, from: u64, to: u64, level: Level) -> bool {
-    let seeds = Seeds::new(args, 4);
+    let seeds = Seeds::new(args, 5);
     spread(args, from, to, |seed| {
         seeds.run(seed, "receives", || match caught(|| ztest::receives::run_seed(seed)) {
             Ok((n, images)) => {
                 let verdict = ztest::judge::judge(&images, level, &format!("receives{seed}"));
-                (Ok(verdict), vec![n.streams, n.bytes, n.stops, n.cuts])
+                (Ok(verdict), vec![n.streams, n.bytes, n.stops, n.cuts, n.healed])
             }
-            Err(why) => (Err(why), vec![0; 4]),
+            Err(why) => (Err(why), vec![0; 5]),
         });
     });
-    seeds.end(&["streams", "bytes", "stops", "cuts"])
+    seeds.end(&["streams", "bytes", "stops", "cuts", "healed"])
 }
 
 fn devices(args: &Args, from: u64, to: u64, level: Level) -> bool {

@@ -5,7 +5,10 @@
 //! from the origin of a clone, with random letters. A pool with another layout receives them; some
 //! streams break off, once or several times, and go on by their token or begin again; now and then
 //! the power goes while one is received. Each received snapshot must have the guid and the objects
-//! of that which was sent. At the end the devices go to the checker and to the judges.
+//! of that which was sent. Then blocks of them are damaged, and healed from the streams (`heal`).
+//! At the end the devices go to the checker and to the judges.
+
+mod heal;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -51,6 +54,8 @@ pub struct Counts {
     pub stops: u64,
     /// Power cuts.
     pub cuts: u64,
+    /// Blocks that were damaged and healed.
+    pub healed: u64,
 }
 
 /// Collects a stream.
@@ -515,6 +520,7 @@ pub fn run_seed(seed: u64) -> Check<(Counts, Vec<DiskImage>)> {
             format!("{} from {:?} with '{}' as {} ({way:?}): {e}", sent.name, sent.from, sent.letters, sent.target)
         })?;
     }
+    worlds.heal(&all)?;
     let pool = worlds.pool.take().expect("it is there");
     within(&worlds.to, async { pool.export().await })?;
     within(&worlds.from, async { worlds.sender.pool.export().await })?;

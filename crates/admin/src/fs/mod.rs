@@ -6,6 +6,7 @@ mod dependents;
 mod diff;
 pub mod files;
 pub mod front_end;
+mod heal;
 pub mod keys;
 pub mod mounts;
 pub mod open_volumes;

@@ -8,13 +8,16 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, Guid, Result};
 use bdev::{Buf, Bytes};
 use dsl::Dataset;
+use dsl::crypto::NewCrypt;
 use dsl::props::{self, DatasetKind, PropValue};
 use dsl::receive::{Head, Input, ReceiveOpts, Received, Receiving, Source};
 use ondisk::objset::ObjsetType;
+use ondisk::stream::record::Begin;
 use ondisk::stream::{begin_flags, features};
 use rt::{LocalBoxFuture, Rt};
 
 use crate::engine::PoolEngine;
+use crate::fs::keys::take_crypt;
 use crate::fs::mounts::{self, MountPoint};
 use crate::fs::ops::{NewHow, parse_props};
 use crate::fs::temp_props::TempProps;
@@ -58,6 +61,10 @@ pub(super) struct Part {
     pub top: String,
     /// It is not of the top file system of a package.
     pub is_below: bool,
+    /// It belongs to a package of a whole tree.
+    pub recursive: bool,
+    /// The snapshot of its parent at the sender that came before; 0: not known.
+    pub parent_snap: Guid,
     /// Properties that came with it; none: the stream has no list.
     pub props: Option<Vec<(String, PropValue)>>,
     /// Those of the snapshot.
@@ -96,22 +103,64 @@ fn is_inheritable(name: &str) -> bool {
 
 /// Properties that are set after the data, which they could stop.
 const DELAYED: &[&str] = &["refquota", "quota", "refreservation", "reservation", "sharesmb"];
-/// Properties of keys.
-const OF_KEYS: &[&str] = &["encryption", "keyformat", "keylocation", "pbkdf2iters"];
+/// Properties of encryption (`zfs_prop_encryption_key_param`, and `encryption`).
+const OF_CRYPT: &[&str] = &["encryption", "keyformat", "pbkdf2iters"];
+
+/// Whether a property says how a new file system is encrypted.
+fn is_of_crypt(name: &str) -> bool {
+    OF_CRYPT.contains(&name) || name == "keylocation"
+}
+
+/// The properties of `-o` but for those of encryption.
+fn plain_props(what: &ReceiveWhat) -> Vec<(String, String)> {
+    what.props.iter().filter(|(name, _)| !is_of_crypt(name)).cloned().collect()
+}
 
 /// Checks the properties of `-o` and `-x`.
 fn check_props(what: &ReceiveWhat) -> Result<()> {
-    let own = what.props.iter().find(|(name, value)| {
-        OF_KEYS.contains(&name.as_str()) && (name.as_str(), value.as_str()) != ("encryption", "off")
-    });
-    if let Some((name, _)) = own {
-        let text = format!("'{name}' cannot be set here: make an encrypted file system, and receive below it");
-        return Err(Error::unsupported(text));
-    }
     match what.exclude.iter().find(|name| props::find(name).is_none() && !props::is_user_prop(name)) {
         Some(name) => Err(Error::invalid(format!("invalid property '{name}'"))),
-        None => parse_given(&what.props).map(drop),
+        None => parse_given(&plain_props(what)).map(drop),
     }
+}
+
+/// Checks the properties of encryption for a stream.
+fn check_crypt_props(what: &ReceiveWhat, part: &Part, begin: &Begin) -> Result<()> {
+    let has = |feature| begin.features() & feature != 0;
+    if has(features::RAW) {
+        let mut names = what.props.iter().map(|(name, _)| name).chain(&what.exclude);
+        return match names.find(|name| OF_CRYPT.contains(&name.as_str())) {
+            Some(name) => {
+                let text = format!("encryption property '{name}' cannot be set or excluded for raw streams.");
+                Err(Error::invalid(text))
+            }
+            None => Ok(()),
+        };
+    }
+    let is_clone = begin.flags & begin_flags::CLONE != 0 || what.origin.is_some();
+    let makes_new = (begin.from_guid.0 == 0 || is_clone) && !has(features::RESUMING);
+    match what.props.iter().find(|(name, _)| is_of_crypt(name)) {
+        // Of a whole tree they are for its first stream.
+        Some((name, _)) if !makes_new && !part.recursive => {
+            Err(Error::invalid(format!("encryption property '{name}' cannot be set for incremental streams.")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How a new target is encrypted.
+fn crypt_for(what: &ReceiveWhat, part: &Part) -> Result<NewCrypt> {
+    let names_it = what.exclude.iter().chain(what.props.iter().map(|(n, _)| n)).any(|n| n == "encryption");
+    let mut crypt = NewCrypt::default();
+    if !part.is_below {
+        let mut given: Vec<_> = what.props.iter().filter(|(name, _)| is_of_crypt(name)).cloned().collect();
+        crypt = take_crypt(&mut given, what.key.clone())?;
+    }
+    // Only what is not encrypted is sent with properties and not raw.
+    if part.props.is_some() && !names_it {
+        crypt.suite = Some(None);
+    }
+    Ok(crypt)
 }
 
 /// Parses properties of a file system or a volume, which only the stream tells.
@@ -153,7 +202,9 @@ impl PoolEngine {
         let mut view = ReceiveView::default();
         let head = input.begin().await.map_err(|e| e.at("cannot receive"))?;
         let head = head.ok_or_else(|| Error::invalid("cannot receive: failed to read from stream"))?;
-        if head.is_package() {
+        if what.heal {
+            self.heal(what, head, &mut input, &mut view).await?;
+        } else if head.is_package() {
             self.receive_package(what, head, &mut input, &mut view).await?;
         } else {
             let sent_as = String::from_utf8_lossy(&head.begin.to_name).into_owned();
@@ -176,17 +227,14 @@ impl PoolEngine {
         let sent_as = String::from_utf8_lossy(&head.begin.to_name).into_owned();
         let named = name_for(what.naming, &what.target, &sent_as, &part.top);
         let target = named.map_err(|e| e.at("cannot receive"))?;
-        let is_raw = head.begin.features() & features::RAW != 0;
-        let names = what.props.iter().map(|(name, _)| name).chain(&what.exclude);
-        if let Some(name) = names.into_iter().find(|name| is_raw && OF_KEYS.contains(&name.as_str())) {
-            let text = format!("cannot receive: '{name}' cannot be set or left out of a raw stream");
-            return Err(Error::invalid(text));
-        }
+        let target = self.where_it_is(what, part, &head.begin, target).await?;
+        check_crypt_props(what, part, &head.begin).map_err(|e| e.at("cannot receive"))?;
         let mut received = ReceivedView {
             incremental: head.begin.from_guid.0 != 0,
             sent_as,
             snapshot: target.clone(),
             was_here: false,
+            healed: None,
             bytes: 0,
             nanos: 0,
         };
@@ -201,6 +249,34 @@ impl PoolEngine {
         Ok(())
     }
 
+    /// `target`, or where its file system, or the parent of a new one, is by now: what was renamed
+    /// here is found by the snapshot that the stream starts from (`zfs_receive_one` of OpenZFS).
+    async fn where_it_is(&self, what: &ReceiveWhat, part: &Part, begin: &Begin, target: String) -> Result<String> {
+        let dsl = self.pool.dsl();
+        let Some((fs, snap)) = target.split_once('@') else { return Ok(target) };
+        let is_clone = begin.flags & begin_flags::CLONE != 0 || what.origin.is_some();
+        let is_new = begin.from_guid.0 == 0 || is_clone;
+        let near = async |name: &str, guid: Guid| {
+            let found = dsl.snapshot_near(name, guid).await?;
+            Ok::<_, Error>(found.and_then(|s| s.dir().head()).map(|head| head.name()))
+        };
+        if is_new && begin.features() & features::RESUMING == 0 {
+            let Some((parent, last)) = fs.rsplit_once('/') else { return Ok(target) };
+            if part.parent_snap.0 == 0 || dsl.find(parent).is_ok() {
+                return Ok(target);
+            }
+            let found = near(parent, part.parent_snap).await?;
+            return Ok(found.map_or(target.clone(), |parent| format!("{parent}/{last}@{snap}")));
+        }
+        // One that was named itself is not looked for.
+        let is_exact = what.naming == Naming::Given && !part.is_below;
+        if is_exact || dsl.find(fs).is_ok() {
+            return Ok(target);
+        }
+        let found = near(fs, begin.from_guid).await?;
+        Ok(found.map_or(target.clone(), |fs| format!("{fs}@{snap}")))
+    }
+
     /// False if the snapshot was here before.
     async fn receive_snapshot(
         &self,
@@ -213,6 +289,7 @@ impl PoolEngine {
         let guid = head.begin.to_guid;
         let (fs, _) = target.split_once('@').unwrap_or((target, ""));
         let is_new = self.pool.dsl().find(fs).is_err();
+        let is_raw = head.begin.features() & features::RAW != 0;
         let is_increment = head.begin.from_guid.0 != 0 && head.begin.flags & begin_flags::CLONE == 0;
         let receiving = match self.begin_receive(what, (target, part), head, is_new).await {
             Ok(receiving) => receiving,
@@ -227,7 +304,7 @@ impl PoolEngine {
             Err(e) => return Err(e),
         };
         let done = match receiving.data(input).await {
-            Ok(()) => self.finish_receive((what, part), &receiving, view).await,
+            Ok(()) => self.finish_receive((what, part, is_raw), &receiving, view).await,
             Err(e) => Err(e),
         };
         if let Err(e) = done {
@@ -253,7 +330,7 @@ impl PoolEngine {
         let place = || format!("cannot receive into '{fs}'");
         let mut props = Vec::new();
         if is_new && !part.is_below {
-            props = parse_given(&what.props).map_err(|e| e.at(place()))?;
+            props = parse_given(&plain_props(what)).map_err(|e| e.at(place()))?;
         }
         if is_new && part.props.is_some() {
             let came = part.received(what).filter(|(name, _)| !DELAYED.contains(&name.as_str()));
@@ -261,20 +338,19 @@ impl PoolEngine {
             let marks = passed_over.chain(["$hasrecvd".to_string()]).map(|name| (name, PropValue::Num(0)));
             props.extend(came.map(|(name, value)| (format!("{name}$recvd"), value.clone())).chain(marks));
         }
+        let is_raw = head.begin.features() & features::RAW != 0;
+        let makes_new = is_new || head.begin.from_guid.0 == 0;
+        let crypt = match is_raw || !makes_new {
+            true => NewCrypt::default(),
+            false => crypt_for(what, part).map_err(|e| e.at(place()))?,
+        };
         let made = self.make_parents(what, fs, is_new).await?;
         let begun = async {
             if is_new && !what.no_mount {
                 self.check_future_place(fs, &props).await.map_err(|e| e.at(place()))?;
             }
-            let given_off = what.props.iter().any(|(name, _)| name == "encryption");
-            let came_off = part.props.is_some() && !what.exclude.iter().any(|name| name == "encryption");
-            let opts = ReceiveOpts {
-                force: what.force,
-                resumable: what.resumable,
-                origin: what.origin.clone(),
-                unencrypted: given_off || came_off,
-                props,
-            };
+            let opts =
+                ReceiveOpts { force: what.force, resumable: what.resumable, origin: what.origin.clone(), crypt, props };
             self.pool.dsl().begin_receive(target, head, opts).await
         };
         let begun = begun.await;
@@ -322,20 +398,32 @@ impl PoolEngine {
     /// Makes the snapshot. A target in use is unmounted for that.
     async fn finish_receive(
         &self,
-        (what, part): (&ReceiveWhat, &Part),
+        (what, part, is_raw): (&ReceiveWhat, &Part, bool),
         receiving: &Receiving,
         view: &mut ReceiveView,
     ) -> Result<Received> {
         let _admin = self.admin.acquire(1).await;
-        let Some(target) = receiving.target().cloned() else { return receiving.finish().await };
+        let mut left = if part.is_below { Vec::new() } else { plain_props(what) };
+        // A key that came raw is looked for where the receiver says.
+        let location = what.props.iter().find(|(name, _)| name == "keylocation" && is_raw && !part.is_below);
+        let Some(target) = receiving.target().cloned() else {
+            let done = receiving.finish().await;
+            if let (Ok(received), Some(location)) = (&done, location) {
+                let fs = received.snapshot.split('@').next().unwrap_or_default();
+                let set = self.set_inner(fs, std::slice::from_ref(location)).await;
+                view.warnings.extend(set.err().map(|e| e.to_string()));
+            }
+            return done;
+        };
+        left.extend(location.cloned());
         let name = target.name();
         let unmounted = self.unmount_these(std::slice::from_ref(&name), what.force_unmount).await?;
         let done = receiving.finish().await;
         drop(target);
         let errors = self.mount_again(&unmounted).await;
         view.warnings.extend(errors.iter().map(Error::to_string));
-        if done.is_ok() && !what.props.is_empty() && !part.is_below {
-            let set = self.set_inner(&name, &what.props).await;
+        if done.is_ok() && !left.is_empty() {
+            let set = self.set_inner(&name, &left).await;
             view.warnings.extend(set.err().map(|e| e.to_string()));
         }
         done

@@ -92,11 +92,14 @@ impl List {
 
     /// What is known about the stream of a snapshot.
     fn part(&self, top: &str, guid: Guid) -> Part {
-        let Some(fs) = self.of(guid) else { return Part { top: top.into(), ..Part::default() } };
+        let recursive = self.recursive;
+        let Some(fs) = self.of(guid) else { return Part { top: top.into(), recursive, ..Part::default() } };
         let snap = fs.snaps.get(&guid.0).map_or("", String::as_str);
         Part {
             top: top.into(),
             is_below: fs.name != top,
+            recursive,
+            parent_snap: Guid(fs.parent_from),
             props: Some(fs.received()),
             snap_props: fs.snap_props.get(snap).cloned().unwrap_or_default(),
             holds: fs.holds.get(snap).cloned().unwrap_or_default(),

@@ -9,7 +9,7 @@ use rt::LocalBoxFuture;
 
 use crate::engine::PoolEngine;
 use crate::request::stream::{Chunk, Outlet};
-use crate::request::{PartView, SendItem, SendPlan, SendWhat, SentView};
+use crate::request::{PartView, SendItem, SendPlan, SendWhat, SentView, check_not_suspended};
 
 /// Payloads are not copied on their way from the engine.
 impl Sink for Outlet {
@@ -27,6 +27,12 @@ impl PoolEngine {
         let (dsl, opts) = (self.pool.dsl(), what.opts());
         let (mut notes, mut incomplete) = (Vec::new(), false);
         let sent = match &what.item {
+            SendItem::Snapshot { name, from } if !name.contains('@') => {
+                if dsl.is_writable() {
+                    check_not_suspended(self)?;
+                }
+                dsl.send_head(name, from.as_deref(), opts, &mut to).await?
+            }
             SendItem::Snapshot { name, from } => dsl.send(name, from.as_deref(), opts, &mut to).await?,
             SendItem::Package { name, from, letters } => {
                 let package = dsl.package(name, from.as_deref(), &what.package_opts(letters)).await?;

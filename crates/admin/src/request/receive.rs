@@ -3,7 +3,7 @@
 use base::Result;
 use serde::{Deserialize, Serialize};
 
-use super::{Changes, Cx, Direction, Kind, Request, pool_part};
+use super::{Changes, Cx, Direction, Kind, Request, Secret, pool_part};
 
 pub(super) const KINDS: &[Kind] = &[Kind::of::<ReceiveStream>(), Kind::of::<ReceiveAbort>()];
 
@@ -34,6 +34,9 @@ pub struct ReceiveWhat {
     pub no_mount: bool,
     /// `-M`: a target in use is unmounted all the same.
     pub force_unmount: bool,
+    /// `-c`: damaged blocks of the snapshot, which is here, are mended.
+    #[serde(default)]
+    pub heal: bool,
     /// `-n`: the stream is read, and nothing done.
     pub dry_run: bool,
     /// `-h`: holds of the stream are not taken.
@@ -44,6 +47,9 @@ pub struct ReceiveWhat {
     pub props: Vec<(String, String)>,
     /// `-x`: properties of the stream that do not count.
     pub exclude: Vec<String>,
+    /// The key of a new target, if the properties ask for one.
+    #[serde(default)]
+    pub key: Option<Secret>,
 }
 
 /// `zfs receive`: a stream becomes snapshots. The stream of the request is the send stream.
@@ -61,6 +67,9 @@ pub struct ReceivedView {
     pub snapshot: String,
     /// It was here before, so that its stream was passed over.
     pub was_here: bool,
+    /// Blocks of it that were mended, if that was asked for.
+    #[serde(default)]
+    pub healed: Option<u64>,
     /// Bytes of its stream.
     pub bytes: u64,
     /// How long it took, in nanoseconds.

@@ -12,7 +12,7 @@ pub(super) const KINDS: &[Kind] = &[Kind::of::<SendStream>(), Kind::of::<SendSiz
 /// What is sent.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum SendItem {
-    /// A snapshot.
+    /// A snapshot, or a file system as it is now.
     Snapshot {
         /// Its full name.
         name: String,

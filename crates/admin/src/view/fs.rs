@@ -220,6 +220,11 @@ impl PoolEngine {
             let token = inside.token.as_deref().unwrap_or("-");
             props.extend(row("receive_resume_token", token, token, "-"));
         }
+        // It is not listed, but tools ask for it.
+        if asked("inconsistent") {
+            let partial = u64::from(ds.is_partial()).to_string();
+            props.extend(row("inconsistent", partial.clone(), partial, "-"));
+        }
         // OpenZFS shows these as local, and scripts skip lines with a dash.
         props.extend(inside.since.iter().filter_map(|(name, n)| row(name, fmt::bytes(*n), n.to_string(), "local")));
         let user = wanted.is_empty() || wanted.iter().any(|w| props::is_user_prop(w));

@@ -90,6 +90,7 @@ Writes a snapshot as a stream to standard output, which is a pipe or a file.
             "receive [-FhMnsuv] [-o origin=snapshot] [-o property=value] ... [-x property] ... <filesystem|snapshot>",
             "receive [-FhMnsuv] [-d | -e] [-o property=value] ... [-x property] ... <filesystem>",
             "receive -A <filesystem>",
+            "receive -c [-vn] <filesystem|snapshot>",
         ],
         text: "\
 Makes a snapshot of a stream from standard input, of weir's or OpenZFS's 'zfs
@@ -104,10 +105,14 @@ before. Nothing of it is seen before all of it is there.
       has the token for 'zfs send -t'    -A  give that up
   -o  origin=snapshot: a new file system becomes a clone of it
       property=value: of this file system; those below it inherit it
+      encryption, keyformat, keylocation=file://..., pbkdf2iters: a new file
+      system is encrypted, though the stream is not
   -x  the value of this property in the stream does not count
   -h  do not take holds of the stream
   -u  do not mount a new file system    -M  unmount also what is in use
   -n  receive nothing    -v  say what is, or with -n would be, received
+  -c  receive nothing, but mend damaged blocks of this snapshot, of which the
+      stream is; what else is damaged stays as it is
 ",
     },
     Page {

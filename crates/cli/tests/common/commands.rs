@@ -1,7 +1,8 @@
 //! Every command of zpool, zfs, weir and zdb with its usual letters, in one sequence on the pool
 //! `tank`: each line depends on the lines before it.
 //!
-//! `KEY`, `RAW`, `MNT` and `ALT` stand for files and folders in the owner's home.
+//! `KEY`, `RAW`, `MNT` and `ALT` stand for files and folders in the owner's home; behind ` < ` is
+//! the file there that is standard input.
 
 /// The requirement of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,6 +136,12 @@ pub const STORY: &[(Kind, i32, &str)] = &[
     (Own, 0, "zfs send -nP -I @s tank/a@all"),
     (Own, 1, "zfs send -S tank/a"),
     (Own, 1, "zfs send -t 1-2-3-4"),
+    (Own, 0, "zfs receive -nv -F tank/r < STREAM"),
+    (Own, 0, "zfs receive -u -o compression=lz4 tank/r < STREAM"),
+    (Own, 0, "zfs receive -cv tank/r@s < STREAM"),
+    (Own, 1, "zfs receive tank/r < STREAM"),
+    (Own, 1, "zfs receive -A tank/r"),
+    (Own, 0, "zfs destroy -r tank/r"),
     (Own, 1, "zfs diff tank/a@s tank/a@all"),
     (Own, 0, "zfs bookmark tank/a@s tank/a#s"),
     (Own, 0, "zfs bookmark tank/a#s tank/a#t"),

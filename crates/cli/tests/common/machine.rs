@@ -14,8 +14,13 @@ use super::{Outcome, WEIR, outcome_of};
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The result of a command without input; one that hangs is killed and fails the test.
-pub fn within_patience(mut c: Command, line: &str) -> Outcome {
-    let child = c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+pub fn within_patience(c: Command, line: &str) -> Outcome {
+    fed_within_patience(c, Stdio::null(), line)
+}
+
+/// The same with that standard input.
+pub fn fed_within_patience(mut c: Command, input: Stdio, line: &str) -> Outcome {
+    let child = c.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let pid = child.id().to_string();
     let (tell, told) = mpsc::channel();
     let waiter = std::thread::spawn(move || {

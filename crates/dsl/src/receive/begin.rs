@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Guid, Result};
+use base::{Error, ErrorKind, Guid, ObjectId, Result};
 use dmu::{FeatureUse, Tx};
 use ondisk::blkptr::Blkptr;
 use ondisk::dsl::{DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT};
@@ -21,7 +21,7 @@ use super::input::Head;
 use super::resume::Progress;
 use super::{RECV, ReceiveOpts, Receiving};
 use crate::check_name;
-use crate::crypto::{NewCrypt, PreparedCrypt, ReceivedKeys};
+use crate::crypto::{PreparedCrypt, ReceivedKeys};
 use crate::dataset::{Dataset, Use};
 use crate::dir::Dir;
 use crate::pool::DslPool;
@@ -48,6 +48,8 @@ pub(super) struct Wanted {
     pub head: Head,
     pub opts: ReceiveOpts,
     crypt: PreparedCrypt,
+    /// The target is to have a suite or a key of its own.
+    has_own_crypt: bool,
     /// The keys of a raw stream.
     pub keys: Option<ReceivedKeys>,
 }
@@ -76,7 +78,8 @@ impl Wanted {
     }
 }
 
-fn what(begin: &Begin) -> &'static str {
+/// What cannot be done with a stream, in the words of OpenZFS.
+pub(super) fn what(begin: &Begin) -> &'static str {
     if begin.features() & features::RESUMING != 0 {
         "cannot receive resume stream"
     } else if begin.from_guid.0 != 0 {
@@ -88,7 +91,7 @@ fn what(begin: &Begin) -> &'static str {
 
 /// Checks what BEGIN alone says. Errors: `Unsupported` for features that weir or the pool does not
 /// have, `Invalid` for what no sender writes.
-fn check_stream(begin: &Begin, is_enabled: impl Fn(FeatureId) -> bool) -> Result<ObjsetType> {
+pub(super) fn check_stream(begin: &Begin, is_enabled: impl Fn(FeatureId) -> bool) -> Result<ObjsetType> {
     let has = |feature| begin.features() & feature != 0;
     if begin.header_type() != Begin::SUBSTREAM {
         return Err(Error::invalid("the stream does not begin with that of a snapshot"));
@@ -130,7 +133,7 @@ fn exists(text: String) -> Error {
 }
 
 /// The error of a target with an interrupted receive.
-fn partial(name: &str) -> Error {
+pub(super) fn partial(name: &str) -> Error {
     let text = format!("destination {name} contains partially-complete state from \"zfs receive -s\".");
     Error::new(ErrorKind::Busy, text)
 }
@@ -150,7 +153,7 @@ impl DslPool {
         self.begin_any(target, head, opts).await.map_err(|e| e.at(what))
     }
 
-    async fn begin_any(self: &Rc<Self>, target: &str, head: Head, opts: ReceiveOpts) -> Result<Receiving> {
+    async fn begin_any(self: &Rc<Self>, target: &str, head: Head, mut opts: ReceiveOpts) -> Result<Receiving> {
         let (fs, snap) = target
             .split_once('@')
             .ok_or_else(|| Error::invalid(format!("missing '@' delimiter in snapshot name '{target}'")))?;
@@ -168,9 +171,10 @@ impl DslPool {
         for (name, value) in &opts.props {
             props::check_feature(name, value, is_enabled)?;
         }
-        let suite = opts.unencrypted.then_some(None);
-        let crypt = self.prepare_crypt(NewCrypt { suite, key: None }).await?;
-        let wanted = Rc::new(Wanted { fs: fs.into(), snap: snap.into(), head, opts, crypt, keys });
+        let crypt = std::mem::take(&mut opts.crypt);
+        let has_own_crypt = crypt.key.is_some() || matches!(crypt.suite, Some(Some(_)));
+        let crypt = self.prepare_crypt(crypt).await?;
+        let wanted = Rc::new(Wanted { fs: fs.into(), snap: snap.into(), head, opts, crypt, has_own_crypt, keys });
         if wanted.has(features::RESUMING) {
             return self.resume_receive(wanted, os_type).await;
         }
@@ -219,6 +223,10 @@ impl DslPool {
         {
             self.check_received_crypt(&dir, keys)?;
         }
+        if what.has_own_crypt && !what.is_full() {
+            let text = format!("'{name}' exists: how it is encrypted cannot be set for incremental streams");
+            return Err(Error::invalid(text));
+        }
         let from = match what.is_full() {
             false => Some(self.source_snapshot(what, &head).await?),
             true => None,
@@ -254,6 +262,11 @@ impl DslPool {
         let origin = self.origin_for(what).await?;
         if let Some(origin) = &origin {
             self.check_source(what, os_type, origin, tx).await?;
+        }
+        if what.has_own_crypt && (origin.is_some() || what.keys.is_some()) {
+            let why =
+                if origin.is_some() { "a clone has the key of its origin" } else { "a raw stream brings its key" };
+            return Err(Error::invalid(format!("'{}' cannot be encrypted otherwise: {why}", what.fs)));
         }
         self.check_space(SpaceCheck::Normal, 30)?;
         let crypt = match (&origin, &what.keys) {
@@ -369,7 +382,7 @@ impl DslPool {
             let text = format!("destination {name} is the root dataset\ncannot overwrite with a ZVOL");
             return Err(exists(text));
         }
-        if head.dir().is_encrypted() || what.keys.is_some() {
+        if head.dir().is_encrypted() || what.keys.is_some() || what.has_own_crypt {
             let text = "zfs receive -F cannot be used to destroy an encrypted filesystem or overwrite an \
                         unencrypted one with an encrypted one";
             return Err(Error::invalid(text));
@@ -447,25 +460,47 @@ impl DslPool {
         if begin.flags & begin_flags::CLONE == 0 {
             return Err(Error::not_found(format!("destination '{}' does not exist", what.fs)));
         }
-        self.snapshot_with(begin.from_guid).await?.ok_or_else(missing).map(Some)
+        self.snapshot_near(&what.fs, begin.from_guid).await?.ok_or_else(missing).map(Some)
     }
 
-    /// The snapshot with that guid, of any file system of the pool.
-    pub async fn snapshot_with(&self, guid: Guid) -> Result<Option<Rc<Dataset>>> {
-        self.snapshot_among(self.all(), guid).await
+    /// The snapshot with that guid that is nearest to `name`, a file system or what was one: in it
+    /// and below it, then in ever larger parts of the pool (`guid_to_name` of OpenZFS).
+    pub async fn snapshot_near(&self, name: &str, guid: Guid) -> Result<Option<Rc<Dataset>>> {
+        let (mut part, mut searched) = (name.split('@').next().unwrap_or_default(), None);
+        loop {
+            if let Ok(dir) = self.find_dir(part) {
+                let found = self.snapshot_below(&dir, searched, guid).await?;
+                if found.is_some() {
+                    return Ok(found);
+                }
+                searched = Some(dir.object);
+            }
+            match part.rsplit_once('/') {
+                Some((parent, _)) => part = parent,
+                None => return Ok(None),
+            }
+        }
     }
 
-    /// The snapshot with that guid of the first of these file systems that has one.
-    pub(crate) async fn snapshot_among(
+    /// The snapshot with that guid of `top` or of what is below it but for `searched`.
+    async fn snapshot_below(
         &self,
-        heads: impl IntoIterator<Item = Rc<Dataset>>,
+        top: &Rc<Dir>,
+        searched: Option<ObjectId>,
         guid: Guid,
     ) -> Result<Option<Rc<Dataset>>> {
-        for head in heads {
-            let found = self.snapshots(&head).await?.into_iter().find(|s| Guid(s.phys().guid) == guid);
-            if found.is_some() {
-                return Ok(found);
+        let mut left = vec![top.clone()];
+        while let Some(dir) = left.pop() {
+            if dir.is_hidden() || Some(dir.object) == searched {
+                continue;
             }
+            if let Some(head) = dir.head() {
+                let found = self.snapshots(&head).await?.into_iter().find(|s| Guid(s.phys().guid) == guid);
+                if found.is_some() {
+                    return Ok(found);
+                }
+            }
+            left.extend(dir.children().into_iter().rev());
         }
         Ok(None)
     }
@@ -492,7 +527,7 @@ impl DslPool {
             return Err(unlike("another snapshot was received"));
         }
         let at = |name: &str| what.head.list.u64(name);
-        let progress = saved.progress;
+        let progress = Progress { object: saved.object, offset: saved.offset, bytes: saved.bytes };
         if at("resume_object") != Some(progress.object.0) || at("resume_offset") != Some(progress.offset) {
             return Err(unlike("it does not begin where the receive stopped"));
         }

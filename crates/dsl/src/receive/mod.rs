@@ -23,6 +23,7 @@
 mod apply;
 mod begin;
 mod end;
+mod heal;
 mod input;
 mod object;
 mod raw;
@@ -40,10 +41,12 @@ use rt::join::Pipeline;
 
 use self::apply::{Form, Writer};
 use self::begin::{Begun, Wanted};
+pub use self::heal::{Healed, Healing};
 use self::input::Incoming;
 pub use self::input::{Head, Input, Source};
 pub(crate) use self::resume::Progress;
 use self::unpack::{Item, unpack};
+use crate::crypto::NewCrypt;
 use crate::dataset::{Dataset, Use};
 use crate::pool::DslPool;
 use crate::props::PropValue;
@@ -56,7 +59,7 @@ const AHEAD: usize = 16;
 const AHEAD_BYTES: u64 = 32 << 20;
 
 /// How a stream is received.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct ReceiveOpts {
     /// `-F`: a target that exists is rolled back to the from snapshot, or replaced.
     pub force: bool,
@@ -64,8 +67,9 @@ pub struct ReceiveOpts {
     pub resumable: bool,
     /// `-o origin=`: the snapshot that a new target becomes a clone of.
     pub origin: Option<String>,
-    /// A new target is not encrypted, also below one that is.
-    pub unencrypted: bool,
+    /// How a new target is encrypted; the default is as its parent. What is raw or a clone has a
+    /// key already.
+    pub crypt: NewCrypt,
     /// Values that a new target gets, by the names under which they are stored.
     pub props: Vec<(String, PropValue)>,
 }
@@ -127,8 +131,7 @@ impl Receiving {
         };
         let (rt, order, form) = (self.pool.ctx().rt().clone(), input.order(), self.form());
         let mut writer = Writer::new(self.ds.dataset().clone(), os, form, self.start);
-        let mut window: Pipeline<LocalBoxFuture<'_, Result<Item>>> = Pipeline::new(AHEAD);
-        let (mut sizes, mut ahead) = (VecDeque::new(), 0);
+        let mut ahead: Ahead<'_, Result<Item>> = Ahead::default();
         let end = loop {
             let incoming = match input.next().await {
                 Ok(Some(incoming)) => incoming,
@@ -139,17 +142,14 @@ impl Receiving {
                 break Ok(());
             }
             let size = room_of(&incoming);
-            while window.is_full() || (!sizes.is_empty() && ahead + size > AHEAD_BYTES) {
-                let Some(item) = window.next().await else { break };
-                ahead -= sizes.pop_front().unwrap_or(0);
+            while !ahead.has_room(size) {
+                let Some(item) = ahead.next().await else { break };
                 writer.apply(item?).await?;
             }
-            sizes.push_back(size);
-            ahead += size;
-            window.push(Box::pin(unpack(&rt, order, form.raw, incoming))).await;
+            ahead.push(size, Box::pin(unpack(&rt, order, form.raw, incoming))).await;
         };
         // What came before the stream broke off is good.
-        while let Some(item) = window.next().await {
+        while let Some(item) = ahead.next().await {
             writer.apply(item?).await?;
         }
         writer.flush().await?;
@@ -197,13 +197,47 @@ impl Receiving {
         let hidden = ds.dataset().clone();
         drop(ds);
         let kept = match pool.saved(&hidden).await? {
-            Some(saved) => wanted.opts.resumable && (saved.progress.bytes > 0 || start != Progress::default()),
+            Some(saved) => wanted.opts.resumable && (saved.bytes > 0 || start != Progress::default()),
             None => false,
         };
         if !kept {
             pool.destroy_received(&hidden).await?;
         }
         Ok(kept)
+    }
+}
+
+/// Records that are worked on at once, with their results in the order of the stream.
+struct Ahead<'a, T> {
+    window: Pipeline<LocalBoxFuture<'a, T>>,
+    /// The bytes of each, and of all.
+    sizes: VecDeque<u64>,
+    bytes: u64,
+}
+
+impl<T> Default for Ahead<'_, T> {
+    fn default() -> Self {
+        Ahead { window: Pipeline::new(AHEAD), sizes: VecDeque::new(), bytes: 0 }
+    }
+}
+
+impl<'a, T> Ahead<'a, T> {
+    /// Whether a record of `size` bytes may join; one may in any case.
+    fn has_room(&self, size: u64) -> bool {
+        !self.window.is_full() && (self.sizes.is_empty() || self.bytes + size <= AHEAD_BYTES)
+    }
+    /// Adds the work on a record, for which there is room.
+    async fn push(&mut self, size: u64, work: LocalBoxFuture<'a, T>) {
+        self.sizes.push_back(size);
+        self.bytes += size;
+        let done = self.window.push(work).await;
+        assert!(done.is_none(), "there is room for one more");
+    }
+    /// The result of the oldest one; none if there is none.
+    async fn next(&mut self) -> Option<T> {
+        let done = self.window.next().await?;
+        self.bytes -= self.sizes.pop_front().unwrap_or(0);
+        Some(done)
     }
 }
 

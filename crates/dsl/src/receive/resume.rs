@@ -7,10 +7,12 @@
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Guid, ObjectId, Result, Txg};
-use dmu::{Tx, zap};
+use dmu::Tx;
+use dmu::zap::{self, ZapEntry};
 use ondisk::object_type::ObjectType;
 use ondisk::stream::record::Begin;
 use ondisk::stream::{Token, features};
+use ondisk::zap::ZapValue;
 
 use super::RECV;
 use crate::dataset::Dataset;
@@ -22,6 +24,9 @@ const TO_NAME: &[u8] = b"com.delphix:resume_toname";
 const OBJECT: &[u8] = b"com.delphix:resume_object";
 const OFFSET: &[u8] = b"com.delphix:resume_offset";
 const BYTES: &[u8] = b"com.delphix:resume_bytes";
+/// Guids of the snapshots that a dataset is redacted by.
+const REDACTED: &[u8] = b"com.delphix:redacted_datasets";
+const BOOK_REDACT_SNAPS: &[u8] = b"com.delphix:resume_redact_book_snaps";
 /// What the stream may have, by presence.
 const OKS: [(&[u8], u64); 4] = [
     (b"com.delphix:resume_largeblockok", features::LARGE_BLOCKS),
@@ -39,17 +44,6 @@ pub(crate) struct Progress {
     pub offset: u64,
     /// Bytes of the stream so far.
     pub bytes: u64,
-}
-
-/// What is stored about a receive.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Saved {
-    pub from_guid: Option<Guid>,
-    pub to_guid: Guid,
-    pub to_name: String,
-    pub progress: Progress,
-    /// Features of the stream, of those that the state keeps.
-    pub features: u64,
 }
 
 impl DslPool {
@@ -98,8 +92,8 @@ impl DslPool {
         Ok(())
     }
 
-    /// The state of a dataset that has received a part of a stream.
-    pub(super) async fn saved(&self, ds: &Dataset) -> Result<Option<Saved>> {
+    /// The state of a dataset that has received a part of a stream; none if it is no such dataset.
+    pub(crate) async fn saved(&self, ds: &Dataset) -> Result<Option<Token>> {
         if !ds.is_partial() {
             return Ok(None);
         }
@@ -107,26 +101,7 @@ impl DslPool {
         if dn.otype() != ObjectType::OTN_ZAP_METADATA {
             return Ok(None);
         }
-        let number = async |name: &[u8]| zap::lookup_u64(&dn, name).await;
-        let (Some(to_guid), Some(object), Some(offset)) =
-            (number(TO_GUID).await?, number(OBJECT).await?, number(OFFSET).await?)
-        else {
-            return Ok(None);
-        };
-        let name = zap::lookup(&dn, TO_NAME).await?.and_then(|v| v.as_text());
-        let mut saved = Saved {
-            from_guid: number(FROM_GUID).await?.map(Guid),
-            to_guid: Guid(to_guid),
-            to_name: name.unwrap_or_default(),
-            progress: Progress { object: ObjectId(object), offset, bytes: number(BYTES).await?.unwrap_or(0) },
-            features: 0,
-        };
-        for (name, feature) in OKS {
-            if number(name).await?.is_some() {
-                saved.features |= feature;
-            }
-        }
-        Ok(Some(saved))
+        Ok(token_of(&zap::list(&dn).await?))
     }
 
     /// The dataset with the state of an interrupted receive into `head`: its hidden child, or
@@ -138,22 +113,7 @@ impl DslPool {
     /// The token with which an interrupted receive into `head` is resumed (property
     /// `receive_resume_token`); none if there is no such receive.
     pub async fn resume_token(&self, head: &Rc<Dataset>) -> Result<Option<String>> {
-        let Some(saved) = self.saved(&self.receiver_of(head)).await? else { return Ok(None) };
-        let has = |feature| saved.features & feature != 0;
-        let token = Token {
-            from_guid: saved.from_guid,
-            object: saved.progress.object,
-            offset: saved.progress.offset,
-            bytes: saved.progress.bytes,
-            to_guid: saved.to_guid,
-            large_block_ok: has(features::LARGE_BLOCKS),
-            embed_ok: has(features::EMBED_DATA),
-            compress_ok: has(features::COMPRESSED),
-            raw_ok: has(features::RAW),
-            to_name: saved.to_name,
-            ..Token::default()
-        };
-        Ok(Some(token.encode()))
+        Ok(self.saved(&self.receiver_of(head)).await?.map(|token| token.encode()))
     }
 
     /// Gives up an interrupted receive into `name` (`zfs receive -A`): destroys what it received.
@@ -166,5 +126,66 @@ impl DslPool {
             return Err(none());
         }
         self.destroy_received(&ds).await
+    }
+}
+
+/// The token in the ZAP of a dataset; `None` without the guid of a snapshot, or a place to go on.
+fn token_of(entries: &[ZapEntry]) -> Option<Token> {
+    let get = |name: &[u8]| entries.iter().find(|e| e.name == name).map(|e| &e.value);
+    let number = |name: &[u8]| get(name).and_then(ZapValue::as_u64);
+    let guids = |name: &[u8]| get(name)?.as_u64s();
+    let has = |feature: u64| OKS.iter().any(|(name, of)| *of == feature && get(name).is_some());
+    Some(Token {
+        from_guid: number(FROM_GUID).map(Guid),
+        object: ObjectId(number(OBJECT)?),
+        offset: number(OFFSET)?,
+        bytes: number(BYTES).unwrap_or(0),
+        to_guid: Guid(number(TO_GUID)?),
+        to_name: get(TO_NAME).and_then(ZapValue::as_text).unwrap_or_default(),
+        large_block_ok: has(features::LARGE_BLOCKS),
+        embed_ok: has(features::EMBED_DATA),
+        compress_ok: has(features::COMPRESSED),
+        raw_ok: has(features::RAW),
+        redact_snaps: guids(REDACTED),
+        book_redact_snaps: guids(BOOK_REDACT_SNAPS),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_of_a_dataset_is_a_token() {
+        let entry = |name: &str, value: ZapValue| ZapEntry { name: name.into(), value };
+        let number = |name: &str, n| entry(&format!("com.delphix:resume_{name}"), ZapValue::from_u64(n));
+        let mut entries = vec![
+            number("toguid", 7),
+            entry("com.delphix:resume_toname", ZapValue::from_str_nul("p/f@s")),
+            number("object", 3),
+            number("offset", 131_072),
+            number("bytes", 99),
+            number("embedok", 1),
+            entry("com.datto:resume_rawok", ZapValue::from_u64(1)),
+        ];
+        let want = Token {
+            object: ObjectId(3),
+            offset: 131_072,
+            bytes: 99,
+            to_guid: Guid(7),
+            to_name: "p/f@s".into(),
+            embed_ok: true,
+            raw_ok: true,
+            ..Token::default()
+        };
+        assert_eq!(token_of(&entries), Some(want.clone()));
+        entries.push(number("fromguid", 5));
+        assert_eq!(token_of(&entries), Some(Token { from_guid: Some(Guid(5)), ..want }));
+        // Without one of these nothing can go on.
+        for needed in [0, 2, 3] {
+            let mut entries = entries.clone();
+            entries.remove(needed);
+            assert_eq!(token_of(&entries), None);
+        }
     }
 }

@@ -25,10 +25,14 @@ fn estimate(space: Space, record_bytes: u64, compressed: bool) -> u64 {
 }
 
 impl DslPool {
-    /// About how many bytes [`DslPool::send`] would send. Exact, and slower, from a bookmark whose
-    /// snapshot is gone. Errors: those of [`DslPool::send`].
+    /// About how many bytes [`DslPool::send`], or for a head [`DslPool::send_head`], would send.
+    /// Exact, and slower, from a bookmark whose snapshot is gone. Errors: those of
+    /// [`DslPool::send`].
     pub async fn send_size(&self, to: &str, from: Option<&str>, opts: SendOpts) -> Result<u64> {
-        let ds = self.find_snapshot(to).await?;
+        let ds = match to.contains('@') {
+            true => self.find_snapshot(to).await?,
+            false => self.find(to)?,
+        };
         let size = async {
             let from = self.start_if(&ds, from).await?;
             self.job_size(&Job::new(ds, from, opts)).await

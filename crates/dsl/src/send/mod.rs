@@ -133,17 +133,33 @@ struct Job {
     opts: SendOpts,
     /// Where the receive of an earlier stream stopped.
     resume: Option<tree::Resume>,
-    /// The dataset is what an interrupted receive left: guid and name of the snapshot that it would
-    /// have become.
-    saved: Option<(Guid, String)>,
+    /// How the stream is called, if its dataset is not the snapshot that it is of.
+    named: Option<Named>,
+}
+
+/// How a stream is called that is not of a snapshot.
+#[derive(Clone)]
+struct Named {
+    /// The guid and the name in BEGIN.
+    guid: Guid,
+    name: String,
+    /// The guid in all other records.
+    own_guid: Guid,
+    /// Seconds since 1970.
+    creation_time: u64,
+    /// It ends with END; without, a receiver knows that the snapshot is not complete.
+    is_whole: bool,
 }
 
 impl Job {
     /// An ordinary stream of a snapshot.
     fn new(ds: Rc<Dataset>, from: Option<Start>, opts: SendOpts) -> Job {
-        Job { ds, from, opts, resume: None, saved: None }
+        Job { ds, from, opts, resume: None, named: None }
     }
 }
+
+/// The hold of snapshots that are made to send a head.
+const HEAD_TAG: &str = "zfs-send";
 
 /// Fails if a name does not fit BEGIN.
 fn check_name(name: &str) -> Result<()> {
@@ -168,6 +184,62 @@ impl DslPool {
         sent.await.at(|| format!("cannot send '{to}'"))
     }
 
+    /// Sends the file system or volume `to` as it is now: from a snapshot of the moment, which
+    /// goes afterwards. The stream has the guid of the head and is called `to@--head--`, as
+    /// OpenZFS's. Errors: `Busy` if it is in use; those of [`DslPool::send`].
+    pub async fn send_head(
+        self: &Rc<Self>,
+        to: &str,
+        from: Option<&str>,
+        opts: SendOpts,
+        sink: &mut dyn Sink,
+    ) -> Result<Sent> {
+        self.send_head_as(to, from, opts, sink).await.at(|| format!("cannot send '{to}'"))
+    }
+
+    async fn send_head_as(
+        self: &Rc<Self>,
+        to: &str,
+        from: Option<&str>,
+        opts: SendOpts,
+        sink: &mut dyn Sink,
+    ) -> Result<Sent> {
+        let head = self.find(to)?;
+        head.check_complete()?;
+        let phys = head.phys();
+        let named = Named {
+            guid: Guid(phys.guid),
+            name: format!("{to}@--head--"),
+            own_guid: Guid(phys.guid),
+            creation_time: phys.creation_time,
+            is_whole: true,
+        };
+        check_name(&named.name)?;
+        let job = |ds, from| Job { named: Some(named), ..Job::new(ds, from, opts) };
+        if !self.is_writable() {
+            let from = self.start_if(&head, from).await?;
+            return self.send_job(&job(head, from), Some(sink)).await;
+        }
+        if head.is_used() {
+            return Err(Error::new(ErrorKind::Busy, "target is busy; if a filesystem, it must not be mounted"));
+        }
+        // Before a snapshot is made for nothing.
+        self.start_if(&head, from).await?;
+        drop(head);
+        let snap = format!("{HEAD_TAG}-{:016x}", self.ctx().rt().rng_u64());
+        self.snapshot_temporary(to, &snap, HEAD_TAG).await?;
+        let ds = self.find_snapshot(&format!("{to}@{snap}")).await?;
+        let sent = async {
+            let from = self.start_if(&ds, from).await?;
+            self.send_job(&job(ds.clone(), from), Some(sink)).await
+        };
+        let sent = sent.await;
+        // It may have another name by now.
+        let gone = self.release(HEAD_TAG, vec![ds.name()], false).await;
+        let sent = sent?;
+        gone.map(|_| sent)
+    }
+
     async fn start_if(&self, ds: &Rc<Dataset>, from: Option<&str>) -> Result<Option<Start>> {
         match from {
             Some(name) => Ok(Some(self.start_of(ds, name).await?)),
@@ -177,7 +249,7 @@ impl DslPool {
 
     /// Without a sink the stream is dry.
     async fn send_job(&self, job: &Job, sink: Option<&mut dyn Sink>) -> Result<Sent> {
-        let Job { ds, from, opts, resume, saved } = job;
+        let Job { ds, from, opts, resume, named } = job;
         self.check_sendable(job).await?;
         let _use = Use::of(ds);
         let raw = opts.raw && ds.dir().is_encrypted();
@@ -190,8 +262,14 @@ impl DslPool {
         if resume.is_some() {
             features |= features::RESUMING;
         }
-        let (to_guid, name) = saved.clone().unwrap_or_else(|| (Guid(phys.guid), ds.name()));
-        check_name(&name)?;
+        let named = named.clone().unwrap_or_else(|| Named {
+            guid: Guid(phys.guid),
+            name: ds.name(),
+            own_guid: Guid(phys.guid),
+            creation_time: phys.creation_time,
+            is_whole: true,
+        });
+        check_name(&named.name)?;
         let mut flags = begin_flags::FREERECORDS | begin_flags::SPILL_BLOCK;
         if from.is_some_and(|f| f.is_clone) {
             flags |= begin_flags::CLONE;
@@ -211,21 +289,20 @@ impl DslPool {
         let begin = Begin {
             payload_len: list.len() as u32,
             version_info: Begin::SUBSTREAM,
-            creation_time: phys.creation_time,
+            creation_time: named.creation_time,
             objset_type: os.os_type as u32,
             flags,
-            to_guid,
+            to_guid: named.guid,
             from_guid: from.map_or(Guid(0), |f| f.guid),
-            to_name: name.into_bytes(),
+            to_name: named.name.into_bytes(),
         };
         let mut out = Out::new(ctx.rt().clone(), sink);
         out.put(Record::Begin(begin.with_features(features)), list.into()).await?;
-        let form = compose::Form { features, to_guid: Guid(phys.guid) };
+        let form = compose::Form { features, to_guid: named.own_guid };
         let since = from.map_or(Txg(0), |f| f.txg);
         tree::send_blocks(&ctx, (phys.bp, &os), (since, *resume), form, &mut out).await?;
-        // Without END a receiver knows that the snapshot is not complete.
-        if saved.is_none() {
-            out.put(Record::End(End { to_guid: Guid(phys.guid), ..End::default() }), Bytes::default()).await?;
+        if named.is_whole {
+            out.put(Record::End(End { to_guid: named.own_guid, ..End::default() }), Bytes::default()).await?;
         }
         Ok(out.sent())
     }
@@ -233,9 +310,9 @@ impl DslPool {
     /// Fails if the dataset of a job cannot be sent.
     async fn check_sendable(&self, job: &Job) -> Result<()> {
         job.ds.load_features().await?;
-        match job.saved {
-            None => job.ds.check_complete(),
-            Some(_) => job.ds.check_not_redacted(),
+        match job.named.as_ref().is_none_or(|named| named.is_whole) {
+            true => job.ds.check_complete(),
+            false => job.ds.check_not_redacted(),
         }
     }
 
@@ -295,8 +372,8 @@ impl DslPool {
             return Ok(None);
         }
         let older = self.hold_dataset(prev).await?;
-        // So a damaged chain ends, too.
-        if older.phys().creation_txg >= at.creation_txg {
+        // So a damaged chain ends, too. The time of a head is that of its first txg.
+        if at.is_snapshot() && older.phys().creation_txg >= at.creation_txg {
             return Err(Error::corrupt(format!("the snapshots before '{}' are not in order", ds.name())));
         }
         Ok(Some(older))
@@ -307,6 +384,9 @@ impl DslPool {
         let mut at = ds.clone();
         loop {
             if at.dir().object == dir.object {
+                if !at.is_snapshot() {
+                    return Ok(true);
+                }
                 let made = Txg(at.phys().creation_txg);
                 // An origin may be the very snapshot that a bookmark stands for.
                 return Ok(txg < made || (at.object != ds.object && txg == made));

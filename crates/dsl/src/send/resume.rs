@@ -9,13 +9,11 @@
 
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Guid, ObjectId, Result, ResultExt};
-use dmu::zap::{self, ZapEntry};
-use ondisk::object_type::ObjectType;
+use base::{Error, ErrorKind, Guid, Result, ResultExt};
 use ondisk::stream::{Sent, Token};
 
 use super::tree::Resume;
-use super::{Job, SendOpts, Sink, Start};
+use super::{Job, Named, SendOpts, Sink, Start};
 use crate::dataset::Dataset;
 use crate::pool::DslPool;
 
@@ -72,7 +70,7 @@ impl DslPool {
     async fn found_in(&self, fs: &Rc<Dataset>) -> Result<(Found, Token)> {
         let name = fs.name();
         let ds = self.receiver_of(fs);
-        let token = self.resume_state(&ds).await?.ok_or_else(|| {
+        let token = self.saved(&ds).await?.filter(|token| !token.to_name.is_empty()).ok_or_else(|| {
             let why = "which 'zfs receive -s' leaves when it is interrupted";
             Error::not_found(format!("it has no partially received state, {why}"))
         })?;
@@ -86,8 +84,15 @@ impl DslPool {
             Some(start) => Some(Start { is_clone: !self.is_of(fs, &start).await?, ..start }),
             None => None,
         };
-        let saved = Some((token.to_guid, token.to_name.clone()));
-        let job = Job { saved, ..Job::new(ds, from, SendOpts::default().or_token(&token)) };
+        let phys = ds.phys();
+        let named = Named {
+            guid: token.to_guid,
+            name: token.to_name.clone(),
+            own_guid: Guid(phys.guid),
+            creation_time: phys.creation_time,
+            is_whole: false,
+        };
+        let job = Job { named: Some(named), ..Job::new(ds, from, SendOpts::default().or_token(&token)) };
         Ok((Found { name, from: from_name, job, received: 0 }, token))
     }
 
@@ -109,12 +114,9 @@ impl DslPool {
         }
     }
 
-    /// The snapshot that a token is about: of the file system that it names, or of any other.
+    /// The snapshot that a token is about: that with its guid which is nearest to where it was.
     async fn snapshot_with_guid(&self, token: &Token) -> Result<Rc<Dataset>> {
-        let fs = token.to_name.split('@').next().unwrap_or_default();
-        let first = self.find(fs).ok();
-        let heads = first.into_iter().chain(self.all());
-        if let Some(snap) = self.snapshot_among(heads, token.to_guid).await? {
+        if let Some(snap) = self.snapshot_near(&token.to_name, token.to_guid).await? {
             snap.load_features().await?;
             return Ok(snap);
         }
@@ -148,78 +150,11 @@ impl DslPool {
         }
         Err(Error::not_found(format!("incremental source {:#x} no longer exists", guid.0)))
     }
-
-    /// What an interrupted receive left in `ds`, as a token; `None` if there is nothing.
-    async fn resume_state(&self, ds: &Dataset) -> Result<Option<Token>> {
-        let dn = self.mos().hold(ds.object).await?;
-        if dn.otype() != ObjectType::OTN_ZAP_METADATA {
-            return Ok(None);
-        }
-        Ok(token_of(&zap::list(&dn).await?))
-    }
 }
 
 fn check_not_redacted(token: &Token) -> Result<()> {
     match token.redact_snaps.is_some() || token.book_redact_snaps.is_some() {
         true => Err(Error::unsupported("the stream was redacted, and weir sends no redacted streams")),
         false => Ok(()),
-    }
-}
-
-/// The token in the ZAP of a dataset (format page 21 section 4); `None` without a guid and a name.
-fn token_of(entries: &[ZapEntry]) -> Option<Token> {
-    let get = |name: &str| entries.iter().find(|e| e.name == name.as_bytes()).map(|e| &e.value);
-    let number = |name: &str| get(&format!("com.delphix:resume_{name}")).and_then(|v| v.as_u64());
-    let guids = |name: &str| get(name)?.as_u64s();
-    Some(Token {
-        from_guid: number("fromguid").map(Guid),
-        object: ObjectId(number("object").unwrap_or(0)),
-        offset: number("offset").unwrap_or(0),
-        bytes: number("bytes").unwrap_or(0),
-        to_guid: Guid(number("toguid")?),
-        to_name: get("com.delphix:resume_toname")?.as_text()?,
-        large_block_ok: number("largeblockok").is_some(),
-        embed_ok: number("embedok").is_some(),
-        compress_ok: number("compressok").is_some(),
-        raw_ok: get("com.datto:resume_rawok").is_some(),
-        redact_snaps: guids("com.delphix:redacted_datasets"),
-        book_redact_snaps: guids("com.delphix:resume_redact_book_snaps"),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use ondisk::zap::ZapValue;
-
-    use super::*;
-
-    #[test]
-    fn the_state_of_a_dataset_is_a_token() {
-        let entry = |name: &str, value: ZapValue| ZapEntry { name: name.into(), value };
-        let number = |name: &str, n| entry(&format!("com.delphix:resume_{name}"), ZapValue::from_u64(n));
-        let mut entries = vec![
-            number("toguid", 7),
-            entry("com.delphix:resume_toname", ZapValue::from_str_nul("p/f@s")),
-            number("object", 3),
-            number("offset", 131_072),
-            number("bytes", 99),
-            number("embedok", 1),
-            entry("com.datto:resume_rawok", ZapValue::from_u64(1)),
-        ];
-        let want = Token {
-            object: ObjectId(3),
-            offset: 131_072,
-            bytes: 99,
-            to_guid: Guid(7),
-            to_name: "p/f@s".into(),
-            embed_ok: true,
-            raw_ok: true,
-            ..Token::default()
-        };
-        assert_eq!(token_of(&entries), Some(want.clone()));
-        entries.push(number("fromguid", 5));
-        assert_eq!(token_of(&entries), Some(Token { from_guid: Some(Guid(5)), ..want }));
-        entries.remove(0);
-        assert_eq!(token_of(&entries), None);
     }
 }

@@ -365,7 +365,11 @@ impl Walk<'_, '_> {
         let mut stored = bp;
         stored.set_compress(codec::compress::CompressAlgo::Off as u8);
         stored.set_lsize(bp.psize());
-        zio.read_sealed(&stored, Prio::AsyncRead).await
+        match self.form.is_raw() {
+            true => zio.read_sealed(&stored, Prio::AsyncRead).await,
+            // What is encrypted is decrypted, and stays compressed.
+            false => zio.read_with(&stored, self.ctx.key().map(|k| &**k), Prio::AsyncRead).await,
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 #[path = "../../../spa/tests/all/common/mod.rs"]
 mod common;
 mod deadlist;
+mod heal;
 mod props;
 mod receive;
 mod receive_faults;

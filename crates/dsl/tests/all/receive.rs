@@ -17,7 +17,8 @@ use zpl::{MountOpts, Zfs};
 use crate::common::World;
 use crate::snapshots::{check_dir, check_fs};
 use crate::streams::{
-    assert_alike, assert_same, create, joined, objects, parts, receive, resumed, scribble, send, unpack,
+    Sent, assert_alike, assert_same, change, create, export, joined, objects, parts, receive, resumed, send, sender,
+    snapshot, unpack,
 };
 
 fn force() -> ReceiveOpts {
@@ -147,7 +148,6 @@ fn random_file_systems_arrive_on_other_layouts() {
         let world = World::with_sizes(seed, &[192 << 20; 5]);
         let mut rng = Rng::new(seed);
         world.sim.block_on(async {
-            let from = create(&world, "from", GroupKind::Single, &[0], 9).await;
             let (kind, disks): (_, &[usize]) = match seed % 3 {
                 0 => (GroupKind::Raidz(1), &[1, 2, 3, 4]),
                 1 => (GroupKind::Mirror, &[1, 2]),
@@ -160,17 +160,12 @@ fn random_file_systems_arrive_on_other_layouts() {
                 ("xattr", 1 + rng.below(2)),
                 ("dnodesize", rng.below(2)),
             ];
-            let props = props.map(|(name, value)| (name.to_string(), PropValue::Num(value))).to_vec();
-            from.dsl().create_fs("from/fs", props, world.new_fs()).await.unwrap();
-            let head = from.dsl().find("from/fs").unwrap();
-            let zfs = Zfs::open(&head, MountOpts::default()).await.unwrap();
+            let from = sender(&world, &mut rng, 9, Sent { props: &props, ..Sent::default() }, &[]).await;
             let how = letters(["", "L", "ce", "Lce", "Lc", "Le"][rng.below(6) as usize]);
             let (mut last, mut names) = (None, Vec::new());
             for n in 0..5 {
-                scribble(&zfs, &mut rng, 40).await;
-                from.sync().await.unwrap();
                 let snap = format!("from/fs@{n}");
-                from.dsl().snapshot(vec![snap.clone()], false, Vec::new()).await.unwrap();
+                snapshot(&from, "from/fs", &mut rng, &n.to_string()).await;
                 if n > 0 && rng.percent(30) {
                     // One snapshot is passed over.
                     continue;
@@ -190,8 +185,6 @@ fn random_file_systems_arrive_on_other_layouts() {
                 check_fs(to.dsl(), &to.dsl().find("to/fs").unwrap(), &names).await;
                 check_dir(&to.dsl().root());
             }
-            zfs.unmount().await.unwrap();
-            drop((zfs, head));
             let before = objects(&to, &format!("to/fs@{}", names[0])).await;
             to.export().await.unwrap();
             let devices = disks.iter().map(|n| world.disks[*n].dev()).collect();
@@ -200,31 +193,17 @@ fn random_file_systems_arrive_on_other_layouts() {
                 Pool::import(world.sim.rt(), candidate, ImportOpts::default(), crate::common::opts()).await.unwrap();
             assert_same("again", &before, &objects(&to, &format!("to/fs@{}", names[0])).await);
             // What was received is a file system like others.
-            let zfs = Zfs::open(&to.dsl().find("to/fs").unwrap(), MountOpts::default()).await.unwrap();
-            scribble(&zfs, &mut rng, 20).await;
-            zfs.unmount().await.unwrap();
-            drop(zfs);
-            to.sync().await.unwrap();
+            change(&to, "to/fs", &mut rng, 20).await;
             check_fs(to.dsl(), &to.dsl().find("to/fs").unwrap(), &names).await;
-            to.export().await.unwrap();
-            from.export().await.unwrap();
+            export([from, to]).await;
         });
     }
 }
 
 /// Pools `from` and `to`, with `from/fs` and its snapshots `a`, `b`, `c`.
 async fn pair(world: &World, rng: &mut Rng) -> (Rc<Pool>, Rc<Pool>) {
-    let from = create(world, "from", GroupKind::Single, &[0], 12).await;
-    let to = create(world, "to", GroupKind::Single, &[1], 12).await;
-    from.dsl().create_fs("from/fs", Vec::new(), world.new_fs()).await.unwrap();
-    let zfs = Zfs::open(&from.dsl().find("from/fs").unwrap(), MountOpts::default()).await.unwrap();
-    for name in ["a", "b", "c"] {
-        scribble(&zfs, rng, 30).await;
-        from.sync().await.unwrap();
-        from.dsl().snapshot(vec![format!("from/fs@{name}")], false, Vec::new()).await.unwrap();
-    }
-    zfs.unmount().await.unwrap();
-    (from, to)
+    let from = sender(world, rng, 12, Sent::default(), &["a", "b", "c"]).await;
+    (from, create(world, "to", GroupKind::Single, &[1], 12).await)
 }
 
 #[test]
@@ -254,11 +233,7 @@ fn a_target_must_fit_its_stream_unless_it_is_forced() {
         refused("to/fs@z", &a, force(), ErrorKind::Exists, "destination has snapshots (eg. to/fs@a)").await;
         refused("to/fs@c", &c, no(), ErrorKind::NotFound, "does not\nmatch incremental source").await;
         // Changed meanwhile.
-        let zfs = Zfs::open(&to.dsl().find("to/fs").unwrap(), MountOpts::default()).await.unwrap();
-        scribble(&zfs, &mut rng, 5).await;
-        zfs.unmount().await.unwrap();
-        drop(zfs);
-        to.sync().await.unwrap();
+        change(&to, "to/fs", &mut rng, 5).await;
         refused("to/fs@b", &b, no(), ErrorKind::Busy, "has been modified\nsince most recent snapshot").await;
         to.dsl().snapshot(vec!["to/fs@own".into()], false, Vec::new()).await.unwrap();
         receive(&to, "to/fs@b", &b, force()).await.unwrap();
@@ -279,9 +254,7 @@ fn a_target_must_fit_its_stream_unless_it_is_forced() {
         receive(&to, "to/old@a", &a, force()).await.unwrap();
         assert_same("old", &objects(&from, "from/fs@a").await, &objects(&to, "to/old@a").await);
         check_dir(&to.dsl().root());
-        for pool in [from, to] {
-            pool.export().await.unwrap();
-        }
+        export([from, to]).await;
     });
 }
 
@@ -292,12 +265,7 @@ fn streams_become_clones() {
     world.sim.block_on(async {
         let (from, to) = pair(&world, &mut rng).await;
         from.dsl().clone_snapshot("from/fs@b", "from/clone", Vec::new()).await.unwrap();
-        let zfs = Zfs::open(&from.dsl().find("from/clone").unwrap(), MountOpts::default()).await.unwrap();
-        scribble(&zfs, &mut rng, 20).await;
-        zfs.unmount().await.unwrap();
-        drop(zfs);
-        from.sync().await.unwrap();
-        from.dsl().snapshot(vec!["from/clone@x".into()], false, Vec::new()).await.unwrap();
+        snapshot(&from, "from/clone", &mut rng, "x").await;
         let plain = SendOpts::default();
         let (a, b) = (send(&from, "from/fs@a", None, plain).await, send(&from, "from/fs@b", None, plain).await);
         let x = send(&from, "from/clone@x", Some("from/fs@b"), plain).await;
@@ -319,9 +287,7 @@ fn streams_become_clones() {
         to.dsl().destroy_snapshots(vec!["to/other@a".into()], false).await.unwrap();
         to.dsl().destroy_fs("to/other").await.unwrap();
         check_dir(&to.dsl().root());
-        for pool in [from, to] {
-            pool.export().await.unwrap();
-        }
+        export([from, to]).await;
     });
 }
 
@@ -337,8 +303,6 @@ fn a_new_file_system_has_the_properties_it_is_given() {
         receive(&to, "to/fs@a", &a, how).await.unwrap();
         let local = to.dsl().find("to/fs").unwrap().dir().local_props();
         assert_eq!(local, BTreeMap::from_iter(props));
-        for pool in [from, to] {
-            pool.export().await.unwrap();
-        }
+        export([from, to]).await;
     });
 }

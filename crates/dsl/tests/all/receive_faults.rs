@@ -12,25 +12,16 @@ use ondisk::stream::{Record, Token};
 use rt::LocalBoxFuture;
 use sim::Rng;
 use spa::{GroupKind, ImportOpts, Pool};
-use zpl::{MountOpts, Zfs};
 
 use crate::common::World;
 use crate::snapshots::check_dir;
 use crate::streams::{
-    Feed, assert_same, create, joined, objects, parts, receive, receive_from, rest, resumed, scribble, send,
+    Feed, Sent, assert_same, create, export, joined, objects, parts, receive, receive_from, rest, resumed, send, sender,
 };
 
 /// A pool with snapshots `@a` and `@b`, and a full and an incremental stream of them.
-async fn sender(world: &World, rng: &mut Rng) -> (Rc<Pool>, [Vec<u8>; 2]) {
-    let from = create(world, "from", GroupKind::Single, &[0], 9).await;
-    from.dsl().create_fs("from/fs", Vec::new(), world.new_fs()).await.unwrap();
-    let zfs = Zfs::open(&from.dsl().find("from/fs").unwrap(), MountOpts::default()).await.unwrap();
-    for name in ["a", "b"] {
-        scribble(&zfs, rng, 40).await;
-        from.sync().await.unwrap();
-        from.dsl().snapshot(vec![format!("from/fs@{name}")], false, Vec::new()).await.unwrap();
-    }
-    zfs.unmount().await.unwrap();
+async fn with_streams(world: &World, rng: &mut Rng) -> (Rc<Pool>, [Vec<u8>; 2]) {
+    let from = sender(world, rng, 9, Sent::default(), &["a", "b"]).await;
     let a = send(&from, "from/fs@a", None, SendOpts::default()).await;
     let b = send(&from, "from/fs@b", Some("from/fs@a"), SendOpts::default()).await;
     (from, [a, b])
@@ -42,7 +33,7 @@ fn a_stream_that_broke_off_goes_on_where_it_stopped() {
         let world = World::with_sizes(seed, &[160 << 20; 2]);
         let mut rng = Rng::new(seed);
         world.sim.block_on(async {
-            let (from, streams) = sender(&world, &mut rng).await;
+            let (from, streams) = with_streams(&world, &mut rng).await;
             let to = create(&world, "to", GroupKind::Single, &[1], 12).await;
             let how = || ReceiveOpts { resumable: true, ..ReceiveOpts::default() };
             for (name, stream) in ["a", "b"].into_iter().zip(&streams) {
@@ -71,9 +62,7 @@ fn a_stream_that_broke_off_goes_on_where_it_stopped() {
                 assert_same(&format!("seed {seed}, {name}, {stops} stops"), &same.0, &same.1);
                 check_dir(&to.dsl().root());
             }
-            for pool in [from, to] {
-                pool.export().await.unwrap();
-            }
+            export([from, to]).await;
         });
     }
 }
@@ -83,7 +72,7 @@ fn without_being_asked_nothing_is_kept() {
     let world = World::with_sizes(9, &[160 << 20; 2]);
     let mut rng = Rng::new(9);
     world.sim.block_on(async {
-        let (from, [a, b]) = sender(&world, &mut rng).await;
+        let (from, [a, b]) = with_streams(&world, &mut rng).await;
         let to = create(&world, "to", GroupKind::Single, &[1], 12).await;
         let no = ReceiveOpts::default;
         assert!(receive(&to, "to/fs@a", &a[..a.len() / 2], no()).await.is_err());
@@ -93,9 +82,7 @@ fn without_being_asked_nothing_is_kept() {
         assert!(to.dsl().find("to/fs").unwrap().dir().child(RECV).is_none());
         receive(&to, "to/fs@b", &b, no()).await.unwrap();
         check_dir(&to.dsl().root());
-        for pool in [from, to] {
-            pool.export().await.unwrap();
-        }
+        export([from, to]).await;
     });
 }
 
@@ -164,7 +151,7 @@ fn hostile_streams_are_errors_and_leave_a_pool_that_works() {
     let world = World::with_sizes(11, &[160 << 20; 2]);
     let mut rng = Rng::new(11);
     world.sim.block_on(async {
-        let (from, _) = sender(&world, &mut rng).await;
+        let (from, _) = with_streams(&world, &mut rng).await;
         let how = SendOpts { large_blocks: true, embedded: true, compressed: true, raw: false };
         let a = send(&from, "from/fs@a", None, how).await;
         let b = send(&from, "from/fs@b", Some("from/fs@a"), how).await;
@@ -199,9 +186,7 @@ fn hostile_streams_are_errors_and_leave_a_pool_that_works() {
         check_dir(&to.dsl().root());
         receive(&to, "to/base@b", &b, ReceiveOpts::default()).await.unwrap();
         assert_same("b", &objects(&from, "from/fs@b").await, &objects(&to, "to/base@b").await);
-        for pool in [from, to] {
-            pool.export().await.unwrap();
-        }
+        export([from, to]).await;
     });
 }
 
@@ -210,7 +195,7 @@ fn records_that_no_sender_writes_are_refused() {
     let world = World::with_sizes(12, &[160 << 20; 2]);
     let mut rng = Rng::new(12);
     world.sim.block_on(async {
-        let (from, [a, _]) = sender(&world, &mut rng).await;
+        let (from, [a, _]) = with_streams(&world, &mut rng).await;
         let to = create(&world, "to", GroupKind::Single, &[1], 12).await;
         let good = parts(&a);
         let range = Range { object: ObjectId(1), offset: 0, length: 512, to_guid: Guid(1) };
@@ -242,9 +227,7 @@ fn records_that_no_sender_writes_are_refused() {
         flipped[at] ^= 4;
         let e = receive(&to, "to/fs@a", &flipped, ReceiveOpts::default()).await.unwrap_err();
         assert!(matches!(e.kind(), ErrorKind::Checksum | ErrorKind::Corrupt), "{e}");
-        for pool in [from, to] {
-            pool.export().await.unwrap();
-        }
+        export([from, to]).await;
     });
 }
 
@@ -273,7 +256,7 @@ fn after_a_power_cut_no_half_snapshot_is_seen() {
         let world = World::with_sizes(seed, &[160 << 20; 2]);
         let (streams, images) = {
             let streams = world.sim.block_on(async {
-                let (from, streams) = sender(&world, &mut rng).await;
+                let (from, streams) = with_streams(&world, &mut rng).await;
                 from.export().await.unwrap();
                 let to = create(&world, "to", GroupKind::Single, &[1], 12).await;
                 let [a, b] = streams.clone();

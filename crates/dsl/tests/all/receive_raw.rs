@@ -1,50 +1,25 @@
 //! Raw streams received without the key: with it the content is that of the sender, and sent on the
 //! stream is the same, byte for byte.
 
-use std::rc::Rc;
-
-use base::{ErrorKind, Result};
-use dsl::crypto::{KeyFormat, KeyMaterial, NewCrypt, NewKey};
-use dsl::props::PropValue;
+use base::ErrorKind;
+use dsl::crypto::KeyMaterial;
 use dsl::receive::{RECV, ReceiveOpts};
 use dsl::send::SendOpts;
 use ondisk::stream::{Record, Token};
 use sim::{DiskImage, Rng};
 use spa::{EngineOpts, GroupKind, ImportOpts, Pool};
-use zpl::{MountOpts, Zfs};
 
 use crate::common::World;
 use crate::snapshots::{check_dir, check_fs};
 use crate::streams::{
-    assert_alike, assert_same, create, joined, objects, parts, receive, rest, scribble, send, unpack,
+    Sent, assert_alike, assert_same, change, create, export, joined, load_key, objects, parts, receive, rest, send,
+    sender, snapshot, unpack,
 };
 
 const RAW: SendOpts = SendOpts { large_blocks: false, embedded: false, compressed: false, raw: true };
-const KEY: &[u8; 32] = b"0123456789abcdefFEDCBA9876543210";
-
-fn key() -> NewCrypt {
-    let material = KeyMaterial::new(KEY);
-    let key = NewKey { format: KeyFormat::Raw, material, iters: None, location: "prompt".into() };
-    NewCrypt { suite: None, key: Some(key) }
-}
-
-async fn load(pool: &Pool, name: &str) -> Result<()> {
-    pool.dsl().load_key(name, &KeyMaterial::new(KEY), false).await
-}
-
-/// An encrypted file system `from/fs`.
-async fn encrypted(world: &World, pool: &Pool, props: &[(&str, u64)]) -> Rc<Zfs> {
-    let props = props.iter().map(|(n, v)| (n.to_string(), PropValue::Num(*v))).collect();
-    let mut crypt = key();
-    crypt.suite = Some(Some(codec::crypto::Suite::Aes256Gcm));
-    let head = pool.dsl().create_fs_encrypted("from/fs", props, crypt, world.new_fs()).await.unwrap();
-    Zfs::open(&head, MountOpts::default()).await.unwrap()
-}
-
-async fn snapshot(pool: &Pool, zfs: &Zfs, rng: &mut Rng, name: &str) {
-    scribble(zfs, rng, 40).await;
-    pool.sync().await.unwrap();
-    pool.dsl().snapshot(vec![format!("from/fs@{name}")], false, Vec::new()).await.unwrap();
+/// An encrypted file system with its own key and these properties.
+fn encrypted<'a>(props: &'a [(&'a str, u64)]) -> Sent<'a> {
+    Sent { props, encrypted: true }
 }
 
 #[test]
@@ -66,15 +41,10 @@ fn a_kernels_raw_stream_opens_with_its_key() {
         to.dsl().load_key("to/enc", &words(), false).await.unwrap();
         assert_same("raw", &objects(&from, "str/enc@1").await, &objects(&to, "to/enc@1").await);
         // It is a file system like others.
-        let zfs = Zfs::open(&to.dsl().find("to/enc").unwrap(), MountOpts::default()).await.unwrap();
-        scribble(&zfs, &mut Rng::new(1), 20).await;
-        zfs.unmount().await.unwrap();
-        drop(zfs);
-        to.sync().await.unwrap();
+        change(&to, "to/enc", &mut Rng::new(1), 20).await;
         check_fs(to.dsl(), &to.dsl().find("to/enc").unwrap(), &["1".to_string()]).await;
         check_dir(&to.dsl().root());
-        to.export().await.unwrap();
-        from.export().await.unwrap();
+        export([from, to]).await;
     });
 }
 
@@ -84,16 +54,15 @@ fn raw_increments_arrive_on_other_layouts() {
         let world = World::with_sizes(seed, &[192 << 20; 4]);
         let mut rng = Rng::new(seed);
         world.sim.block_on(async {
-            let from = create(&world, "from", GroupKind::Single, &[0], 9).await;
             let to = match seed % 2 {
                 0 => create(&world, "to", GroupKind::Raidz(1), &[1, 2, 3], 12).await,
                 _ => create(&world, "to", GroupKind::Mirror, &[1, 2], 9).await,
             };
             let props = [("compression", 15), ("recordsize", [16384, 131_072][rng.below(2) as usize]), ("xattr", 2)];
-            let zfs = encrypted(&world, &from, &props).await;
+            let from = sender(&world, &mut rng, 9, encrypted(&props), &[]).await;
             let (mut last, mut names): (Option<String>, Vec<String>) = (None, Vec::new());
             for n in 0..4 {
-                snapshot(&from, &zfs, &mut rng, &n.to_string()).await;
+                snapshot(&from, "from/fs", &mut rng, &n.to_string()).await;
                 let snap = format!("from/fs@{n}");
                 let stream = send(&from, &snap, last.as_deref(), RAW).await;
                 let target = format!("to/fs@{n}");
@@ -106,7 +75,7 @@ fn raw_increments_arrive_on_other_layouts() {
                 check_fs(to.dsl(), &to.dsl().find("to/fs").unwrap(), &names).await;
                 check_dir(&to.dsl().root());
                 if n == 1 {
-                    load(&to, "to/fs").await.unwrap();
+                    load_key(&to, "to/fs").await.unwrap();
                 }
                 if n > 0 {
                     assert_same(&what, &objects(&from, &snap).await, &objects(&to, &target).await);
@@ -114,11 +83,7 @@ fn raw_increments_arrive_on_other_layouts() {
                 last = Some(snap);
             }
             assert_same("head", &objects(&from, "from/fs@3").await, &objects(&to, "to/fs").await);
-            zfs.unmount().await.unwrap();
-            drop(zfs);
-            for pool in [from, to] {
-                pool.export().await.unwrap();
-            }
+            export([from, to]).await;
         });
     }
 }
@@ -128,19 +93,18 @@ fn raw_streams_fit_raw_targets_only() {
     let world = World::with_sizes(35, &[128 << 20; 2]);
     let mut rng = Rng::new(35);
     world.sim.block_on(async {
-        let from = create(&world, "from", GroupKind::Single, &[0], 12).await;
+        let from = sender(&world, &mut rng, 12, encrypted(&[("compression", 15)]), &["a", "b"]).await;
         let to = create(&world, "to", GroupKind::Single, &[1], 12).await;
-        let zfs = encrypted(&world, &from, &[]).await;
-        for name in ["a", "b"] {
-            snapshot(&from, &zfs, &mut rng, name).await;
-        }
-        zfs.unmount().await.unwrap();
-        drop(zfs);
         let (a, b) =
             (send(&from, "from/fs@a", None, RAW).await, send(&from, "from/fs@b", Some("from/fs@a"), RAW).await);
         let plain = send(&from, "from/fs@a", None, SendOpts::default()).await;
         let no = ReceiveOpts::default;
         receive(&to, "to/plain@a", &plain, no()).await.unwrap();
+        // Compressed and not raw it is in clear.
+        let packed = send(&from, "from/fs@a", None, SendOpts { compressed: true, ..SendOpts::default() }).await;
+        assert!(parts(&packed).iter().any(|(record, _)| matches!(record, Record::Write(w) if w.compression != 0)));
+        receive(&to, "to/packed@a", &packed, no()).await.unwrap();
+        assert_same("packed", &objects(&from, "from/fs@a").await, &objects(&to, "to/packed@a").await);
         let e = receive(&to, "to/plain@b", &b, no()).await.unwrap_err();
         assert!(e.kind() == ErrorKind::Invalid && e.to_string().contains("existing unencrypted dataset"), "{e}");
         let e = receive(&to, "to/plain@b", &a, ReceiveOpts { force: true, ..no() }).await.unwrap_err();
@@ -181,12 +145,10 @@ fn raw_streams_fit_raw_targets_only() {
             assert!(to.dsl().find("to/fs").unwrap().dir().child(RECV).is_none());
         }
         receive(&to, "to/fs@b", &b, ReceiveOpts { force: true, ..no() }).await.unwrap();
-        load(&to, "to/fs").await.unwrap();
+        load_key(&to, "to/fs").await.unwrap();
         assert_same("b", &objects(&from, "from/fs@b").await, &objects(&to, "to/fs@b").await);
         check_dir(&to.dsl().root());
-        for pool in [from, to] {
-            pool.export().await.unwrap();
-        }
+        export([from, to]).await;
     });
 }
 
@@ -195,10 +157,8 @@ fn a_raw_stream_that_broke_off_goes_on() {
     let world = World::with_sizes(36, &[128 << 20; 2]);
     let mut rng = Rng::new(36);
     world.sim.block_on(async {
-        let from = create(&world, "from", GroupKind::Single, &[0], 12).await;
+        let from = sender(&world, &mut rng, 12, encrypted(&[]), &["a"]).await;
         let to = create(&world, "to", GroupKind::Single, &[1], 12).await;
-        let zfs = encrypted(&world, &from, &[]).await;
-        snapshot(&from, &zfs, &mut rng, "a").await;
         let stream = send(&from, "from/fs@a", None, RAW).await;
         let how = || ReceiveOpts { resumable: true, ..ReceiveOpts::default() };
         let (mut next, mut stops) = (stream.clone(), 0);
@@ -215,14 +175,10 @@ fn a_raw_stream_that_broke_off_goes_on() {
                 next = rest(&from, &token).await;
             }
         }
-        load(&to, "to/fs").await.unwrap();
+        load_key(&to, "to/fs").await.unwrap();
         assert_same("resumed", &objects(&from, "from/fs@a").await, &objects(&to, "to/fs@a").await);
         assert_alike("resumed", &stream, &send(&to, "to/fs@a", None, RAW).await);
         check_dir(&to.dsl().root());
-        zfs.unmount().await.unwrap();
-        drop(zfs);
-        for pool in [from, to] {
-            pool.export().await.unwrap();
-        }
+        export([from, to]).await;
     });
 }

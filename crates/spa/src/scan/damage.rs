@@ -1,7 +1,10 @@
 //! Damaged blocks: counted, and listed in two ZAPs of the MOS, for the running scan and for the
 //! last complete one (format page 15 section 10).
 
-use base::{ObjectId, Result, ResultExt};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use base::{ErrorKind, ObjectId, Result, ResultExt};
 use dmu::{Dnode, Tx, zap};
 use ondisk::bpobj::Bookmark;
 use ondisk::object_type::ObjectType;
@@ -125,6 +128,45 @@ impl Scan {
         out.sort_by_key(key);
         out.dedup_by_key(|b| key(b));
         Ok(out)
+    }
+
+    /// Takes blocks off the lists that can be read again: those at the places of `healed`, in
+    /// whichever dataset they are listed, for a block has several. Returns how many. Errors: those
+    /// of reading the lists, and of the txg.
+    pub async fn forget_healed(self: &Rc<Self>, healed: &[Bookmark]) -> Result<u64> {
+        let places: BTreeSet<(u64, u64)> = healed.iter().map(|b| (b.object, b.blkid)).collect();
+        let mut sound = Vec::new();
+        for at in self.damaged_blocks().await? {
+            if at.level == 0 && places.contains(&(at.object, at.blkid)) {
+                // One that cannot be looked at stays.
+                if self.stack.dsl().is_sound(&at).await.unwrap_or(false) {
+                    sound.push(at);
+                }
+            }
+        }
+        let count = sound.len() as u64;
+        if count > 0 {
+            self.sync_task(move |scan, tx| Box::pin(async move { scan.take_off(&sound, &tx).await })).await?;
+        }
+        Ok(count)
+    }
+
+    async fn take_off(&self, all: &[Bookmark], tx: &Tx) -> Result<()> {
+        for entry in [LAST, OF_SCAN] {
+            let Some(log) = self.log(entry).await? else { continue };
+            for at in all {
+                match zap::remove(&log, name(at).as_bytes(), tx).await {
+                    Err(e) if e.kind() == ErrorKind::NotFound => {}
+                    other => other?,
+                }
+            }
+        }
+        self.damaged_new.borrow_mut().retain(|at| !all.contains(at));
+        let mut damaged = self.damaged.borrow_mut();
+        for at in all {
+            damaged.remove(&(at.objset, at.object, at.level, at.blkid));
+        }
+        Ok(())
     }
 
     /// The damaged blocks that scans found, in order: those of the last complete scan, and of the

@@ -9,6 +9,8 @@ use base::{Error, ErrorKind, ObjectId, Result};
 use bdev::Bytes;
 use codec::checksum::{Checksum, Endian};
 use dmu::Objset;
+use dsl::crypto::{KeyFormat, KeyMaterial, NewCrypt, NewKey};
+use dsl::props::PropValue;
 use dsl::receive::{Input, ReceiveOpts, Received, Source};
 use dsl::send::{SendOpts, Sink};
 use ondisk::stream::record::{Begin, End};
@@ -16,7 +18,7 @@ use ondisk::stream::{RECORD_SIZE, Record, StreamReader, StreamWriter, Token, fea
 use rt::LocalBoxFuture;
 use sim::Rng;
 use spa::{Bias, Group, GroupKind, Layout, Pool, PoolSpec};
-use zpl::{Cred, Fallocate, SetXattr, Zfs};
+use zpl::{Cred, Fallocate, MountOpts, SetXattr, Zfs};
 
 use crate::common::{World, opts};
 
@@ -87,6 +89,66 @@ pub async fn create(world: &World, name: &str, kind: GroupKind, disks: &[usize],
         init: world.new_fs(),
     };
     Pool::create(world.sim.rt(), spec, opts()).await.unwrap()
+}
+
+/// The key of encrypted file systems of tests.
+const KEY: &[u8; 32] = b"0123456789abcdefFEDCBA9876543210";
+
+/// Loads it.
+pub async fn load_key(pool: &Pool, name: &str) -> Result<()> {
+    pool.dsl().load_key(name, &KeyMaterial::new(KEY), false).await
+}
+
+/// What the file system `from/fs`, whose snapshots are sent, is.
+#[derive(Clone, Copy, Default)]
+pub struct Sent<'a> {
+    /// Its properties.
+    pub props: &'a [(&'a str, u64)],
+    /// It has a key of its own ([`load_key`]).
+    pub encrypted: bool,
+}
+
+/// The pool `from` on the first disk, with `from/fs` and these snapshots of it, each with random
+/// changes before it.
+pub async fn sender(world: &World, rng: &mut Rng, ashift: u8, sent: Sent<'_>, names: &[&str]) -> Rc<Pool> {
+    let pool = create(world, "from", GroupKind::Single, &[0], ashift).await;
+    let props = sent.props.iter().map(|(name, value)| (name.to_string(), PropValue::Num(*value))).collect();
+    let dsl = pool.dsl();
+    match sent.encrypted {
+        false => drop(dsl.create_fs("from/fs", props, world.new_fs()).await.unwrap()),
+        true => {
+            let material = KeyMaterial::new(KEY);
+            let key = NewKey { format: KeyFormat::Raw, material, iters: None, location: "prompt".into() };
+            let crypt = NewCrypt { suite: Some(Some(codec::crypto::Suite::Aes256Gcm)), key: Some(key) };
+            drop(dsl.create_fs_encrypted("from/fs", props, crypt, world.new_fs()).await.unwrap());
+        }
+    }
+    for name in names {
+        snapshot(&pool, "from/fs", rng, name).await;
+    }
+    pool
+}
+
+/// Changes a file system at random and takes a snapshot of it.
+pub async fn snapshot(pool: &Pool, fs: &str, rng: &mut Rng, name: &str) {
+    change(pool, fs, rng, 40).await;
+    pool.dsl().snapshot(vec![format!("{fs}@{name}")], false, Vec::new()).await.unwrap();
+}
+
+/// Changes a file system at random.
+pub async fn change(pool: &Pool, fs: &str, rng: &mut Rng, steps: usize) {
+    let zfs = Zfs::open(&pool.dsl().find(fs).unwrap(), MountOpts::default()).await.unwrap();
+    scribble(&zfs, rng, steps).await;
+    zfs.unmount().await.unwrap();
+    drop(zfs);
+    pool.sync().await.unwrap();
+}
+
+/// Exports pools.
+pub async fn export<const N: usize>(pools: [Rc<Pool>; N]) {
+    for pool in pools {
+        pool.export().await.unwrap();
+    }
 }
 
 /// Sends a snapshot.
