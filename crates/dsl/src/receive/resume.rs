@@ -7,12 +7,14 @@
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Guid, ObjectId, Result, Txg};
-use dmu::{Tx, zap};
+use dmu::Tx;
+use dmu::zap::{self, ZapValue};
 use ondisk::object_type::ObjectType;
-use ondisk::stream::record::Begin;
 use ondisk::stream::{Token, features};
 
 use super::RECV;
+use super::begin::SNAPS_MAX;
+use super::input::Head;
 use crate::dataset::Dataset;
 use crate::pool::DslPool;
 
@@ -22,6 +24,8 @@ const TO_NAME: &[u8] = b"com.delphix:resume_toname";
 const OBJECT: &[u8] = b"com.delphix:resume_object";
 const OFFSET: &[u8] = b"com.delphix:resume_offset";
 const BYTES: &[u8] = b"com.delphix:resume_bytes";
+/// Guids of the snapshots that what the stream starts from is redacted by.
+const FROM_REDACTION: &[u8] = b"com.delphix:resume_redact_book_snaps";
 /// What the stream may have, by presence.
 const OKS: [(&[u8], u64); 4] = [
     (b"com.delphix:resume_largeblockok", features::LARGE_BLOCKS),
@@ -50,11 +54,13 @@ pub(super) struct Saved {
     pub progress: Progress,
     /// Features of the stream, of those that the state keeps.
     pub features: u64,
+    pub from_redaction: Option<Vec<u64>>,
 }
 
 impl DslPool {
     /// Makes the state of a dataset that begins to receive (syncing context).
-    pub(super) async fn save_begin(&self, ds: &Dataset, begin: &Begin, tx: &Tx) -> Result<()> {
+    pub(super) async fn save_begin(&self, ds: &Dataset, head: &Head, tx: &Tx) -> Result<()> {
+        let begin = &head.begin;
         let dn = self.zapify(ds.object, tx).await?;
         if begin.from_guid.0 != 0 {
             zap::add_u64(&dn, FROM_GUID, begin.from_guid.0, tx).await?;
@@ -68,6 +74,10 @@ impl DslPool {
             if begin.features() & feature != 0 {
                 zap::add_u64(&dn, name, 1, tx).await?;
             }
+        }
+        // As many as a ZAP has no room for fit no snapshot here.
+        if let Some(snaps) = head.list.u64s("redact_from_snaps").filter(|s| (1..=SNAPS_MAX).contains(&s.len())) {
+            zap::add(&dn, FROM_REDACTION, &ZapValue::from_u64s(snaps), tx).await?;
         }
         Ok(())
     }
@@ -89,7 +99,7 @@ impl DslPool {
         }
         // OpenZFS leaves those of `OKS`; nothing reads them without the others.
         let oks = OKS.iter().map(|(name, _)| *name);
-        for name in [FROM_GUID, TO_GUID, TO_NAME, OBJECT, OFFSET, BYTES].into_iter().chain(oks) {
+        for name in [FROM_GUID, TO_GUID, TO_NAME, OBJECT, OFFSET, BYTES, FROM_REDACTION].into_iter().chain(oks) {
             match zap::remove(&dn, name, tx).await {
                 Err(e) if e.kind() == ErrorKind::NotFound => {}
                 other => other?,
@@ -120,6 +130,7 @@ impl DslPool {
             to_name: name.unwrap_or_default(),
             progress: Progress { object: ObjectId(object), offset, bytes: number(BYTES).await?.unwrap_or(0) },
             features: 0,
+            from_redaction: zap::lookup(&dn, FROM_REDACTION).await?.and_then(|v| v.as_u64s()),
         };
         for (name, feature) in OKS {
             if number(name).await?.is_some() {
@@ -138,7 +149,9 @@ impl DslPool {
     /// The token with which an interrupted receive into `head` is resumed (property
     /// `receive_resume_token`); none if there is no such receive.
     pub async fn resume_token(&self, head: &Rc<Dataset>) -> Result<Option<String>> {
-        let Some(saved) = self.saved(&self.receiver_of(head)).await? else { return Ok(None) };
+        let ds = self.receiver_of(head);
+        let Some(saved) = self.saved(&ds).await? else { return Ok(None) };
+        ds.load_features().await?;
         let has = |feature| saved.features & feature != 0;
         let token = Token {
             from_guid: saved.from_guid,
@@ -151,7 +164,8 @@ impl DslPool {
             compress_ok: has(features::COMPRESSED),
             raw_ok: has(features::RAW),
             to_name: saved.to_name,
-            ..Token::default()
+            redact_snaps: ds.redaction(),
+            book_redact_snaps: saved.from_redaction,
         };
         Ok(Some(token.encode()))
     }
