@@ -22,7 +22,6 @@ const NOT_YET: &[&str] = &[
     "program",
     "project",
     "projectspace",
-    "redact",
     "share",
     "unallow",
     "unshare",
@@ -47,6 +46,7 @@ pub fn run(args: &[String]) -> Done {
         "release" => zfs_snap::hold(&parse(rest, "r", &[], "release")?, true),
         "holds" => zfs_snap::holds(&parse(rest, "rH", &[], "holds")?),
         "bookmark" => zfs_snap::bookmark(&parse(rest, "", &[], "bookmark")?),
+        "redact" => zfs_snap::redact(&parse(rest, "", &[], "redact")?),
         "send" => zfs_send::send(&parse(rest, zfs_send::LETTERS, zfs_send::LONG, "send")?),
         "diff" => zfs_diff::diff(&parse(rest, "FHth", &[], "diff")?),
         "receive" | "recv" => zfs_receive::receive(&parse(rest, "vMnsFhdeucAo:x:", &[], "receive")?),
@@ -343,6 +343,7 @@ fn rename(p: &Parsed) -> Done {
 fn mount(p: &Parsed) -> Done {
     let mut how = MountHow::parse(p.values('o')).map_err(|e| e.at("cannot mount"))?;
     how.temp.over = p.has('O');
+    how.temp.redacted = p.has('f');
     if p.has('a') && how.remount {
         return Err(Error::invalid("cannot mount: -o remount changes one mount: name its file system").into());
     }

@@ -133,10 +133,8 @@ fn item_of(p: &Parsed) -> Result<SendItem, Fail> {
             false => Ok(SendItem::Saved(name.clone())),
         };
     }
-    if p.has('d') {
-        let why =
-            if p.has('w') { "raw sends may not be redacted." } else { "weir makes no redacted streams (--redact)." };
-        return Err(Error::unsupported(format!("Error: {why}")).into());
+    if p.has('d') && p.has('w') {
+        return Err(Error::unsupported("Error: raw sends may not be redacted.").into());
     }
     if p.has('s') && !p.has('R') {
         return usage("skip-missing flag can only be used in conjunction with replicate");
@@ -146,7 +144,10 @@ fn item_of(p: &Parsed) -> Result<SendItem, Fail> {
     if several && from.is_some_and(|from| from.contains('#')) {
         return Err(Error::invalid("Error: multiple snapshots cannot be sent from a bookmark.").into());
     }
-    if !name.contains('@') && any("RIpbh") {
+    if several && p.has('d') {
+        return Err(Error::invalid("Error: multiple snapshots cannot be sent redacted.").into());
+    }
+    if !name.contains('@') && any("RIpbhd") {
         return Err(Error::unsupported("Error: Unsupported flag with filesystem or bookmark.").into());
     }
     if !several && from.is_some_and(|from| !from.contains(['@', '#'])) {
@@ -155,8 +156,9 @@ fn item_of(p: &Parsed) -> Result<SendItem, Fail> {
         );
     }
     let (name, from) = (name.clone(), from.map(|from| source(name, from)));
+    let redact = p.value('d').map(str::to_string);
     if !any("RIpbh") {
-        return Ok(SendItem::Snapshot { name, from });
+        return Ok(SendItem::Snapshot { name, from, redact });
     }
     let letters = PackageLetters {
         replicate: p.has('R'),
@@ -167,7 +169,7 @@ fn item_of(p: &Parsed) -> Result<SendItem, Fail> {
         skip_missing: p.has('s'),
         exclude,
     };
-    Ok(SendItem::Package { name, from, letters })
+    Ok(SendItem::Package { name, from, letters, redact })
 }
 
 /// The full name of the snapshot or bookmark that `-i` names for a stream of `to`.
@@ -248,12 +250,19 @@ mod tests {
             name: name.into(),
             from: from.map(str::to_string),
             letters,
+            redact: None,
+        };
+        let one = |from: Option<&str>, redact: Option<&str>| SendItem::Snapshot {
+            name: "p@b".into(),
+            from: from.map(str::to_string),
+            redact: redact.map(str::to_string),
         };
         let letters = PackageLetters::default;
         let two = vec!["p/x".to_string(), "p/y".to_string()];
         for (line, want) in [
-            ("-i @a p@b", SendItem::Snapshot { name: "p@b".into(), from: Some("p@a".into()) }),
-            ("-i p#a p@b -Lec", SendItem::Snapshot { name: "p@b".into(), from: Some("p#a".into()) }),
+            ("-i @a p@b", one(Some("p@a"), None)),
+            ("-i p#a p@b -Lec", one(Some("p#a"), None)),
+            ("--redact book p@b -i #a", one(Some("p#a"), Some("book"))),
             ("-R p@b", package("p@b", None, PackageLetters { replicate: true, ..letters() })),
             ("--replicate -X p/x,p/y -i a p@b", {
                 package("p@b", Some("p@a"), PackageLetters { replicate: true, exclude: two, ..letters() })
@@ -285,7 +294,8 @@ mod tests {
             ("-R -X p p@a", "-X p: not a valid non-root dataset name."),
             ("-X p/x p@a", "Cannot specify dataset exclusion (-X) on a non-recursive send."),
             ("-wd b p@a", "Error: raw sends may not be redacted."),
-            ("--redact b p@a", "Error: weir makes no redacted streams (--redact)."),
+            ("-R --redact b p@a", "Error: multiple snapshots cannot be sent redacted."),
+            ("--redact b -t x", "invalid flags combined with -t"),
             ("-I #a p@b", "Error: multiple snapshots cannot be sent from a bookmark."),
             ("-R p", "Error: Unsupported flag with filesystem or bookmark."),
             ("-p p", "Error: Unsupported flag with filesystem or bookmark."),

@@ -1,6 +1,6 @@
 //! `zfs snapshot`, `rollback`, `clone`, `promote`, `hold`, `release`, `holds`, `bookmark`.
 
-use admin::request::{Bookmark, FsClone, Hold, Holds, Promote, Rollback, Snapshot};
+use admin::request::{Bookmark, FsClone, Hold, Holds, Promote, Redact, Rollback, Snapshot};
 use admin::view::HoldView;
 use base::Error;
 
@@ -103,6 +103,15 @@ pub fn holds(p: &Parsed) -> Done {
         print(&table(&columns, &rows));
     }
     done
+}
+
+/// `zfs redact`
+pub fn redact(p: &Parsed) -> Done {
+    let [snapshot, bookmark, by @ ..] = p.operands.as_slice() else { return usage("too few arguments", "redact") };
+    if by.is_empty() {
+        return usage("too few arguments", "redact");
+    }
+    ask(&Redact { snapshot: snapshot.clone(), bookmark: bookmark.clone(), by: by.to_vec() })
 }
 
 /// `zfs bookmark`

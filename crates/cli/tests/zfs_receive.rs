@@ -493,3 +493,52 @@ fn what_was_renamed_is_found_by_the_snapshot_it_has() {
     assert_eq!(piped(&w, &format!("zfs send -t {token}"), "zfs receive -s tank/b").code, 0);
     w.ok("zpool export tank");
 }
+
+#[test]
+fn redacted_copies_say_so_and_are_not_mounted() {
+    let w = world("zfs-redact");
+    w.ok("zfs clone tank/a@one tank/c");
+    w.ok("zfs snapshot tank/c@x");
+    w.ok("zfs redact tank/a@one book tank/c@x");
+    let guid = value(&w, "guid", "tank/c@x");
+    let listed = w.ok("zfs list -H -t bookmark -o name,redact_snaps -r tank");
+    assert_eq!(listed, format!("tank/a#book\t{guid}\n"));
+    assert_eq!(value(&w, "redact_snaps", "tank/a#book"), guid);
+    let said = w.ok("zfs send -nP --redact book tank/a@one");
+    assert!(said.starts_with("full\ttank/a@one\t") && said.contains("\nsize\t"), "{said}");
+    let got = piped(&w, "zfs send --redact book tank/a@one", "zfs receive -v tank/copy");
+    assert_eq!(got.code, 0, "{}", got.err);
+    for name in ["tank/copy", "tank/copy@one"] {
+        assert_eq!(value(&w, "redact_snaps", name), guid);
+        assert!(w.ok(&format!("zfs get all {name}")).contains("redact_snaps"));
+    }
+    assert_eq!(value(&w, "redact_snaps", "tank/a"), "-");
+    assert!(!w.ok("zfs get all tank/a").contains("redact_snaps"));
+    w.ok(&format!("zfs set mountpoint={} tank/copy", w.path("copy")));
+    let why = "cannot mount 'tank/copy': Dataset is not complete, was created by receiving a redacted zfs send stream.";
+    w.fails("zfs mount tank/copy", &[why]);
+    let got = w.say("zfs mount -f tank/copy");
+    assert!(!got.err.contains("Dataset is not complete"), "{}", got.err);
+    w.ok("zfs mount -a");
+    // What is missing comes from the bookmark only.
+    let got = piped(&w, "zfs send -i @one tank/a@two", "zfs receive tank/copy");
+    assert!(got.code == 1 && got.err.contains("'tank/copy@one' was received redacted"), "{}", got.err);
+    let got = piped(&w, "zfs send -p -i #book tank/a@two", "zfs receive -u tank/copy");
+    assert_eq!(got.code, 0, "{}", got.err);
+    assert_eq!(value(&w, "redact_snaps", "tank/copy"), "-");
+    for (line, code, why) in [
+        ("zfs redact tank/a@one book", 2, "too few arguments"),
+        ("zfs redact tank/a@one book tank/c@x", 1, "specified redaction bookmark (book) provided already exists"),
+        ("zfs redact tank/a@one b @x", 1, "potentially invalid redaction snapshot; full dataset names required"),
+        ("zfs redact tank/a@two b tank/c@x", 1, "redaction snapshot must be descendent of snapshot being redacted"),
+        ("zfs send --redact none tank/a@one", 1, "bookmark 'tank/a#none' does not exist"),
+        ("zfs send --redact book tank/a@two", 1, "'tank/a#book' is not a redaction bookmark of this snapshot"),
+    ] {
+        let got = w.say(line);
+        assert!(got.code == code && got.err.contains(why), "{line}: {} {}", got.code, got.err);
+    }
+    assert!(w.ok("zpool history -i tank").contains("redact_obj="));
+    w.ok("zfs destroy tank/a#book");
+    assert!(w.ok("zpool get -H -o value feature@redaction_bookmarks tank").contains("enabled"));
+    w.ok("zpool export tank");
+}

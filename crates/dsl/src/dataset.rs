@@ -164,7 +164,8 @@ impl BlockAccounting for Account {
 
     fn kill(&self, bp: &Blkptr, txg: Txg) {
         let space = Space::of(bp, &self.core.zio);
-        if bp.is_hole() {
+        // Nothing was counted for what redaction removed.
+        if bp.is_hole() || bp.is_redacted() {
             return;
         }
         let (birth, last_snap) = (bp.birth().0, self.phys.borrow().prev_snap_txg);
@@ -449,8 +450,15 @@ impl Dataset {
         self.account.deadlisted.take()
     }
     pub(crate) fn note_feature(&self, guid: &str) {
+        self.set_feature(guid, Some(ZapValue::from_u64(0)));
+    }
+    /// What the dataset's ZAP has for a feature now.
+    pub(crate) fn set_feature(&self, guid: &str, value: Option<ZapValue>) {
         if let Some(known) = &mut *self.account.features.borrow_mut() {
-            known.insert(guid.to_string(), ZapValue::from_u64(0));
+            match value {
+                Some(value) => drop(known.insert(guid.to_string(), value)),
+                None => drop(known.remove(guid)),
+            }
         }
     }
     pub(crate) fn synced(&self, txg: Txg) {
@@ -470,27 +478,36 @@ impl Dataset {
         self.phys().flags & DS_FLAG_INCONSISTENT != 0
     }
 
-    /// Fails if the dataset's content is incomplete and must not be shown: a receive was
-    /// interrupted, or the stream was redacted.
-    pub fn check_complete(&self) -> Result<()> {
+    /// Fails with `Busy` if only a part of the dataset was received.
+    pub fn check_received(&self) -> Result<()> {
         if self.is_partial() {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!("dataset '{}' was received in part only: finish the receive or destroy it", self.name()),
             ));
         }
-        self.check_not_redacted()
+        Ok(())
     }
 
-    /// Fails if the dataset was received from a redacted stream.
-    pub(crate) fn check_not_redacted(&self) -> Result<()> {
-        match self.has_feature("com.delphix:redacted_datasets") {
-            false => Ok(()),
-            true => Err(Error::unsupported(format!(
-                "dataset '{}' was received from a redacted stream and lacks blocks, which weir does not show",
-                self.name()
-            ))),
+    /// Fails if the dataset's content is incomplete and must not be shown: a receive was
+    /// interrupted, or the stream was redacted.
+    pub fn check_complete(&self) -> Result<()> {
+        self.check_received()?;
+        match self.redaction() {
+            None => Ok(()),
+            Some(_) => {
+                let text = "is not complete, was created by receiving a redacted zfs send stream";
+                Err(Error::new(ErrorKind::Busy, format!("dataset '{}' {text}", self.name())))
+            }
         }
+    }
+
+    /// The guids of the snapshots that a dataset is redacted by: it has holes where blocks were left
+    /// out. `None` if it is not redacted, or its features were not read yet.
+    pub fn redaction(&self) -> Option<Vec<u64>> {
+        let features = self.account.features.borrow();
+        let value = features.as_ref()?.get(FeatureId::RedactedDatasets.get().guid)?;
+        Some(value.as_u64s().unwrap_or_default())
     }
 
     /// A receive came as far as that in `txg`, which is open.

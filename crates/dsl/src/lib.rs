@@ -5,8 +5,25 @@
 //! [`features`], [`pool`] (the tree), `sync` (the sync of a txg); then the tasks: `create`,
 //! [`volume`] and `change`; `snap` (snapshots, bookmarks, clones and rollback, promotion); `free`
 //! (deadlists, destruction, the blocks of destroyed datasets; [`walk`]: walks of block trees);
-//! [`send`] and [`receive`] (streams), [`diff`] (what changed since a snapshot); [`crypto`] (keys).
+//! [`send`] and [`receive`] (streams), `redact` (what they leave out), [`diff`] (what changed since a snapshot); [`crypto`] (keys).
 
+/// Whether a bug is planted: only in builds with the feature `planted-bugs`.
+#[cfg(feature = "planted-bugs")]
+macro_rules! planted {
+    ($bug:ident) => {
+        $crate::bugs::planted($crate::bugs::Bug::$bug)
+    };
+}
+/// Whether a bug is planted: only in builds with the feature `planted-bugs`.
+#[cfg(not(feature = "planted-bugs"))]
+macro_rules! planted {
+    ($bug:ident) => {
+        false
+    };
+}
+
+#[cfg(feature = "planted-bugs")]
+pub mod bugs;
 mod change;
 pub mod core;
 mod create;
@@ -20,6 +37,7 @@ pub mod iolimit;
 pub mod pool;
 pub mod props;
 pub mod receive;
+mod redact;
 mod registry;
 pub mod send;
 mod snap;
@@ -35,5 +53,6 @@ pub use dataset::Dataset;
 pub use dir::Dir;
 pub use free::deadlist;
 pub use pool::{DslPool, DslSetup};
+pub use redact::Redaction;
 pub use snap::bookmark::Bookmark;
 pub use snap::snapshot::Hold;

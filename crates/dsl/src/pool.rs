@@ -25,6 +25,7 @@ use crate::features::Features;
 use crate::free::freeing::Freeing;
 use crate::free::livelist::LIVELIST_KEY;
 use crate::props::PropValue;
+use crate::redact::ListsInUse;
 use crate::registry::Registry;
 use crate::space::PoolSpace;
 
@@ -53,6 +54,8 @@ pub struct DslPool {
     pub(crate) tasks: [RefCell<VecDeque<Task>>; TXG_SIZE],
     pub(crate) freeing: Freeing,
     keys: Keys,
+    /// Redaction lists that are being made or read.
+    pub(crate) lists_in_use: ListsInUse,
     writable: bool,
     version: u64,
 }
@@ -95,6 +98,7 @@ impl DslPool {
             empty_bpobj: Cell::default(),
             tasks: Default::default(),
             freeing: Freeing::default(),
+            lists_in_use: ListsInUse::default(),
             writable: setup.writable,
             version: setup.version,
         })

@@ -366,6 +366,7 @@ pub const PROPS: &[Prop] = &[
     text("keystatus", HEADS, PropKind::ReadOnly, "-", "available | unavailable"),
     text("receive_resume_token", NO_KIND, PropKind::ReadOnly, "-", "<string token>"),
     size("inconsistent", NO_KIND, PropKind::ReadOnly, 0, false, "0 | 1"),
+    text("redact_snaps", NO_KIND, PropKind::ReadOnly, "-", "<snapshot>[,...]"),
     size("special_small_blocks", FS, PropKind::Inherit, 0, false, "zero or 512 to 1M, power of 2"),
     size("iolimit_bw_read", NO_KIND, PropKind::Default, 0, true, "<size a second> | none"),
     size("iolimit_bw_write", NO_KIND, PropKind::Default, 0, true, "<size a second> | none"),

@@ -187,6 +187,25 @@ impl DslPool {
         Ok(())
     }
 
+    /// Marks a dataset as redacted by the snapshots with these guids, or as not redacted (syncing
+    /// context).
+    pub(crate) async fn set_redaction(&self, ds: &Dataset, snaps: Option<&[u64]>, tx: &Tx) -> Result<()> {
+        let id = FeatureId::RedactedDatasets;
+        let guid = id.get().guid;
+        let had = ds.load_features().await?.contains_key(guid);
+        let value = snaps.map(zap::ZapValue::from_u64s);
+        match &value {
+            Some(value) => zap::update(&self.zapify(ds.object, tx).await?, guid.as_bytes(), value, tx).await?,
+            None if had => zap::remove(&self.mos().hold(ds.object).await?, guid.as_bytes(), tx).await?,
+            None => return Ok(()),
+        }
+        if had != value.is_some() {
+            self.features().add(id, if had { -1 } else { 1 }, tx).await?;
+        }
+        ds.set_feature(guid, value);
+        Ok(())
+    }
+
     /// Gives a directory or dataset object a ZAP for named values (format page 03 section 7).
     pub(crate) async fn zapify(&self, object: ObjectId, tx: &Tx) -> Result<Dnode> {
         let dn = self.mos().hold(object).await?;

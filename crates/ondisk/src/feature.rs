@@ -142,8 +142,8 @@ features! {
     AllocationClasses "allocation_classes" "org.zfsonlinux:allocation_classes" Write [] [] Zol08 Write on "Separate vdevs for metadata, small blocks and dedup tables.";
     ResilverDefer "resilver_defer" "com.datto:resilver_defer" Write [] [] Zol08 Write on "A resilver that comes while another runs waits for it.";
     BookmarkV2 "bookmark_v2" "com.datto:bookmark_v2" Read [] [ExtensibleDataset, Bookmarks] Zol08 Write on "Larger bookmarks.";
-    RedactionBookmarks "redaction_bookmarks" "com.delphix:redaction_bookmarks" Read [] [BookmarkV2, ExtensibleDataset, Bookmarks] OpenZfs20 Read on "Bookmarks that list redacted blocks.";
-    RedactedDatasets "redacted_datasets" "com.delphix:redacted_datasets" Read [per_dataset] [ExtensibleDataset] OpenZfs20 Partial on "Datasets received from redacted streams.";
+    RedactionBookmarks "redaction_bookmarks" "com.delphix:redaction_bookmarks" Read [] [BookmarkV2, ExtensibleDataset, Bookmarks] OpenZfs20 Write on "Bookmarks that list redacted blocks.";
+    RedactedDatasets "redacted_datasets" "com.delphix:redacted_datasets" Read [per_dataset] [ExtensibleDataset] OpenZfs20 Write on "Datasets received from redacted streams.";
     BookmarkWritten "bookmark_written" "com.delphix:bookmark_written" Read [] [BookmarkV2, ExtensibleDataset, Bookmarks] OpenZfs20 Write on "Bookmarks keep the accounting that written@ needs.";
     LogSpacemap "log_spacemap" "com.delphix:log_spacemap" Write [] [SpacemapV2] OpenZfs20 Write on "Allocations are logged for the whole pool and reach the metaslabs' space maps later.";
     Livelist "livelist" "com.delphix:livelist" Write [] [ExtensibleDataset] OpenZfs20 Write on "Clones list their own blocks, so that they are destroyed fast.";
@@ -166,16 +166,10 @@ features! {
     DraidFailureDomains "draid_failure_domains" "org.openzfs:draid_failure_domains" Read [mos] [Draid] Master None off "Draids that survive the loss of an enclosure.";
 }
 
-/// Features that weir does not write, and that only commands make active that weir does not have
-/// (redacted sends and receives): while they are enabled and not active a pool is as it would be
-/// without them.
-const NEVER_ACTIVATED: &[FeatureId] = &[FeatureId::RedactionBookmarks, FeatureId::RedactedDatasets];
-
 impl Feature {
-    /// Whether weir may enable it: it writes pools in which the feature is active, or never makes
-    /// it active.
+    /// Whether weir may enable it: it writes pools in which the feature is active.
     pub fn may_be_enabled(&self) -> bool {
-        self.support >= Support::Write || NEVER_ACTIVATED.contains(&self.id)
+        self.support >= Support::Write
     }
 }
 

@@ -19,6 +19,7 @@ pub mod label;
 pub mod nvlist;
 pub mod object_type;
 pub mod objset;
+pub mod redact;
 pub mod sa;
 pub mod scan;
 pub mod space_map;

@@ -370,7 +370,7 @@ impl Inner {
     /// The block in an embedded pointer: up to 16 MiB, which may compress to this.
     async fn read_embedded(&self, bp: &Blkptr, prio: Prio) -> Result<Bytes> {
         if bp.is_redacted() {
-            return Err(Error::unsupported(format!("block {bp} was removed by redaction")));
+            return Err(Error::new(ErrorKind::Io, format!("block {bp} was removed by redaction")));
         }
         if bp.embedded_type() != 0 {
             return Err(Error::corrupt(format!("block {bp}: nothing is known to be embedded like this")));
@@ -386,9 +386,9 @@ impl Inner {
 
 impl Zio {
     /// Reads a block: lsize bytes in native order, zeros for a hole. All copies are tried. Errors:
-    /// `Checksum` if a copy was read and none was right, `Io` if none could be read, `Corrupt` if
-    /// the pointer or the compressed stream violates the format, `Unsupported` if the block is
-    /// encrypted, redacted, or needs a checksum that weir cannot compute.
+    /// `Checksum` if a copy was read and none was right, `Io` if none could be read or the block is
+    /// redacted, `Corrupt` if the pointer or the compressed stream violates the format,
+    /// `Unsupported` if the block is encrypted, or needs a checksum that weir cannot compute.
     pub async fn read(&self, bp: &Blkptr, prio: Prio) -> Result<Bytes> {
         self.read_with(bp, None, prio).await
     }

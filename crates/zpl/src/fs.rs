@@ -110,7 +110,11 @@ impl Zfs {
 
     async fn load(ds: &Rc<Dataset>, opts: MountOpts) -> Result<Rc<Zfs>> {
         let place = || format!("file system '{}'", ds.name());
-        ds.check_complete()?;
+        if opts.redacted {
+            ds.check_received()?
+        } else {
+            ds.check_complete()?
+        }
         let os = ds.objset().await?;
         if os.os_type() != ObjsetType::Zfs {
             return Err(Error::invalid(format!("dataset '{}' is no file system", ds.name())));

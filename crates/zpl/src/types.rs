@@ -316,6 +316,8 @@ pub struct MountOpts {
     /// `acltype=posix`: POSIX ACLs can be set, are inherited, and follow the mode. Fixed when the
     /// file system is opened.
     pub posix_acl: bool,
+    /// Open it also if it was received redacted: blocks that were left out read as zeros.
+    pub redacted: bool,
 }
 
 impl MountOpts {
@@ -342,6 +344,7 @@ impl MountOpts {
             throughput: num("logbias") == 1,
             // ACLs are stored as extended attributes, so `xattr=off` disables them.
             posix_acl: num("acltype") == ACLTYPE_POSIX && num("xattr") != 0,
+            redacted: false,
         }
     }
 }

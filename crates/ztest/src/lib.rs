@@ -10,6 +10,7 @@
 //! pools ([`mod@reference`]); [`sends`] and [`receives`] (send streams); [`volumes`] and
 //! [`volcuts`] (volumes, and power cuts under their load); [`rescues`] (ruined pools).
 
+pub mod bugs;
 pub mod campaign;
 pub mod cuts;
 mod cutting;

@@ -485,7 +485,7 @@ fn volumes(args: &Args, from: u64, to: u64, level: Level) -> bool {
 fn volcuts(args: &Args, from: u64, to: u64) -> bool {
     use ztest::zilcuts::Cutting;
     let seeds = Seeds::new(args, 7);
-    let Some(plant) = planter(args) else { return false };
+    let Some(plant) = ztest::bugs::planter(args.value("--bug")) else { return false };
     // A seed has some 2,000 cuts.
     let zdb = (2000 * (to - from)).checked_div(args.number("--images", 0)).map_or(0, |n| n.max(1));
     let how = Cutting {
@@ -581,7 +581,9 @@ fn rescues(args: &Args, from: u64, to: u64) -> bool {
 
 fn receives(args: &Args, from: u64, to: u64, level: Level) -> bool {
     let seeds = Seeds::new(args, 5);
+    let Some(plant) = ztest::bugs::planter(args.value("--bug")) else { return false };
     spread(args, from, to, |seed| {
+        plant();
         seeds.run(seed, "receives", || match caught(|| ztest::receives::run_seed(seed)) {
             Ok((n, images)) => {
                 let verdict = ztest::judge::judge(&images, level, &format!("receives{seed}"));
@@ -636,31 +638,13 @@ fn adopt(args: &Args, dir: &str) -> bool {
     true
 }
 
-/// What plants the bug of `--bug`, if there is one, on the thread that calls it; none if this build
-/// has no bugs.
-fn planter(args: &Args) -> Option<impl Fn() + Sync> {
-    #[cfg(feature = "planted-bugs")]
-    {
-        let bug = args.value("--bug").and_then(|name| zil::bugs::Bug::ALL.iter().find(|(n, _)| *n == name));
-        Some(move || zil::bugs::plant(bug.map(|b| b.1)))
-    }
-    #[cfg(not(feature = "planted-bugs"))]
-    match args.value("--bug") {
-        Some(_) => {
-            eprintln!("--bug needs a build with --features planted-bugs");
-            None
-        }
-        None => Some(|| ()),
-    }
-}
-
 /// Power cuts under synchronous load, seed by seed until there are enough.
 fn campaign(args: &Args) -> bool {
     use ztest::zilcuts::{Cutting, ZilTally, cut_seed};
     use ztest::ziltrouble::Trouble;
     let (wanted, first) = (args.number("--cuts", 1000), args.number("--seed", 0));
     let images = args.number("--images", 0);
-    let Some(plant) = planter(args) else { return false };
+    let Some(plant) = ztest::bugs::planter(args.value("--bug")) else { return false };
     let trouble = args.value("--trouble").unwrap_or("none");
     let Some(&(_, trouble)) = Trouble::NAMES.iter().find(|(name, _)| *name == trouble) else {
         let names: Vec<&str> = Trouble::NAMES.iter().map(|n| n.0).collect();

@@ -5,13 +5,15 @@
 //! from the origin of a clone, with random letters. A pool with another layout receives them; some
 //! streams break off, once or several times, and go on by their token or begin again; now and then
 //! the power goes while one is received. Each received snapshot must have the guid and the objects
-//! of that which was sent. Then blocks of them are damaged, and healed from the streams (`heal`).
-//! At the end the devices go to the checker and to the judges.
+//! of that which was sent. Some snapshots are sent redacted, and what belongs to them
+//! ([`redacted`]). Then blocks of them are damaged, and healed from the streams (`heal`). At the
+//! end the devices go to the checker and to the judges.
 
 mod heal;
+mod redacted;
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use base::{Guid, Nanos, ObjectId};
@@ -117,6 +119,11 @@ pub(crate) struct Object {
 pub(crate) type Objects = BTreeMap<u64, Object>;
 
 pub(crate) async fn objects_of(snap: &Dataset) -> base::Result<Objects> {
+    objects_without(snap, &BTreeSet::new()).await
+}
+
+/// The objects of a snapshot with zeros in place of some blocks.
+async fn objects_without(snap: &Dataset, gone: &BTreeSet<redacted::Place>) -> base::Result<Objects> {
     let os = snap.objset().await?;
     let mut out = Objects::new();
     let mut from = ObjectId(1);
@@ -124,10 +131,16 @@ pub(crate) async fn objects_of(snap: &Dataset) -> base::Result<Objects> {
         from = ObjectId(object.0 + 1);
         let dn = os.hold(object).await?;
         let (mut pieces, mut at) = (Vec::new(), 0);
+        let size = u64::from(dn.block_size());
         while let Some(data) = dn.next_data(at).await? {
             let piece = data / PIECE;
             let mut bytes = vec![0; PIECE as usize];
             dn.read(piece * PIECE, &mut bytes).await?;
+            let (from, to) = (piece * PIECE, (piece + 1) * PIECE);
+            for (_, blkid) in gone.range((object.0, from / size)..=(object.0, (to - 1) / size)) {
+                let (start, end) = ((blkid * size).max(from), ((blkid + 1) * size).min(to));
+                bytes[(start - from) as usize..(end - from) as usize].fill(0);
+            }
             if bytes.iter().any(|b| *b != 0) {
                 pieces.push((piece, codec::fletcher::fletcher4(&bytes)));
             }
@@ -166,11 +179,19 @@ struct Sent {
     objects: Objects,
     /// The name that it gets.
     target: String,
+    /// The snapshot that it becomes a clone of.
+    origin: Option<String>,
+    /// Guids of the snapshots that it is redacted by.
+    redaction: Option<Vec<u64>>,
 }
 
 impl Sent {
     fn fs(&self) -> &str {
         self.target.split('@').next().unwrap_or_default()
+    }
+
+    fn opts(&self, resumable: bool) -> ReceiveOpts {
+        ReceiveOpts { resumable, origin: self.origin.clone(), ..ReceiveOpts::default() }
     }
 }
 
@@ -280,6 +301,8 @@ impl Sender {
                 stream: Rc::new(sink.0),
                 objects: objects_of(&snap).await?,
                 target,
+                origin: None,
+                redaction: None,
             });
         }
         Ok(())
@@ -350,10 +373,6 @@ pub(crate) async fn receive(pool: &Pool, target: &str, feed: &mut Feed, opts: Re
     pool.dsl().receive(target, head, opts, &mut input).await.map(drop)
 }
 
-fn resumed(resumable: bool) -> ReceiveOpts {
-    ReceiveOpts { resumable, ..ReceiveOpts::default() }
-}
-
 impl Worlds {
     fn pool(&self) -> Rc<Pool> {
         self.pool.clone().expect("a pool is made first")
@@ -374,7 +393,7 @@ impl Worlds {
     fn try_receive(&self, sent: &Sent, stream: &Rc<Vec<u8>>, end: usize, resumable: bool) -> Check<bool> {
         let pool = self.pool();
         let mut feed = Feed::upto(stream, end);
-        let done = within(&self.to, receive(&pool, &sent.target, &mut feed, resumed(resumable)));
+        let done = within(&self.to, receive(&pool, &sent.target, &mut feed, sent.opts(resumable)));
         match (done, end == stream.len()) {
             (Ok(()), true) => Ok(true),
             (Ok(()), false) => Err("a part of the stream was taken for all of it".into()),
@@ -407,6 +426,7 @@ impl Worlds {
         let mut feed = Feed::upto(&sent.stream, half.unwrap_or(sent.stream.len()));
         feed.stalls = half.map(|_| stalled.clone());
         let (pool, target, rt) = (self.pool(), sent.target.clone(), self.to.sim.rt());
+        let opts = sent.opts(resumable);
         let syncs = self.rng.percent(60);
         // From a microsecond to seconds: every step of a receive is met.
         let after = Nanos((1_000 << self.rng.below(24)) + self.rng.below(1_000_000));
@@ -415,7 +435,7 @@ impl Worlds {
         within(&self.to, async {
             let receiving = pool.clone();
             drop(rt.spawn("receive", async move {
-                let got = receive(&receiving, &target, &mut feed, resumed(resumable)).await;
+                let got = receive(&receiving, &target, &mut feed, opts).await;
                 ended.set(got.is_ok());
                 got
             }));
@@ -470,12 +490,15 @@ impl Worlds {
     /// Compares a received snapshot with that which was sent.
     fn check(&mut self, sent: &Sent) -> Check {
         let pool = self.pool();
-        let (guid, there) = within(&self.to, async {
+        let (guid, there, redaction) = within(&self.to, async {
             let snap = pool.dsl().find_snapshot(&sent.target).await?;
-            Ok((snap.phys().guid, objects_of(&snap).await?))
+            Ok((snap.phys().guid, objects_of(&snap).await?, pool.dsl().dataset_redaction(&snap).await?))
         })?;
         if Guid(guid) != sent.guid {
             return Err("it has another guid".into());
+        }
+        if redaction != sent.redaction {
+            return Err(format!("it is redacted by {redaction:?}, not by {:?}", sent.redaction));
         }
         if let Some(what) = difference(&sent.objects, &there) {
             return Err(what);
@@ -507,6 +530,7 @@ pub fn run_seed(seed: u64) -> Check<(Counts, Vec<DiskImage>)> {
         change_files(&pool, &mut rng).await?;
         let mut sender = Sender { pool, went: BTreeMap::new(), sent: Vec::new() };
         sender.send_all(&mut rng).await?;
+        sender.send_redacted(&mut rng).await?;
         Ok(sender)
     })?;
     let all = std::mem::take(&mut sender.sent);
@@ -526,8 +550,12 @@ pub fn run_seed(seed: u64) -> Check<(Counts, Vec<DiskImage>)> {
     within(&worlds.from, async { worlds.sender.pool.export().await })?;
     drop(pool);
     let images = worlds.to.images();
-    // The checker does not read draid; zdb does.
-    if !worlds.layout.shape.groups.iter().any(|g| matches!(g.0, GroupKind::Draid { .. })) {
+    // The checker does not read draid; zdb does. The pool that sends has redaction bookmarks.
+    let is_read = |l: &Layout| !l.shape.groups.iter().any(|g| matches!(g.0, GroupKind::Draid { .. }));
+    if is_read(&from_layout) {
+        snaps::check_images(&worlds.from.images())?;
+    }
+    if is_read(&worlds.layout) {
         snaps::check_images(&images)?;
     }
     Ok((worlds.counts, images))

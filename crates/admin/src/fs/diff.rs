@@ -65,7 +65,7 @@ impl PoolEngine {
 
     async fn diff_of(&self, from: &Rc<Dataset>, to: &Rc<Dataset>, root: &[u8], out: Outlet) -> Result<()> {
         let changes = self.pool.dsl().changes(from, to).await?;
-        let opts = MountOpts { readonly: true, ..MountOpts::default() };
+        let opts = MountOpts { readonly: true, redacted: true, ..MountOpts::default() };
         let earlier = Zfs::open_uncounted(from, opts).await?;
         let later = match to.is_snapshot() {
             true => Zfs::open_uncounted(to, opts).await?,

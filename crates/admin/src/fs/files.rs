@@ -60,7 +60,7 @@ pub fn init_root(rt: &Rt, once: OnceProps) -> Init {
 /// The mount options of a file system, with its temporary properties.
 pub(crate) fn options(ds: &Dataset, temp: TempProps) -> MountOpts {
     let dir = ds.dir();
-    MountOpts::from_numbers(|name| temp.number(&dir, name))
+    MountOpts { redacted: temp.redacted, ..MountOpts::from_numbers(|name| temp.number(&dir, name)) }
 }
 
 /// Opens a file system for use.

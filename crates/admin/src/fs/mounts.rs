@@ -289,11 +289,12 @@ impl PoolEngine {
         host::effective_uid() != 0 && self.pool.dsl().all().iter().any(is_written)
     }
 
-    /// File systems with `canmount=on` and a mount point that are not mounted, parents first.
-    pub async fn to_mount(&self) -> Vec<Rc<Dataset>> {
+    /// File systems with `canmount=on` and a mount point that are not mounted, parents first. Those
+    /// that were received redacted only if `redacted`.
+    pub async fn to_mount(&self, redacted: bool) -> Vec<Rc<Dataset>> {
         let mut out: Vec<(PathBuf, Rc<Dataset>)> = Vec::new();
         for ds in self.pool.dsl().all() {
-            let received = !ds.dir().is_hidden() && !ds.is_partial();
+            let received = !ds.dir().is_hidden() && !ds.is_partial() && (redacted || ds.redaction().is_none());
             let wanted = received && ds.dir().prop("canmount").0.num() == 1 && !self.mounts.is_mounted(&ds.name());
             if !wanted {
                 continue;
@@ -312,7 +313,7 @@ impl PoolEngine {
     pub async fn mount_all(&self, temp: TempProps, progress: &Progress) -> Vec<Error> {
         // Also dead mounts of file systems that need no mount any more.
         let mut errors: Vec<Error> = clear_dead_mounts(&self.pool.name(), None).await.err().into_iter().collect();
-        let all = self.to_mount().await;
+        let all = self.to_mount(temp.redacted).await;
         if all.is_empty() {
             return errors;
         }
@@ -343,6 +344,10 @@ impl PoolEngine {
         }
         if ds.dir().prop("canmount").0.num() == 0 {
             return Err(Error::invalid("'canmount' property is set to 'off'"));
+        }
+        if ds.redaction().is_some() && !temp.redacted {
+            let why = "Dataset is not complete, was created by receiving a redacted zfs send stream.";
+            return Err(Error::invalid(why));
         }
         let path = match self.mount_point(&ds.dir()) {
             MountPoint::Path(path) => path,

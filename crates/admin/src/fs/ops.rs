@@ -452,7 +452,7 @@ impl PoolEngine {
         // File systems that had no mount point or canmount=off before are mounted as at an import.
         let newly = !had_path || prop == "canmount";
         if newly && unmounted.is_empty() && mounts::usable().is_ok() {
-            for ds in self.to_mount().await {
+            for ds in self.to_mount(false).await {
                 if names.contains(&ds.name()) {
                     errors.extend(self.mount(&ds, TempProps::default()).await.err());
                 }
@@ -596,7 +596,8 @@ impl PoolEngine {
         }
         let before = self.mounts.temp_of(&name);
         // The folder below the mount is still not empty.
-        let temp = TempProps { over: temp.over || before.over, ..temp };
+        let redacted = temp.redacted || before.redacted;
+        let temp = TempProps { over: temp.over || before.over, redacted, ..temp };
         self.mounts.change_temp(&name, |t| *t = temp);
         if self.refresh_mount(ds) {
             return Ok(());

@@ -418,7 +418,10 @@ impl PoolEngine {
         left.extend(location.cloned());
         let name = target.name();
         let unmounted = self.unmount_these(std::slice::from_ref(&name), what.force_unmount).await?;
+        let mut unmounted = unmounted;
         let done = receiving.finish().await;
+        // A file system that is redacted now is not shown any more.
+        unmounted.retain(|(fs, temp)| *fs != name || temp.redacted || target.redaction().is_none());
         drop(target);
         let errors = self.mount_again(&unmounted).await;
         view.warnings.extend(errors.iter().map(Error::to_string));
@@ -484,6 +487,7 @@ impl PoolEngine {
     async fn is_to_be_mounted(&self, ds: &Rc<Dataset>) -> Result<bool> {
         let wanted = ds.dir().prop("canmount").0.num() == 1
             && matches!(self.mount_point(&ds.dir()), MountPoint::Path(_))
+            && ds.redaction().is_none()
             && (!ds.dir().is_encrypted() || self.pool.dsl().crypt_info(&ds.dir()).is_some_and(|c| c.available));
         Ok(wanted && ds.objset().await?.os_type() == ObjsetType::Zfs)
     }

@@ -27,15 +27,18 @@ impl PoolEngine {
         let (dsl, opts) = (self.pool.dsl(), what.opts());
         let (mut notes, mut incomplete) = (Vec::new(), false);
         let sent = match &what.item {
-            SendItem::Snapshot { name, from } if !name.contains('@') => {
+            SendItem::Snapshot { name, from, .. } if !name.contains('@') => {
                 if dsl.is_writable() {
                     check_not_suspended(self)?;
                 }
                 dsl.send_head(name, from.as_deref(), opts, &mut to).await?
             }
-            SendItem::Snapshot { name, from } => dsl.send(name, from.as_deref(), opts, &mut to).await?,
-            SendItem::Package { name, from, letters } => {
-                let package = dsl.package(name, from.as_deref(), &what.package_opts(letters)).await?;
+            SendItem::Snapshot { name, from, redact } => {
+                dsl.send_redacted(name, from.as_deref(), redact.as_deref(), opts, &mut to).await?
+            }
+            SendItem::Package { name, from, letters, redact } => {
+                let mut package = dsl.package(name, from.as_deref(), &what.package_opts(letters)).await?;
+                package.redact = redact.clone();
                 notes.extend(package.notes.iter().filter(|n| !n.verbose).map(|n| n.text.clone()));
                 incomplete = package.incomplete;
                 dsl.send_package(&package, opts, &mut to).await?
@@ -53,12 +56,13 @@ impl PoolEngine {
         let (dsl, opts) = (self.pool.dsl(), what.opts());
         let mut out = SendPlan::default();
         match &what.item {
-            SendItem::Snapshot { name, from } => {
-                let bytes = dsl.send_size(name, from.as_deref(), opts).await?;
+            SendItem::Snapshot { name, from, redact } => {
+                let bytes = dsl.redacted_size(name, from.as_deref(), redact.as_deref(), opts).await?;
                 out.parts.push(PartView { name: name.clone(), from: from.clone(), bytes });
             }
-            SendItem::Package { name, from, letters } => {
-                let package = dsl.package(name, from.as_deref(), &what.package_opts(letters)).await?;
+            SendItem::Package { name, from, letters, redact } => {
+                let mut package = dsl.package(name, from.as_deref(), &what.package_opts(letters)).await?;
+                package.redact = redact.clone();
                 let sizes = dsl.package_sizes(&package, opts).await?;
                 for (step, bytes) in package.steps.iter().zip(sizes) {
                     let from = if package.several { step.since.clone() } else { step.from.clone() };

@@ -417,6 +417,11 @@ impl PoolEngine {
         self.pool.dsl().create_bookmark(&from, &to).await.map_err(|e| e.at(format!("cannot create bookmark '{to}'")))
     }
 
+    /// `zfs redact`. It may take long, so other commands may change the pool meanwhile.
+    pub async fn redact(&self, snapshot: &str, book: &str, by: &[String]) -> Result<()> {
+        self.pool.dsl().redact(snapshot, book, by).await
+    }
+
     /// `zfs set` and `zfs inherit` of a user property of a snapshot.
     pub async fn snap_set(&self, name: &str, values: &BTreeMap<String, Option<String>>) -> Result<()> {
         let _admin = self.admin.acquire(1).await;

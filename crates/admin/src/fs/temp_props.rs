@@ -58,6 +58,8 @@ pub struct TempProps {
     pub xattr: Option<bool>,
     /// Mount over a folder that is not empty despite `overlay=off` (`zfs mount -O`).
     pub over: bool,
+    /// Mount it also if it was received redacted (`zfs mount -f`).
+    pub redacted: bool,
 }
 
 /// A parsed `-o` of `zfs mount`.
@@ -154,6 +156,7 @@ mod tests {
             devices: Some(false),
             xattr: Some(false),
             over: false,
+            redacted: false,
         };
         assert_eq!(all, MountHow { temp: want, remount: true });
         for bad in ["", "rx", "ro,", "remount=on", "nbmand", "readonly=maybe"] {

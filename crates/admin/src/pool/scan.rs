@@ -166,7 +166,7 @@ impl PoolEngine {
             }
         }
         let ds = found?;
-        let opts = MountOpts { readonly: true, ..MountOpts::default() };
+        let opts = MountOpts { readonly: true, redacted: true, ..MountOpts::default() };
         let fs = Zfs::open(&ds, opts).await.ok();
         Some((ds, fs))
     }

@@ -18,6 +18,9 @@ pub enum SendItem {
         name: String,
         /// The snapshot that the receiver has, or a bookmark of it.
         from: Option<String>,
+        /// The redaction bookmark whose blocks are left out.
+        #[serde(default)]
+        redact: Option<String>,
     },
     /// Several snapshots, or one with properties or holds.
     Package {
@@ -27,6 +30,9 @@ pub enum SendItem {
         from: Option<String>,
         /// What the package has.
         letters: PackageLetters,
+        /// The redaction bookmark by which a single stream is sent.
+        #[serde(default)]
+        redact: Option<String>,
     },
     /// The rest of a stream whose receive was interrupted, by its token.
     Token(String),

@@ -19,6 +19,7 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::of::<Hold>(),
     Kind::of::<Holds>(),
     Kind::of::<Bookmark>(),
+    Kind::of::<Redact>(),
     Kind::of::<SnapRename>(),
 ];
 
@@ -226,6 +227,35 @@ impl Request for Bookmark {
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let running = cx.pools.pool_of(&self.from)?;
         cx.on(&running, move |e| async move { e.bookmark(&self.from, &self.to).await })
+    }
+}
+
+/// `zfs redact`: make a redaction bookmark, or go on with one that was interrupted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Redact {
+    /// The snapshot that is redacted.
+    pub snapshot: String,
+    /// The bookmark of the same file system, without the `#`.
+    pub bookmark: String,
+    /// The redaction snapshots, by their full names.
+    pub by: Vec<String>,
+}
+
+impl Request for Redact {
+    const NAME: &'static str = "Redact";
+    const TITLE: &'static str = "zfs redact";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::pool_of(&self.snapshot)
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        let pool = pool_part(&self.snapshot);
+        if self.by.iter().any(|name| pool_part(name) != pool) {
+            let text = "potentially invalid redaction snapshot; full dataset names required";
+            return Err(Error::new(ErrorKind::CrossDevice, text));
+        }
+        let running = cx.pools.pool_of(&self.snapshot)?;
+        cx.on(&running, move |e| async move { e.redact(&self.snapshot, &self.bookmark, &self.by).await })
     }
 }
 

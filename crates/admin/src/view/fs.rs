@@ -64,7 +64,7 @@ impl PoolEngine {
             if let Some((fs, mark)) = name.split_once('#') {
                 let all = dsl.bookmarks(&*dsl.find(fs)?).await?;
                 let found = all.into_iter().find(|m| m.name == mark).ok_or_else(|| missing(&name))?;
-                out.push(bookmark_view(fs, &found));
+                out.push(self.bookmark_view(fs, &found).await);
                 continue;
             }
             for ds in dsl.all() {
@@ -95,7 +95,9 @@ impl PoolEngine {
                 }
                 if select.bookmarks && inside {
                     let name = ds.name();
-                    out.extend(dsl.bookmarks(&ds).await?.iter().map(|m| bookmark_view(&name, m)));
+                    for mark in dsl.bookmarks(&ds).await? {
+                        out.push(self.bookmark_view(&name, &mark).await);
+                    }
                 }
             }
         }
@@ -194,6 +196,13 @@ impl PoolEngine {
         dsl.written_since(ds, &snap).await.ok()
     }
 
+    /// A bookmark as data.
+    async fn bookmark_view(&self, fs: &str, mark: &dsl::Bookmark) -> DatasetView {
+        // One whose list cannot be read is shown without it.
+        let redaction = self.pool.dsl().redaction_of(mark).await.ok().flatten();
+        bookmark_view(fs, mark, redaction.as_ref())
+    }
+
     async fn dataset_view(&self, ds: &Rc<Dataset>, wanted: &[String]) -> DatasetView {
         let inside = self.inside(ds, wanted).await;
         let origin = match self.pool.dsl().origin_of(ds).await {
@@ -224,6 +233,11 @@ impl PoolEngine {
         if asked("inconsistent") {
             let partial = u64::from(ds.is_partial()).to_string();
             props.extend(row("inconsistent", partial.clone(), partial, "-"));
+        }
+        let snaps = self.pool.dsl().dataset_redaction(ds).await.ok().flatten();
+        if snaps.is_some() || asked("redact_snaps") {
+            let snaps = redact_snaps(snaps.as_deref());
+            props.extend(row("redact_snaps", snaps.as_str(), snaps.as_str(), "-"));
         }
         // OpenZFS shows these as local, and scripts skip lines with a dash.
         props.extend(inside.since.iter().filter_map(|(name, n)| row(name, fmt::bytes(*n), n.to_string(), "local")));
@@ -404,8 +418,16 @@ fn format_value(prop: &props::Prop, value: &PropValue, exact: bool) -> String {
     if is_size && !exact && small && prop.name != "special_small_blocks" { format!("{text}B") } else { text }
 }
 
-/// A bookmark as data.
-fn bookmark_view(fs: &str, mark: &dsl::Bookmark) -> DatasetView {
+/// The value of `redact_snaps`.
+fn redact_snaps(snaps: Option<&[u64]>) -> String {
+    match snaps {
+        None => "-".to_string(),
+        Some([]) => "none".to_string(),
+        Some(snaps) => snaps.iter().map(u64::to_string).collect::<Vec<_>>().join(","),
+    }
+}
+
+fn bookmark_view(fs: &str, mark: &dsl::Bookmark, redaction: Option<&dsl::Redaction>) -> DatasetView {
     let number = |name: &str, n: u64| row(name, n.to_string(), n.to_string(), "-");
     let mut props = Vec::new();
     props.extend(row("type", "bookmark", "bookmark", "-"));
@@ -415,6 +437,10 @@ fn bookmark_view(fs: &str, mark: &dsl::Bookmark) -> DatasetView {
     }
     props.extend(number("createtxg", mark.creation_txg()));
     props.extend(number("guid", mark.guid()));
+    if let Some(redaction) = redaction {
+        let snaps = redact_snaps(Some(&redaction.snaps));
+        props.extend(row("redact_snaps", snaps.as_str(), snaps.as_str(), "-"));
+    }
     DatasetView { name: format!("{fs}#{}", mark.name), kind: "bookmark".to_string(), props }
 }
 

@@ -50,9 +50,21 @@ Makes snapshots, all at the same moment.
 ",
     },
     Page {
+        name: "zfs redact",
+        usage: &["redact <snapshot> <bookmark> <redaction_snapshot> ..."],
+        text: "\
+Makes a redaction bookmark: it lists the blocks of files of the snapshot to which
+none of the redaction snapshots refers any more. These are later snapshots of the
+same file system or of its clones, by their full names. 'zfs send --redact' leaves
+the listed blocks out. A command that was interrupted goes on when it is given
+again; 'zfs destroy' of the bookmark gives it up.
+",
+    },
+    Page {
         name: "zfs send",
         usage: &[
             "send [-DLPRVbcehnpsvw] [-X dataset[,...]] [-i|-I snapshot] <snapshot>",
+            "send [-LPVbcehnpv] [-i snapshot|bookmark] --redact <bookmark> <snapshot>",
             "send [-LPVcenvw] -t <receive_resume_token>",
             "send [-PVnv] -S <filesystem>",
         ],
@@ -74,6 +86,9 @@ Writes a snapshot as a stream to standard output, which is a pipe or a file.
   -e  small blocks as they lie in their pointers (--embed)
   -c  compressed blocks as they are stored (--compressed)
   -w  everything as it is stored, encrypted blocks too: no key is needed (--raw)
+  --redact
+      without the blocks that this redaction bookmark of the snapshot lists: see
+      'zfs redact' (-d)
   -t  go on where 'zfs receive -s' was interrupted: the value of the property
       receive_resume_token there (--resume)
   -S  what an interrupted 'zfs receive -s' left in this file system (--saved)
@@ -295,8 +310,8 @@ with -a all that are to be mounted (canmount=on and a mountpoint).
 
   -l  load the keys of encrypted file systems first
   -O  also over a folder that is not empty, where overlay=off
-  -f, -v
-      taken as by OpenZFS: there is nothing here that they would change
+  -f  also what was received redacted: blocks that were left out read as zeros
+  -v  taken as by OpenZFS: there is nothing here that it would change
   -o  for this mount only, whatever the properties say: ro, rw, atime, noatime,
       relatime, norelatime, exec, noexec, suid, nosuid, dev, nodev, xattr,
       noxattr; 'zfs get' shows them with the source 'temporary', and setting the

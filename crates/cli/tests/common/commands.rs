@@ -146,6 +146,8 @@ pub const STORY: &[(Kind, i32, &str)] = &[
     (Own, 0, "zfs bookmark tank/a@s tank/a#s"),
     (Own, 0, "zfs bookmark tank/a#s tank/a#t"),
     (Own, 0, "zfs destroy tank/a#t"),
+    (Own, 0, "zfs redact tank/a@s r tank/a@all"),
+    (Own, 0, "zfs send --redact r tank/a@s"),
     (Own, 0, "zfs clone tank/a@s tank/c"),
     (Own, 0, "zfs clone -p -o atime=on tank/a@s tank/p/q"),
     (Own, 0, "zfs promote tank/c"),

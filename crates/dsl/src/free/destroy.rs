@@ -52,7 +52,7 @@ impl DslPool {
             let why = format!("dataset '{name}' has snapshots: use -r to destroy them as well");
             return Err(Error::new(ErrorKind::NotEmpty, why));
         }
-        self.check_bookmarks_plain(ds).await?;
+        self.check_lists_idle(ds).await?;
         if !ds.phys().bp.is_hole() && !ds.zil_header().await?.log.is_hole() {
             return Err(Error::unsupported(format!(
                 "dataset '{name}' has an intent log that was not replayed: load its key first"

@@ -44,6 +44,8 @@ pub(super) struct Form {
     pub large_dnodes: bool,
     /// Blocks come as they lie in the sender's pool.
     pub raw: bool,
+    /// Blocks may be left out.
+    pub redacted: bool,
     /// Progress is kept, so that the receive can be resumed.
     pub resumable: bool,
 }
@@ -144,6 +146,8 @@ impl Writer {
             Record::WriteByRef(_) => Err(Error::unsupported(
                 "deduplicated streams are no longer supported: 'zstream redup' converts this one",
             )),
+            // A redacted part is a hole, as in OpenZFS: ranges may be huge.
+            Record::Redact(r) if self.form.redacted => self.free(*r).await,
             Record::Redact(_) => Err(malformed("a part is left out of a stream that is not redacted".into())),
             Record::ObjectRange(r) if self.form.raw => self.range(r),
             Record::ObjectRange(_) => Err(malformed("OBJECT_RANGE belongs into raw streams".into())),

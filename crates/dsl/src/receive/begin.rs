@@ -26,20 +26,25 @@ use crate::dataset::{Dataset, Use};
 use crate::dir::Dir;
 use crate::pool::DslPool;
 use crate::props;
+use crate::redact::same_snaps;
 use crate::snap::snapshot::check_component;
 use crate::space::SpaceCheck;
 
 /// The pool features that features of streams need.
-const NEEDS: [(u64, FeatureId); 8] = [
+const NEEDS: [(u64, FeatureId); 9] = [
     (features::EMBED_DATA, FeatureId::EmbeddedData),
     (features::LZ4, FeatureId::Lz4Compress),
     (features::ZSTD, FeatureId::ZstdCompress),
     (features::LARGE_BLOCKS, FeatureId::LargeBlocks),
     (features::LARGE_DNODE, FeatureId::LargeDnode),
     (features::RAW, FeatureId::Encryption),
+    (features::REDACTED, FeatureId::RedactedDatasets),
     (features::LONGNAME, FeatureId::Longname),
     (features::LARGE_MICROZAP, FeatureId::LargeMicrozap),
 ];
+
+/// Longest list of redaction snapshots: what one entry of a ZAP has room for.
+pub(super) const SNAPS_MAX: usize = ondisk::zap::MAX_VALUE / 8;
 
 /// What is received, where to, and how.
 pub(super) struct Wanted {
@@ -52,6 +57,8 @@ pub(super) struct Wanted {
     has_own_crypt: bool,
     /// The keys of a raw stream.
     pub keys: Option<ReceivedKeys>,
+    /// Guids of the snapshots that the stream is redacted by.
+    pub redaction: Option<Vec<u64>>,
 }
 
 /// The datasets of a receive that has begun.
@@ -105,11 +112,9 @@ pub(super) fn check_stream(begin: &Begin, is_enabled: impl Fn(FeatureId) -> bool
         let text = "deduplicated streams are no longer supported: 'zstream redup' converts this one";
         return Err(Error::unsupported(text));
     }
-    for (feature, what) in [
-        (features::REDACTED, "redacted streams"),
-        (features::LONGNAME, "streams with long names"),
-        (features::LARGE_MICROZAP, "streams with large micro ZAPs"),
-    ] {
+    for (feature, what) in
+        [(features::LONGNAME, "streams with long names"), (features::LARGE_MICROZAP, "streams with large micro ZAPs")]
+    {
         if has(feature) {
             return Err(Error::unsupported(format!("weir does not receive {what}")));
         }
@@ -121,10 +126,46 @@ pub(super) fn check_stream(begin: &Begin, is_enabled: impl Fn(FeatureId) -> bool
     if has(features::RAW) && (has(features::EMBED_DATA) || begin.flags & begin_flags::SPILL_BLOCK == 0) {
         return Err(Error::invalid("the stream is raw, and has not what raw streams have"));
     }
+    if has(features::RAW) && has(features::REDACTED) {
+        return Err(Error::invalid("the stream is raw and redacted, which no stream is"));
+    }
     match begin.objset_type {
         2 => Ok(ObjsetType::Zfs),
         3 => Ok(ObjsetType::Zvol),
         other => Err(Error::invalid(format!("the stream has an object set of type {other}"))),
+    }
+}
+
+/// The guids of the snapshots that a stream is redacted by. A stream of a snapshot that OpenZFS
+/// received redacted has the list without the flag. Errors: `Invalid` without a list, or with an
+/// empty one; `Unsupported` if the pool does not have the feature.
+fn check_redaction(head: &Head, is_enabled: impl Fn(FeatureId) -> bool) -> Result<Option<Vec<u64>>> {
+    let flagged = head.begin.features() & features::REDACTED != 0;
+    match head.list.u64s("redact_snaps") {
+        None if !flagged => Ok(None),
+        None | Some([]) => Err(Error::invalid("the stream is redacted, and does not say by which snapshots")),
+        Some(_) if !is_enabled(FeatureId::RedactedDatasets) => {
+            let id = FeatureId::RedactedDatasets;
+            let text = format!("pool must be upgraded to receive this stream: it needs the feature '{id}'");
+            Err(Error::unsupported(text))
+        }
+        Some(snaps) if snaps.len() > SNAPS_MAX => {
+            Err(Error::invalid(format!("the stream is redacted by {} snapshots", snaps.len())))
+        }
+        Some(snaps) => Ok(Some(snaps.to_vec())),
+    }
+}
+
+/// Whether an increment may be based on a snapshot that is redacted by the snapshots `has`: it has
+/// all that is missing there, or misses it too.
+fn fits_redacted(has: &[u64], head: &Head, redaction: Option<&[u64]>) -> bool {
+    let all_there = |snaps: &[u64]| snaps.iter().all(|guid| has.contains(guid));
+    if let Some(from) = head.list.u64s("redact_from_snaps") {
+        return all_there(from);
+    }
+    match redaction {
+        Some(snaps) => all_there(snaps),
+        None => has.contains(&head.begin.to_guid.0),
     }
 }
 
@@ -168,13 +209,15 @@ impl DslPool {
             0 => None,
             _ => Some(ReceivedKeys::parse(&head.list)?),
         };
+        let redaction = check_redaction(&head, is_enabled)?;
         for (name, value) in &opts.props {
             props::check_feature(name, value, is_enabled)?;
         }
         let crypt = std::mem::take(&mut opts.crypt);
         let has_own_crypt = crypt.key.is_some() || matches!(crypt.suite, Some(Some(_)));
         let crypt = self.prepare_crypt(crypt).await?;
-        let wanted = Rc::new(Wanted { fs: fs.into(), snap: snap.into(), head, opts, crypt, has_own_crypt, keys });
+        let wanted =
+            Rc::new(Wanted { fs: fs.into(), snap: snap.into(), head, opts, crypt, has_own_crypt, keys, redaction });
         if wanted.has(features::RESUMING) {
             return self.resume_receive(wanted, os_type).await;
         }
@@ -329,8 +372,10 @@ impl DslPool {
             ds.account().activate(FeatureId::LargeBlocks.get().guid, tx.txg());
         }
         self.activate_features(ds, tx).await?;
+        // A clone of a redacted snapshot is not redacted unless the stream says so.
+        self.set_redaction(ds, what.redaction.as_deref().filter(|_| !planted!(MarkLost)), tx).await?;
         if what.opts.resumable {
-            self.save_begin(ds, what.begin(), tx).await?;
+            self.save_begin(ds, &what.head, tx).await?;
         }
         self.core().log_internal_ds("receive", (ds.name(), ds.object), String::new(), tx);
         Ok(())
@@ -392,12 +437,19 @@ impl DslPool {
 
     /// Checks the snapshot that the received one will be based on.
     async fn check_source(&self, what: &Wanted, os_type: ObjsetType, from: &Rc<Dataset>, tx: &Tx) -> Result<()> {
-        from.check_complete()?;
+        from.check_received()?;
         // Its block may not be on disk yet, and this txg still changes its deadlist.
         if from.phys().creation_txg >= tx.txg().0 {
             return Err(ErrorKind::Restart.into());
         }
         let has = from.load_features().await?;
+        if let Some(snaps) = from.redaction()
+            && !what.is_full()
+            && !fits_redacted(&snaps, &what.head, what.redaction.as_deref())
+        {
+            let text = format!("'{}' was received redacted, and the stream does not have what it lacks", from.name());
+            return Err(Error::invalid(text));
+        }
         if has.contains_key(FeatureId::LargeBlocks.get().guid) && !what.has(features::LARGE_BLOCKS) {
             let text = "incremental send stream requires -L (--large-block), to match previous receive.";
             return Err(Error::invalid(text));
@@ -534,6 +586,14 @@ impl DslPool {
         if self.has_snapshots(&ds).await? {
             return Err(unlike("it has snapshots"));
         }
+        let same = match (&what.redaction, ds.redaction()) {
+            (None, None) => true,
+            (Some(now), Some(before)) => same_snaps(now, &before),
+            _ => false,
+        };
+        if !same {
+            return Err(unlike("it is redacted in another way"));
+        }
         let ds_use = Use::of(&ds);
         let os = match &what.keys {
             Some(keys) => {
@@ -566,7 +626,7 @@ mod tests {
         assert_eq!(check_stream(&begin(3, 0), all).unwrap(), ObjsetType::Zvol);
         assert_eq!(kind(&begin(1, 0)), ErrorKind::Invalid);
         assert_eq!(kind(&Begin { version_info: Begin::PACKAGE, ..begin(2, 0) }), ErrorKind::Invalid);
-        for unknown in [features::DEDUP, 1 << 3, 1 << 55, features::REDACTED, features::LONGNAME] {
+        for unknown in [features::DEDUP, 1 << 3, 1 << 55, features::LONGNAME] {
             assert_eq!(kind(&begin(2, unknown)), ErrorKind::Unsupported, "{unknown:x}");
         }
         for (feature, id) in NEEDS.iter().filter(|(f, _)| *f & (features::LONGNAME | features::LARGE_MICROZAP) == 0) {
@@ -575,6 +635,48 @@ mod tests {
             assert!(check_stream(&begin(2, *feature), all).is_ok(), "{id}");
         }
         assert_eq!(kind(&begin(2, features::RAW | features::EMBED_DATA)), ErrorKind::Invalid);
+        assert_eq!(kind(&begin(2, features::RAW | features::REDACTED)), ErrorKind::Invalid);
         assert_eq!(kind(&Begin { flags: 4, ..begin(2, features::RAW) }), ErrorKind::Invalid);
+    }
+
+    fn head(features: u64, to_guid: u64, lists: &[(&str, &[u64])]) -> Head {
+        let begin = Begin { version_info: Begin::SUBSTREAM, to_guid: Guid(to_guid), ..Begin::default() };
+        let mut list = ondisk::nvlist::NvList::new();
+        for (name, guids) in lists {
+            list.put_u64s(name, guids.to_vec());
+        }
+        Head { begin: begin.with_features(features), list }
+    }
+
+    #[test]
+    fn redacted_streams_say_by_what() {
+        let flag = features::REDACTED;
+        let by = |features, lists: &[(&str, &[u64])]| check_redaction(&head(features, 1, lists), |_| true);
+        assert_eq!(by(0, &[]).unwrap(), None);
+        assert_eq!(by(flag, &[("redact_snaps", &[7, 8])]).unwrap(), Some(vec![7, 8]));
+        // Sent on by OpenZFS.
+        assert_eq!(by(0, &[("redact_snaps", &[7])]).unwrap(), Some(vec![7]));
+        assert_eq!(by(flag, &[]).unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(by(flag, &[("redact_snaps", &[])]).unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(by(flag, &[("redact_snaps", &[1; SNAPS_MAX + 1])]).unwrap_err().kind(), ErrorKind::Invalid);
+        let without = check_redaction(&head(0, 1, &[("redact_snaps", &[7])]), |_| false);
+        assert_eq!(without.unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn what_a_redacted_snapshot_lacks_must_come() {
+        let has = [7, 8];
+        let fits = |to: u64, redaction: Option<&[u64]>, lists: &[(&str, &[u64])]| {
+            fits_redacted(&has, &head(0, to, lists), redaction)
+        };
+        // One of the redaction snapshots itself has all of it.
+        assert!(fits(7, None, &[]) && fits(8, None, &[]) && !fits(9, None, &[]));
+        // Redacted by some of the same, more is missing.
+        assert!(fits(9, Some(&[8]), &[]) && fits(9, Some(&[8, 7]), &[]) && !fits(9, Some(&[8, 9]), &[]));
+        // From a redaction bookmark, or a redacted snapshot, by some of the same, it comes.
+        assert!(
+            fits(9, None, &[("redact_from_snaps", &[7])]) && fits(9, Some(&[1]), &[("redact_from_snaps", &[7, 8])])
+        );
+        assert!(!fits(7, None, &[("redact_from_snaps", &[9])]));
     }
 }

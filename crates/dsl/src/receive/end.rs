@@ -163,12 +163,14 @@ impl DslPool {
         let case = c.flags & DS_FLAG_CI_DATASET;
         head.change(|p| p.flags = p.flags & !DS_FLAG_CI_DATASET | case);
         for guid in clone.load_features().await?.into_keys() {
-            if let Some(id) = FeatureId::by_guid(&guid) {
+            // How it is redacted is part of the content, and is exchanged below.
+            if let Some(id) = FeatureId::by_guid(&guid).filter(|id| *id != FeatureId::RedactedDatasets) {
                 head.account().activate(id.get().guid, tx.txg());
             }
         }
         head.load_features().await?;
         self.activate_features(head, tx).await?;
+        self.set_redaction(head, clone.redaction().as_deref(), tx).await?;
         // Those of bookmarks after the snapshot: nothing on the list is younger than that.
         let keys: Vec<u64> = of_head.keys().collect();
         for key in keys {

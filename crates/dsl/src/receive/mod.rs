@@ -14,6 +14,9 @@
 //!
 //! A receive that can be *resumed* keeps where it stopped with what it received (`resume`).
 //!
+//! A *redacted* stream leaves out blocks, which are holes here. What it is redacted by is kept with
+//! the dataset: it decides which increments fit it, and that it is not shown.
+//!
 //! Invariants. Streams are hostile: every length is bounded before it is used, objects and offsets
 //! ascend, and what does not fit is an error that names the byte of the stream. Blocks that come
 //! compressed are stored as they came, after they were unpacked once: so a payload that does not
@@ -112,6 +115,7 @@ impl Receiving {
             spill_flags: begin.flags & begin_flags::SPILL_BLOCK != 0,
             large_blocks: has(features::LARGE_BLOCKS),
             raw: has(features::RAW),
+            redacted: self.wanted.redaction.is_some(),
             large_dnodes: has(features::LARGE_DNODE),
             resumable: self.wanted.opts.resumable,
         }

@@ -10,11 +10,12 @@ use base::{Error, ErrorKind, Guid, ObjectId, Result, Txg};
 use dmu::Tx;
 use dmu::zap::{self, ZapEntry};
 use ondisk::object_type::ObjectType;
-use ondisk::stream::record::Begin;
 use ondisk::stream::{Token, features};
 use ondisk::zap::ZapValue;
 
 use super::RECV;
+use super::begin::SNAPS_MAX;
+use super::input::Head;
 use crate::dataset::Dataset;
 use crate::pool::DslPool;
 
@@ -26,6 +27,7 @@ const OFFSET: &[u8] = b"com.delphix:resume_offset";
 const BYTES: &[u8] = b"com.delphix:resume_bytes";
 /// Guids of the snapshots that a dataset is redacted by.
 const REDACTED: &[u8] = b"com.delphix:redacted_datasets";
+/// Guids of the snapshots that what the stream starts from is redacted by.
 const BOOK_REDACT_SNAPS: &[u8] = b"com.delphix:resume_redact_book_snaps";
 /// What the stream may have, by presence.
 const OKS: [(&[u8], u64); 4] = [
@@ -48,7 +50,8 @@ pub(crate) struct Progress {
 
 impl DslPool {
     /// Makes the state of a dataset that begins to receive (syncing context).
-    pub(super) async fn save_begin(&self, ds: &Dataset, begin: &Begin, tx: &Tx) -> Result<()> {
+    pub(super) async fn save_begin(&self, ds: &Dataset, head: &Head, tx: &Tx) -> Result<()> {
+        let begin = &head.begin;
         let dn = self.zapify(ds.object, tx).await?;
         if begin.from_guid.0 != 0 {
             zap::add_u64(&dn, FROM_GUID, begin.from_guid.0, tx).await?;
@@ -62,6 +65,10 @@ impl DslPool {
             if begin.features() & feature != 0 {
                 zap::add_u64(&dn, name, 1, tx).await?;
             }
+        }
+        // As many as a ZAP has no room for fit no snapshot here.
+        if let Some(snaps) = head.list.u64s("redact_from_snaps").filter(|s| (1..=SNAPS_MAX).contains(&s.len())) {
+            zap::add(&dn, BOOK_REDACT_SNAPS, &ZapValue::from_u64s(snaps), tx).await?;
         }
         Ok(())
     }
@@ -83,7 +90,7 @@ impl DslPool {
         }
         // OpenZFS leaves those of `OKS`; nothing reads them without the others.
         let oks = OKS.iter().map(|(name, _)| *name);
-        for name in [FROM_GUID, TO_GUID, TO_NAME, OBJECT, OFFSET, BYTES].into_iter().chain(oks) {
+        for name in [FROM_GUID, TO_GUID, TO_NAME, OBJECT, OFFSET, BYTES, BOOK_REDACT_SNAPS].into_iter().chain(oks) {
             match zap::remove(&dn, name, tx).await {
                 Err(e) if e.kind() == ErrorKind::NotFound => {}
                 other => other?,

@@ -29,22 +29,26 @@ impl DslPool {
     /// Exact, and slower, from a bookmark whose snapshot is gone. Errors: those of
     /// [`DslPool::send`].
     pub async fn send_size(&self, to: &str, from: Option<&str>, opts: SendOpts) -> Result<u64> {
+        self.redacted_size(to, from, None, opts).await
+    }
+
+    /// How many bytes [`DslPool::send_redacted`] would send: exact if there is a redaction
+    /// bookmark.
+    pub async fn redacted_size(&self, to: &str, from: Option<&str>, book: Option<&str>, opts: SendOpts) -> Result<u64> {
         let ds = match to.contains('@') {
             true => self.find_snapshot(to).await?,
             false => self.find(to)?,
         };
-        let size = async {
-            let from = self.start_if(&ds, from).await?;
-            self.job_size(&Job::new(ds, from, opts)).await
-        };
+        let size = async { self.job_size(&self.job_of(ds, from, book, opts).await?).await };
         size.await.at(|| format!("cannot send '{to}'"))
     }
 
     /// About how many bytes a stream has, from its first record on.
     pub(super) async fn job_size(&self, job: &Job) -> Result<u64> {
-        let Job { ds, from, opts, .. } = job;
+        let Job { ds, from, opts, redact, .. } = job;
         self.check_sendable(job).await?;
         let space = match from {
+            _ if redact.is_some() => return self.send_job(job, None).await.map(|sent| sent.bytes),
             None => Space::referenced(&ds.phys()),
             Some(Start { object: Some(object), .. }) => {
                 self.space_since(ds, &*self.hold_dataset(*object).await?).await?

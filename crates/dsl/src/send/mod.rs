@@ -13,6 +13,10 @@
 //! ([`DslPool::find_token`], `resume`); a *package* is several streams with a list of what they are
 //! ([`DslPool::package`], `plan` and `package`).
 //!
+//! A *redacted* stream leaves out the blocks on the list of a redaction bookmark; one *from* a
+//! redaction bookmark also has the blocks on the list of that, which the receiver lacks (`overlay`,
+//! [`crate::Redaction`]).
+//!
 //! How long a stream will be is estimated from what the pool counts ([`DslPool::send_size`],
 //! `estimate`). Where it does not count that, the stream is made *dry*: no data are read, and its
 //! records are only counted.
@@ -23,6 +27,7 @@
 
 mod compose;
 mod estimate;
+mod overlay;
 mod package;
 mod plan;
 mod resume;
@@ -45,6 +50,7 @@ use rt::{LocalBoxFuture, Rt};
 use crate::dataset::{Dataset, Use};
 use crate::dir::Dir;
 use crate::pool::DslPool;
+use crate::snap::bookmark::Bookmark;
 
 pub use package::Package;
 pub use plan::{Note, PackageOpts, Step};
@@ -53,7 +59,7 @@ pub use resume::Found;
 /// The first version of the ZPL with system attributes (format page 08).
 const ZPL_VERSION_SA: u64 = 5;
 /// The master node, which has the version of the ZPL.
-const MASTER_NODE: ObjectId = ObjectId(1);
+pub(crate) const MASTER_NODE: ObjectId = ObjectId(1);
 
 /// Takes the bytes of a stream in order.
 pub trait Sink {
@@ -114,7 +120,7 @@ fn features_of(source: Source, opts: SendOpts) -> u64 {
 }
 
 /// The snapshot that a stream starts from, which a bookmark may stand for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 struct Start {
     /// The snapshot; none if only a bookmark is left of it.
     object: Option<ObjectId>,
@@ -124,12 +130,27 @@ struct Start {
     ivset_guid: Option<u64>,
     /// It belongs to another file system.
     is_clone: bool,
+    /// The list of blocks that the receiver lacks, if it is a redaction bookmark.
+    list: Option<ObjectId>,
+    /// What the receiver's copy of it is redacted by.
+    redaction: Option<Vec<u64>>,
+}
+
+/// What a stream leaves out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Redacted {
+    /// The list of a bookmark; none: the snapshot was received redacted itself.
+    list: Option<ObjectId>,
+    /// Guids of the redaction snapshots.
+    snaps: Vec<u64>,
 }
 
 /// A stream to make.
 struct Job {
     ds: Rc<Dataset>,
     from: Option<Start>,
+    /// The redaction bookmark whose blocks are left out: its list.
+    redact: Option<ObjectId>,
     opts: SendOpts,
     /// Where the receive of an earlier stream stopped.
     resume: Option<tree::Resume>,
@@ -154,7 +175,7 @@ struct Named {
 impl Job {
     /// An ordinary stream of a snapshot.
     fn new(ds: Rc<Dataset>, from: Option<Start>, opts: SendOpts) -> Job {
-        Job { ds, from, opts, resume: None, named: None }
+        Job { ds, from, redact: None, opts, resume: None, named: None }
     }
 }
 
@@ -173,14 +194,25 @@ impl DslPool {
     /// Sends the snapshot `to`, or what changed in it since its earlier snapshot `from`, to `sink`.
     /// `from` may be a bookmark (`fs#mark`). Errors: `NotFound` if there is no such snapshot or
     /// bookmark; `CrossDevice` if `from` is not an earlier one of `to`; `Denied` if the key of an
-    /// encrypted dataset is not loaded; `Unsupported` for snapshots that are redacted or need large
-    /// micro ZAPs; those of reads and of the sink.
+    /// encrypted dataset is not loaded; `Unsupported` for snapshots that need large micro ZAPs;
+    /// those of reads and of the sink.
     pub async fn send(&self, to: &str, from: Option<&str>, opts: SendOpts, sink: &mut dyn Sink) -> Result<Sent> {
+        self.send_redacted(to, from, None, opts, sink).await
+    }
+
+    /// As [`DslPool::send`], without the blocks on the list of a redaction bookmark of `to`: `book`
+    /// is its name after the `#`, or its full name. Errors: also `Invalid` if it is no complete
+    /// redaction bookmark of that snapshot.
+    pub async fn send_redacted(
+        &self,
+        to: &str,
+        from: Option<&str>,
+        book: Option<&str>,
+        opts: SendOpts,
+        sink: &mut dyn Sink,
+    ) -> Result<Sent> {
         let ds = self.find_snapshot(to).await?;
-        let sent = async {
-            let from = self.start_if(&ds, from).await?;
-            self.send_job(&Job::new(ds, from, opts), Some(sink)).await
-        };
+        let sent = async { self.send_job(&self.job_of(ds, from, book, opts).await?, Some(sink)).await };
         sent.await.at(|| format!("cannot send '{to}'"))
     }
 
@@ -240,6 +272,32 @@ impl DslPool {
         gone.map(|_| sent)
     }
 
+    async fn job_of(&self, ds: Rc<Dataset>, from: Option<&str>, book: Option<&str>, opts: SendOpts) -> Result<Job> {
+        let from = self.start_if(&ds, from).await?;
+        let redact = match book {
+            Some(book) => Some(self.redaction_bookmark(&ds, book, opts).await?),
+            None => None,
+        };
+        Ok(Job { redact, ..Job::new(ds, from, opts) })
+    }
+
+    /// The list of a redaction bookmark of `ds`.
+    async fn redaction_bookmark(&self, ds: &Rc<Dataset>, book: &str, opts: SendOpts) -> Result<ObjectId> {
+        if opts.raw {
+            return Err(Error::invalid("raw sends may not be redacted."));
+        }
+        let head = ds.dir().head().ok_or_else(|| Error::not_found(format!("'{}' has no head", ds.name())))?;
+        let name = book.split('#').next_back().unwrap_or_default();
+        let mark = self.bookmarks(&head).await?.into_iter().find(|m| m.name == name);
+        let mark = mark.ok_or_else(|| Error::not_found(format!("bookmark '{}#{name}' does not exist", head.name())))?;
+        let list = mark.redaction_obj().ok_or_else(|| Error::invalid("not a redaction bookmark"))?;
+        if mark.guid() != ds.phys().guid {
+            let text = format!("'{}#{name}' is not a redaction bookmark of this snapshot", head.name());
+            return Err(Error::invalid(text));
+        }
+        Ok(list)
+    }
+
     async fn start_if(&self, ds: &Rc<Dataset>, from: Option<&str>) -> Result<Option<Start>> {
         match from {
             Some(name) => Ok(Some(self.start_of(ds, name).await?)),
@@ -249,9 +307,11 @@ impl DslPool {
 
     /// Without a sink the stream is dry.
     async fn send_job(&self, job: &Job, sink: Option<&mut dyn Sink>) -> Result<Sent> {
-        let Job { ds, from, opts, resume, named } = job;
+        let Job { ds, from, opts, resume, named, .. } = job;
         self.check_sendable(job).await?;
         let _use = Use::of(ds);
+        let lists = [job.redact, from.as_ref().and_then(|f| f.list)];
+        let _lists: Vec<_> = lists.into_iter().flatten().map(|list| self.use_list(list)).collect();
         let raw = opts.raw && ds.dir().is_encrypted();
         // A raw stream is made without the key, so that nothing is decrypted on its way.
         let ctx = if raw { ds.sealed_ctx() } else { ds.keyed_ctx()? };
@@ -262,6 +322,10 @@ impl DslPool {
         if resume.is_some() {
             features |= features::RESUMING;
         }
+        let redacted = self.redacted_by(job).await?;
+        if redacted.is_some() {
+            features |= features::REDACTED;
+        }
         let named = named.clone().unwrap_or_else(|| Named {
             guid: Guid(phys.guid),
             name: ds.name(),
@@ -271,19 +335,25 @@ impl DslPool {
         });
         check_name(&named.name)?;
         let mut flags = begin_flags::FREERECORDS | begin_flags::SPILL_BLOCK;
-        if from.is_some_and(|f| f.is_clone) {
+        if from.as_ref().is_some_and(|f| f.is_clone) {
             flags |= begin_flags::CLONE;
         }
         if phys.flags & DS_FLAG_CI_DATASET != 0 {
             flags |= begin_flags::CI_DATA;
         }
         let mut list = NvList::new();
+        if let Some(redacted) = &redacted {
+            list.put_u64s("redact_snaps", redacted.snaps.clone());
+        }
+        if let Some(snaps) = from.as_ref().and_then(|f| f.redaction.clone()).filter(|_| !raw) {
+            list.put_u64s("redact_from_snaps", snaps);
+        }
         if let Some(at) = resume {
             list.put_u64("resume_object", at.object.0);
             list.put_u64("resume_offset", at.offset);
         }
         if raw {
-            list.put_list("crypt_keydata", self.keydata_of(ds, &os, *from).await?);
+            list.put_list("crypt_keydata", self.keydata_of(ds, &os, from.as_ref()).await?);
         }
         let list = if list.is_empty() { Vec::new() } else { list.encode_native() };
         let begin = Begin {
@@ -293,14 +363,20 @@ impl DslPool {
             objset_type: os.os_type as u32,
             flags,
             to_guid: named.guid,
-            from_guid: from.map_or(Guid(0), |f| f.guid),
+            from_guid: from.as_ref().map_or(Guid(0), |f| f.guid),
             to_name: named.name.into_bytes(),
         };
         let mut out = Out::new(ctx.rt().clone(), sink);
         out.put(Record::Begin(begin.with_features(features)), list.into()).await?;
         let form = compose::Form { features, to_guid: named.own_guid };
-        let since = from.map_or(Txg(0), |f| f.txg);
-        tree::send_blocks(&ctx, (phys.bp, &os), (since, *resume), form, &mut out).await?;
+        let range = tree::Range {
+            from: from.as_ref().map_or(Txg(0), |f| f.txg),
+            resume: *resume,
+            redact: redacted.and_then(|r| r.list),
+            // A raw receiver is not redacted: it lacks nothing.
+            again: from.as_ref().and_then(|f| f.list).filter(|_| !raw && !planted!(NothingAgain)),
+        };
+        tree::send_blocks(self, &ctx, (phys.bp, &os), range, form, &mut out).await?;
         if named.is_whole {
             out.put(Record::End(End { to_guid: named.own_guid, ..End::default() }), Bytes::default()).await?;
         }
@@ -311,9 +387,19 @@ impl DslPool {
     async fn check_sendable(&self, job: &Job) -> Result<()> {
         job.ds.load_features().await?;
         match job.named.as_ref().is_none_or(|named| named.is_whole) {
-            true => job.ds.check_complete(),
-            false => job.ds.check_not_redacted(),
+            true => job.ds.check_received(),
+            false => Ok(()),
         }
+    }
+
+    /// What a stream leaves out. OpenZFS marks no streams of snapshots that were received redacted,
+    /// so that their copies pass for complete ones; these are marked as well.
+    async fn redacted_by(&self, job: &Job) -> Result<Option<Redacted>> {
+        if let Some(list) = job.redact {
+            let (_, header) = self.redaction_list(list).await?;
+            return Ok(Some(Redacted { list: Some(list), snaps: header.snaps }));
+        }
+        Ok(job.ds.redaction().map(|snaps| Redacted { list: None, snaps }))
     }
 
     /// The snapshot or bookmark called `name` as the start of a stream of `ds`.
@@ -326,21 +412,13 @@ impl DslPool {
             let head = self.find(fs).map_err(absent)?;
             let mark = self.bookmarks(&head).await?.into_iter().find(|b| b.name == mark);
             let mark = mark.ok_or_else(|| absent(ErrorKind::NotFound.into()))?;
-            if mark.redaction_obj().is_some() {
-                let text = format!("'{name}' is a redaction bookmark, from which weir does not send");
-                return Err(Error::unsupported(text));
-            }
             let txg = Txg(mark.creation_txg());
-            if !self.is_before(&head.dir(), txg, ds).await? {
+            // The blocks that a redacted copy lacks may be sent of the same snapshot.
+            let same = mark.redaction_obj().is_some() && mark.guid() == ds.phys().guid;
+            if !same && !self.is_before(&head.dir(), txg, ds).await? {
                 return Err(no_ancestor(name));
             }
-            return Ok(Start {
-                object: None,
-                guid: Guid(mark.guid()),
-                txg,
-                ivset_guid: Some(mark.ivset_guid()).filter(|guid| *guid != 0),
-                is_clone: head.dir().object != ds.dir().object,
-            });
+            return self.start_at_mark(&head, ds, &mark).await;
         }
         let from = self.find_snapshot(name).await.map_err(absent)?;
         let mut at = ds.phys();
@@ -353,8 +431,22 @@ impl DslPool {
         Err(no_ancestor(name))
     }
 
+    /// A bookmark of `head` as the start of a stream of `ds`.
+    async fn start_at_mark(&self, head: &Dataset, ds: &Dataset, mark: &Bookmark) -> Result<Start> {
+        Ok(Start {
+            object: None,
+            guid: Guid(mark.guid()),
+            txg: Txg(mark.creation_txg()),
+            ivset_guid: Some(mark.ivset_guid()).filter(|guid| *guid != 0),
+            is_clone: head.dir().object != ds.dir().object,
+            list: mark.redaction_obj(),
+            redaction: self.redaction_of(mark).await?.map(|r| r.snaps),
+        })
+    }
+
     /// A snapshot that `ds` developed from as the start of its stream.
     async fn start_at(&self, ds: &Dataset, from: &Dataset) -> Result<Start> {
+        from.load_features().await?;
         let phys = from.phys();
         Ok(Start {
             object: Some(from.object),
@@ -362,6 +454,8 @@ impl DslPool {
             txg: Txg(phys.creation_txg),
             ivset_guid: self.ivset_guid(from.object).await?,
             is_clone: from.dir().object != ds.dir().object,
+            list: None,
+            redaction: from.redaction(),
         })
     }
 
@@ -380,7 +474,7 @@ impl DslPool {
     }
 
     /// Whether the state of `dir` at the end of `txg` is one that `ds` developed from.
-    async fn is_before(&self, dir: &Dir, txg: Txg, ds: &Rc<Dataset>) -> Result<bool> {
+    pub(crate) async fn is_before(&self, dir: &Dir, txg: Txg, ds: &Rc<Dataset>) -> Result<bool> {
         let mut at = ds.clone();
         loop {
             if at.dir().object == dir.object {
@@ -400,7 +494,7 @@ impl DslPool {
     }
 
     /// The keys after BEGIN of a raw stream.
-    async fn keydata_of(&self, ds: &Dataset, os: &ObjsetPhys, from: Option<Start>) -> Result<NvList> {
+    async fn keydata_of(&self, ds: &Dataset, os: &ObjsetPhys, from: Option<&Start>) -> Result<NvList> {
         let missing =
             || Error::unsupported(format!("'{}' has no guid of its IV set, as old pools have none", ds.name()));
         let to = self.ivset_guid(ds.object).await?.ok_or_else(missing)?;

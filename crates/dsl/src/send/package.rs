@@ -41,6 +41,8 @@ pub struct Package {
     pub notes: Vec<Note>,
     /// A file system cannot be sent, which the notes say; the others can.
     pub incomplete: bool,
+    /// The redaction bookmark by which a single stream is sent ([`DslPool::send_redacted`]).
+    pub redact: Option<String>,
     /// The snapshots that are sent and those that they are sent since.
     _uses: Vec<Use>,
 }
@@ -92,6 +94,7 @@ impl DslPool {
             steps: plan.steps,
             notes: plan.notes,
             incomplete: plan.incomplete,
+            redact: None,
             _uses: uses,
         })
     }
@@ -121,7 +124,7 @@ impl DslPool {
         let writer = out.writer;
         let mut streams = Sent::default();
         for Step { name, from, .. } in &package.steps {
-            let sent = self.send(name, from.as_deref(), opts, sink).await?;
+            let sent = self.send_redacted(name, from.as_deref(), package.redact.as_deref(), opts, sink).await?;
             streams.records += sent.records;
             streams.bytes += sent.bytes;
         }
@@ -137,7 +140,7 @@ impl DslPool {
         let mut out = Vec::new();
         for step in &package.steps {
             let from = step.from.as_deref().filter(|_| step.since.is_some() || !package.several);
-            out.push(self.send_size(&step.name, from, opts).await?);
+            out.push(self.redacted_size(&step.name, from, package.redact.as_deref(), opts).await?);
         }
         Ok(out)
     }

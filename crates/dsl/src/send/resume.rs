@@ -9,13 +9,14 @@
 
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Guid, Result, ResultExt};
+use base::{Error, ErrorKind, Guid, ObjectId, Result, ResultExt};
 use ondisk::stream::{Sent, Token};
 
 use super::tree::Resume;
 use super::{Job, Named, SendOpts, Sink, Start};
 use crate::dataset::Dataset;
 use crate::pool::DslPool;
+use crate::redact::same_snaps;
 
 /// Where the errors of tokens come from.
 const PLACE: &str = "cannot resume send";
@@ -44,19 +45,19 @@ impl SendOpts {
 }
 
 impl DslPool {
-    /// Finds what a token means. Errors: `NotFound` if a snapshot is gone; `Unsupported` for
-    /// redacted streams.
+    /// Finds what a token means. Errors: `NotFound` if a snapshot, or the redaction bookmark of a
+    /// redacted stream, is gone; `Invalid` if that is not complete.
     pub async fn find_token(&self, token: &Token, opts: SendOpts) -> Result<Found> {
         self.found_by_token(token, opts).await.at(|| PLACE)
     }
 
     async fn found_by_token(&self, token: &Token, opts: SendOpts) -> Result<Found> {
-        check_not_redacted(token)?;
         let ds = self.snapshot_with_guid(token).await?;
         let (from, name) = self.token_start(&ds, token).await?.unzip();
+        let redact = self.token_redaction(&ds, token).await?;
         let at = Resume { object: token.object, offset: token.offset };
         let resume = Some(at).filter(|at| at.object.0 != 0 || at.offset != 0);
-        let job = Job { resume, ..Job::new(ds.clone(), from, opts.or_token(token)) };
+        let job = Job { resume, redact, ..Job::new(ds.clone(), from, opts.or_token(token)) };
         Ok(Found { name: ds.name(), from: name, job, received: token.bytes })
     }
 
@@ -74,7 +75,6 @@ impl DslPool {
             let why = "which 'zfs receive -s' leaves when it is interrupted";
             Error::not_found(format!("it has no partially received state, {why}"))
         })?;
-        check_not_redacted(&token)?;
         if ds.is_used() {
             return Err(Error::new(ErrorKind::Busy, "target is busy; if a filesystem, it must not be mounted"));
         }
@@ -127,13 +127,44 @@ impl DslPool {
         })
     }
 
-    /// The start that a token names for a stream of `ds`, and its name.
+    /// The list of the redaction bookmark of `ds` by which the stream was redacted.
+    async fn token_redaction(&self, ds: &Rc<Dataset>, token: &Token) -> Result<Option<ObjectId>> {
+        let Some(wanted) = &token.redact_snaps else { return Ok(None) };
+        // What was received redacted is sent so without a bookmark.
+        if ds.redaction().is_some_and(|has| same_snaps(&has, wanted)) {
+            return Ok(None);
+        }
+        let mut incomplete = false;
+        if let Some(head) = ds.dir().head() {
+            for mark in self.bookmarks(&head).await?.into_iter().filter(|m| m.guid() == ds.phys().guid) {
+                match self.redaction_of(&mark).await? {
+                    Some(has) if !same_snaps(&has.snaps, wanted) => {}
+                    Some(has) if has.is_complete => return Ok(mark.redaction_obj()),
+                    Some(_) => incomplete = true,
+                    None => {}
+                }
+            }
+        }
+        Err(match incomplete {
+            true => Error::invalid("incomplete redaction bookmark provided"),
+            false => Error::not_found("no appropriate redaction bookmark exists"),
+        })
+    }
+
+    /// The start that a token names for a stream of `ds`, and its name. If what the receiver has of
+    /// it is redacted, the start is one that says so.
     async fn token_start(&self, ds: &Rc<Dataset>, token: &Token) -> Result<Option<(Start, String)>> {
         let Some(guid) = token.from_guid else { return Ok(None) };
+        let fits = |has: Option<Vec<u64>>| match (&token.book_redact_snaps, has) {
+            (None, _) => true,
+            (Some(wanted), Some(has)) => same_snaps(wanted, &has),
+            (Some(_), None) => false,
+        };
         let mut at = ds.phys();
         while let Some(older) = self.snapshot_before(ds, &at).await? {
             at = older.phys();
-            if at.guid == guid.0 {
+            older.load_features().await?;
+            if at.guid == guid.0 && fits(older.redaction()) {
                 let head = older.dir().head();
                 if let Some(head) = head.filter(|_| older.snapname().is_empty()) {
                     older.set_snapname(&self.name_of_snapshot(&head, older.object).await?);
@@ -142,19 +173,15 @@ impl DslPool {
             }
         }
         for head in ds.dir().head().into_iter().chain(self.all()) {
-            let mark = self.bookmarks(&head).await?.into_iter().find(|b| b.guid() == guid.0);
-            if let Some(mark) = mark {
-                let name = format!("{}#{}", head.name(), mark.name);
-                return Ok(Some((self.start_of(ds, &name).await?, name)));
+            for mark in self.bookmarks(&head).await?.into_iter().filter(|b| b.guid() == guid.0) {
+                // From a redaction bookmark more is sent, unless the stream is raw.
+                let has = self.redaction_of(&mark).await?.map(|r| r.snaps);
+                if fits(has.clone()) && (token.book_redact_snaps.is_some() || has.is_none() || token.raw_ok) {
+                    let name = format!("{}#{}", head.name(), mark.name);
+                    return Ok(Some((self.start_of(ds, &name).await?, name)));
+                }
             }
         }
         Err(Error::not_found(format!("incremental source {:#x} no longer exists", guid.0)))
-    }
-}
-
-fn check_not_redacted(token: &Token) -> Result<()> {
-    match token.redact_snaps.is_some() || token.book_redact_snaps.is_some() {
-        true => Err(Error::unsupported("the stream was redacted, and weir sends no redacted streams")),
-        false => Ok(()),
     }
 }

@@ -4,6 +4,9 @@
 //! Unlike [`crate::walk`], which scans and frees blocks, it follows dnodes, whose fields go into
 //! the stream, and sees holes. Blocks of data are queued with their records and read several at
 //! once; the queue is sent in order when it is long enough.
+//!
+//! Redaction lists are laid over it (`overlay`): what the walk meets goes through them, and so does
+//! the place between two objects.
 
 use base::{Error, ObjectId, Result, Txg};
 use bdev::Bytes;
@@ -21,6 +24,9 @@ use zio::Prio;
 
 use super::Out;
 use super::compose::{Composer, Form, OLD_BLOCK_MAX, Payload};
+use super::overlay::{Overlay, Part, Turn};
+use crate::pool::DslPool;
+use crate::redact::ListReader;
 use crate::walk::DNODES;
 
 /// Levels of a tree of blocks that are followed (format page 03).
@@ -68,9 +74,54 @@ impl Resume {
     }
 }
 
+/// What the walk met.
+#[derive(Clone, Copy)]
+enum Met {
+    Hole,
+    /// Blocks that were left out when the snapshot was received.
+    Redacted,
+    /// A block of data.
+    Data(Blkptr),
+}
+
+/// What decides which blocks are sent.
+pub(super) struct Range {
+    /// Blocks that are newer.
+    pub from: Txg,
+    /// From here on.
+    pub resume: Option<Resume>,
+    /// The list of blocks that are left out.
+    pub redact: Option<ObjectId>,
+    /// The list of blocks that are sent again, since the receiver lacks them.
+    pub again: Option<ObjectId>,
+}
+
+/// The blocks of level 0 that a block covers, without the last.
+fn covered(dn: &DnodePhys, level: u8, blkid: u64) -> (u64, u64) {
+    let bits = u32::from(level) * dn.epb_shift();
+    let span = 1u64.checked_shl(bits).filter(|_| bits < 64).unwrap_or(u64::MAX);
+    let start = blkid.saturating_mul(span);
+    (start, start.saturating_add(span))
+}
+
+/// Offset and length of blocks.
+fn bytes_of(start: u64, end: u64, size: u64) -> (u64, u64) {
+    let offset = start.saturating_mul(size);
+    (offset, end.saturating_mul(size) - offset)
+}
+
+fn missing(object: ObjectId) -> Error {
+    Error::not_found(format!("object {object}, at which the receive stopped, does not exist"))
+}
+
 struct Walk<'a, 'o> {
     ctx: &'a DmuCtx,
+    meta: &'a DnodePhys,
     from: Txg,
+    /// None: there are no lists.
+    overlay: Option<Overlay>,
+    /// The block of dnodes that was looked into last.
+    dnodes_seen: Option<(u64, Bytes)>,
     resume: Option<Resume>,
     form: Form,
     composer: Composer,
@@ -79,22 +130,39 @@ struct Walk<'a, 'o> {
     out: &'a mut Out<'o>,
 }
 
-/// Sends all blocks of an object set with that root block that are newer than `from`, beginning at
-/// `resume`.
+/// Sends the blocks of an object set with that root block that `range` chooses.
 pub(super) async fn send_blocks(
+    pool: &DslPool,
     ctx: &DmuCtx,
     (root, os): (Blkptr, &ObjsetPhys),
-    (from, resume): (Txg, Option<Resume>),
+    range: Range,
     form: Form,
     out: &mut Out<'_>,
 ) -> Result<()> {
+    let Range { from, resume, redact, again } = range;
     let meta = &os.meta_dnode;
     let objects = DNODES.saturating_mul(meta.maxblkid.saturating_add(1));
     let composer = Composer::new(form.to_guid, objects);
-    let mut walk = Walk { ctx, from, resume, form, composer, queue: Vec::new(), queued_bytes: 0, out };
+    let (overlay, dnodes_seen) = (None, None);
+    let mut walk =
+        Walk { ctx, meta, from, overlay, dnodes_seen, resume, form, composer, queue: Vec::new(), queued_bytes: 0, out };
+    if redact.is_some() || again.is_some() {
+        let from = match resume {
+            Some(at) => (at.object.0, at.offset / walk.block_size_of(at.object).await?),
+            None => (0, 0),
+        };
+        let open = async |list: Option<ObjectId>| -> Result<Option<ListReader>> {
+            match list {
+                Some(list) => Ok(Some(pool.read_redactions(list, from).await?)),
+                None => Ok(None),
+            }
+        };
+        walk.overlay = Some(Overlay::new(open(redact).await?, open(again).await?));
+    }
     if walk.is_new(&root) {
         walk.object(Owner { object: ObjectId::META, dn: meta }).await?;
     }
+    walk.lists_before(u64::MAX).await?;
     walk.push_pending();
     walk.drain().await
 }
@@ -120,10 +188,155 @@ impl Walk<'_, '_> {
         for (blkid, bp) in owner.dn.bps().iter().enumerate() {
             self.block(owner, *bp, level, blkid as u64).await?;
         }
+        if owner.object != ObjectId::META {
+            self.lists_before(owner.object.0.saturating_add(1)).await?;
+        }
         if let Some(spill) = owner.dn.spill.filter(|s| self.is_new(s) && !s.is_hole()) {
             self.spill(owner.object, spill, false).await?;
         }
         Ok(())
+    }
+
+    /// What lists have before an object.
+    async fn lists_before(&mut self, object: u64) -> Result<()> {
+        let Some(mut overlay) = self.overlay.take() else { return Ok(()) };
+        while let Some(turn) = overlay.before(object).await? {
+            self.listed(turn).await?;
+        }
+        self.overlay = Some(overlay);
+        Ok(())
+    }
+
+    /// Blocks that the walk met, with what lists have up to their end.
+    async fn met(&mut self, owner: Owner<'_>, met: Met, start: u64, end: u64) -> Result<()> {
+        let Some(mut overlay) = self.overlay.take() else { return self.send_met(owner, met, start, end).await };
+        overlay.walked(Part { object: owner.object.0, start, end });
+        while let Some(turn) = overlay.turn().await? {
+            match turn {
+                Turn::Walked(part) => self.send_met(owner, met, part.start, part.end).await?,
+                other => self.listed(other).await?,
+            }
+        }
+        self.overlay = Some(overlay);
+        Ok(())
+    }
+
+    /// Sends what only lists have.
+    async fn listed(&mut self, turn: Turn) -> Result<()> {
+        match turn {
+            Turn::Redact(part, size) => {
+                let (offset, length) = bytes_of(part.start, part.end, u64::from(size));
+                let records = self.composer.redact(ObjectId(part.object), offset, length);
+                self.ready(records).await
+            }
+            Turn::Again(part) => self.again(part).await,
+            Turn::Walked(_) | Turn::Pass(_) => Ok(()),
+        }
+    }
+
+    /// Sends blocks as they are, whenever they were born. Those of an object that does not exist any
+    /// more are gone, which other records say.
+    async fn again(&mut self, part: Part) -> Result<()> {
+        let object = ObjectId(part.object);
+        let Some(dn) = self.dnode_of(object).await? else { return Ok(()) };
+        let window = (part.start, part.end.min(dn.maxblkid.saturating_add(1)));
+        if window.0 >= window.1 {
+            return Ok(());
+        }
+        let level = dn.nlevels.saturating_sub(1);
+        for (blkid, bp) in dn.bps().iter().enumerate() {
+            self.block_again(Owner { object, dn: &dn }, *bp, level, blkid as u64, window).await?;
+        }
+        Ok(())
+    }
+
+    fn block_again<'b>(
+        &'b mut self,
+        owner: Owner<'b>,
+        bp: Blkptr,
+        level: u8,
+        blkid: u64,
+        window: (u64, u64),
+    ) -> LocalBoxFuture<'b, Result<()>> {
+        Box::pin(async move {
+            let (start, end) = covered(owner.dn, level, blkid);
+            let (start, end) = (start.max(window.0), end.min(window.1));
+            if start >= end {
+                return Ok(());
+            }
+            self.ctx.rt().spend(SCAN_VISIT).await;
+            if bp.is_hole() {
+                return self.send_met(owner, Met::Hole, start, end).await;
+            }
+            if bp.is_redacted() {
+                return self.send_met(owner, Met::Redacted, start, end).await;
+            }
+            if bp.level() != level || level > LEVELS_MAX {
+                return Err(Error::corrupt(format!("block {bp} of object {} is not of level {level}", owner.object)));
+            }
+            if level == 0 {
+                return self.send_met(owner, Met::Data(bp), start, end).await;
+            }
+            let block = self.metadata(&bp).await?;
+            let per = (block.len() / BLKPTR_SIZE) as u64;
+            self.ctx.rt().spend(base::Nanos(DMU_POINTER.0 * per)).await;
+            let below: Vec<Blkptr> = Blkptr::iter_block(&block).collect();
+            drop(block);
+            for (i, child) in (0..).zip(below) {
+                let Some(id) = blkid.checked_mul(per).and_then(|first| first.checked_add(i)) else { break };
+                self.block_again(owner, child, level - 1, id, window).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The dnode of an object, if it exists.
+    async fn dnode_of(&mut self, object: ObjectId) -> Result<Option<DnodePhys>> {
+        let slots = (u64::from(self.meta.datablksz()) / DNODE_SIZE as u64).max(1);
+        let (blkid, slot) = (object.0 / slots, (object.0 % slots) as usize);
+        if blkid > self.meta.maxblkid {
+            return Ok(None);
+        }
+        let block = match &self.dnodes_seen {
+            Some((seen, block)) if *seen == blkid => block.clone(),
+            _ => {
+                let Some(block) = self.meta_block(blkid).await? else { return Ok(None) };
+                self.dnodes_seen = Some((blkid, block.clone()));
+                block
+            }
+        };
+        match slot < block.len() / DNODE_SIZE {
+            true => DnodePhys::parse_slot(&block, slot),
+            false => Ok(None),
+        }
+    }
+
+    /// A block of dnodes; `None` for a hole.
+    async fn meta_block(&self, blkid: u64) -> Result<Option<Bytes>> {
+        let meta = self.meta;
+        let mut level = meta.nlevels.saturating_sub(1);
+        let mut found = meta.bps().get(meta.blkid_at_level(blkid, level) as usize).copied();
+        loop {
+            let Some(bp) = found.filter(|bp| !bp.is_hole()) else { return Ok(None) };
+            if bp.level() != level || level > LEVELS_MAX {
+                return Err(Error::corrupt(format!("block {bp} of the meta-dnode is not of level {level}")));
+            }
+            let block = self.metadata(&bp).await?;
+            if level == 0 {
+                return Ok(Some(block));
+            }
+            level -= 1;
+            let per = (block.len() / BLKPTR_SIZE).max(1) as u64;
+            let at = (meta.blkid_at_level(blkid, level) % per) as usize;
+            found = Blkptr::iter_block(&block).nth(at);
+        }
+    }
+
+    /// Bytes of a block of an object; an error if it does not exist.
+    async fn block_size_of(&mut self, object: ObjectId) -> Result<u64> {
+        let dn = self.dnode_of(object).await?;
+        let dn = dn.ok_or_else(|| missing(object))?;
+        Ok(u64::from(dn.datablksz()).max(1))
     }
 
     /// A block and those below it.
@@ -168,19 +381,27 @@ impl Walk<'_, '_> {
         if start > dn.maxblkid && !dn.otype.is_metadata() {
             return Ok(());
         }
-        let end = start.saturating_add(span.unwrap_or(u64::MAX));
-        let records = if object == ObjectId::META {
+        let (_, end) = covered(dn, level, blkid);
+        if object == ObjectId::META {
             let slots = u64::from(dn.datablksz()) / DNODE_SIZE as u64;
             let first = start.saturating_mul(slots);
-            self.composer.free_objects(first, end.saturating_mul(slots) - first)
-        } else {
-            let size = u64::from(dn.datablksz());
-            let Some(offset) = start.checked_mul(size) else { return Ok(()) };
-            let length = end.saturating_mul(size) - offset;
-            match bp.is_redacted() {
-                true => self.composer.redact(object, offset, length),
-                false => self.composer.free(object, offset, length),
-            }
+            self.lists_before(first).await?;
+            let records = self.composer.free_objects(first, end.saturating_mul(slots) - first);
+            return self.ready(records).await;
+        }
+        if start.checked_mul(u64::from(dn.datablksz())).is_none() {
+            return Ok(());
+        }
+        self.met(owner, if bp.is_redacted() { Met::Redacted } else { Met::Hole }, start, end).await
+    }
+
+    /// Sends blocks that the walk met.
+    async fn send_met(&mut self, owner: Owner<'_>, met: Met, start: u64, end: u64) -> Result<()> {
+        let (offset, length) = bytes_of(start, end, u64::from(owner.dn.datablksz()));
+        let records = match met {
+            Met::Data(bp) => return self.send_data(owner, bp, start).await,
+            Met::Hole => self.composer.free(owner.object, offset, length),
+            Met::Redacted => self.composer.redact(owner.object, offset, length),
         };
         self.ready(records).await
     }
@@ -215,10 +436,10 @@ impl Walk<'_, '_> {
                     continue;
                 }
                 if object == at.object && dn.is_none() {
-                    let text = format!("object {object}, at which the receive stopped, does not exist");
-                    return Err(Error::not_found(text));
+                    return Err(missing(object));
                 }
             }
+            self.lists_before(object.0).await?;
             let Some(dn) = dn else {
                 let records = self.composer.free_objects(object.0, 1);
                 self.ready(records).await?;
@@ -252,6 +473,14 @@ impl Walk<'_, '_> {
         if bp.otype() == ObjectType::SA && dn.otype != ObjectType::SA {
             return Err(Error::corrupt(format!("block {bp} of object {object} is a spill block among data")));
         }
+        if blkid.checked_mul(u64::from(dn.datablksz())).is_none() {
+            return Ok(());
+        }
+        self.met(owner, Met::Data(bp), blkid, blkid.saturating_add(1)).await
+    }
+
+    async fn send_data(&mut self, owner: Owner<'_>, bp: Blkptr, blkid: u64) -> Result<()> {
+        let Owner { object, dn } = owner;
         let size = u64::from(dn.datablksz());
         let Some(offset) = blkid.checked_mul(size) else { return Ok(()) };
         let what = (object, dn.otype);

@@ -14,6 +14,7 @@ use dmu::zap::{self, ZapValue};
 use dmu::{Dnode, Tx};
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
+use ondisk::redact::RedactionHeader;
 use rt::LocalBoxFuture;
 
 use crate::core::Space;
@@ -42,6 +43,10 @@ pub struct Bookmark {
 }
 
 impl Bookmark {
+    /// A bookmark with these words (format page 05 section 11).
+    pub(crate) fn new(name: String, words: Vec<u64>) -> Bookmark {
+        Bookmark { name, words }
+    }
     fn word(&self, i: usize) -> u64 {
         self.words.get(i).copied().unwrap_or(0)
     }
@@ -100,6 +105,26 @@ impl FreedMark {
         }
         self.dirty = true;
     }
+}
+
+/// What a bookmark is made from.
+enum Made {
+    /// Another bookmark: its words.
+    Of(Vec<u64>),
+    /// A snapshot, and the guids of the snapshots that it is redacted by.
+    Snapshot(Rc<Dataset>, Option<Vec<u64>>),
+}
+
+/// The words of a copy of a bookmark: an ordinary one, since a list belongs to one bookmark.
+fn copied(old: &Bookmark) -> Vec<u64> {
+    let mut words = old.words.clone();
+    if old.redaction_obj().is_some() {
+        words[3] = 0;
+        if words[4..].iter().all(|word| *word == 0) {
+            words.truncate(3);
+        }
+    }
+    words
 }
 
 impl DslPool {
@@ -238,7 +263,7 @@ impl DslPool {
     }
 
     /// Stores a bookmark with a head (syncing context); counts features.
-    async fn store_bookmark(&self, head: &Rc<Dataset>, mark: Bookmark, tx: &Tx) -> Result<()> {
+    pub(crate) async fn store_bookmark(&self, head: &Rc<Dataset>, mark: Bookmark, tx: &Tx) -> Result<()> {
         let dn = match self.bookmark_zap(head).await? {
             Some(dn) => dn,
             None => {
@@ -265,8 +290,16 @@ impl DslPool {
         Ok(())
     }
 
-    /// Removes a bookmark's entry and its counts; frees the ZAP with the last bookmark.
+    /// Removes a bookmark with its redaction list.
     async fn remove_bookmark(&self, head: &Rc<Dataset>, mark: &Bookmark, tx: &Tx) -> Result<()> {
+        if let Some(list) = mark.redaction_obj() {
+            self.free_redaction_list(list, tx).await?;
+        }
+        self.take_out_bookmark(head, mark, tx).await
+    }
+
+    /// Removes a bookmark's entry and its counts; frees the ZAP with the last bookmark.
+    async fn take_out_bookmark(&self, head: &Rc<Dataset>, mark: &Bookmark, tx: &Tx) -> Result<()> {
         let Some(dn) = self.bookmark_zap(head).await? else { return Ok(()) };
         zap::remove(&dn, mark.name.as_bytes(), tx).await?;
         head.with_marks(|marks| marks.retain(|m| m.mark.name != mark.name));
@@ -287,16 +320,48 @@ impl DslPool {
         Ok(())
     }
 
-    /// Refuses bookmarks with redaction lists, which weir does not keep.
-    fn check_plain(head: &Dataset, mark: &Bookmark) -> Result<()> {
-        if mark.word(3) != 0 {
-            return Err(Error::unsupported(format!(
-                "'{}#{}' is a redaction bookmark, which weir cannot change yet",
-                head.name(),
-                mark.name
-            )));
+    /// Fails with `Busy` if the redaction list of a bookmark is being made or read.
+    fn check_list_idle(&self, head: &Dataset, mark: &Bookmark) -> Result<()> {
+        match mark.redaction_obj() {
+            Some(list) if self.is_list_used(list) => {
+                let text = format!("dataset is busy: '{}#{}' is being made or sent by", head.name(), mark.name);
+                Err(Error::new(ErrorKind::Busy, text))
+            }
+            _ => Ok(()),
         }
-        Ok(())
+    }
+
+    /// The words of a new bookmark of a snapshot, with a redaction list if it has one (syncing
+    /// context).
+    pub(crate) async fn bookmark_words(&self, snap: &Dataset, list: Option<ObjectId>) -> Result<Vec<u64>> {
+        let p = snap.phys();
+        let mut words = vec![p.guid, p.creation_txg, p.creation_time];
+        // A raw stream from the bookmark names the IV set that it starts from.
+        let ivset = self.ivset_guid(snap.object).await?.unwrap_or(0);
+        let list = list.map_or(0, |list| list.0);
+        if self.features().is_enabled(FeatureId::BookmarkWritten) {
+            let next = self.hold_dataset(ObjectId(p.next_snap_obj)).await?;
+            let deadlist = next.take_deadlist().await?;
+            let freed = deadlist.space().await;
+            next.put_deadlist(deadlist);
+            let freed = freed?;
+            words.extend([list, HAS_FBN | SNAPSHOT_EXISTS]);
+            words.extend([p.referenced_bytes, p.compressed_bytes, p.uncompressed_bytes]);
+            words.extend([freed.used, freed.compressed, freed.uncompressed].map(|n| n.max(0) as u64));
+        }
+        if words.len() > 3 || ivset != 0 || list != 0 {
+            words.resize(WORDS_V2 - 1, 0);
+            words[3] = list;
+            words.push(ivset);
+        }
+        Ok(words)
+    }
+
+    /// Notes a new bookmark in the history (syncing context).
+    pub(crate) fn log_bookmark(&self, head: &Dataset, name: &str, words: &[u64], tx: &Tx) {
+        let list = words.get(3).copied().unwrap_or(0);
+        let text = format!("name={name} creation_txg={} target_txg={} redact_obj={list}", words[1], tx.txg());
+        self.core().log_internal_ds("bookmark", (head.name(), head.object), text, tx);
     }
 
     /// Makes a bookmark `fs#mark` from a snapshot `fs@snap` or from another bookmark of the same
@@ -322,39 +387,42 @@ impl DslPool {
                     return Err(Error::invalid(format!("'{from}' is not of the file system '{fs}'")));
                 }
                 pool.check_space(SpaceCheck::Normal, 4)?;
-                let words = if let Some((_, old)) = from.split_once('#') {
-                    let old = all.iter().find(|m| m.name == old);
-                    let old = old.ok_or_else(|| Error::not_found(format!("bookmark '{from}' does not exist")))?;
-                    Self::check_plain(&head, old)?;
-                    old.words.clone()
-                } else {
-                    let snap = pool.find_snapshot(&from).await?;
-                    let p = snap.phys();
-                    let mut words = vec![p.guid, p.creation_txg, p.creation_time];
-                    // A raw stream from the bookmark names the IV set that it starts from.
-                    let ivset = pool.ivset_guid(snap.object).await?.unwrap_or(0);
-                    if pool.features().is_enabled(FeatureId::BookmarkWritten) {
-                        let next = pool.hold_dataset(ObjectId(p.next_snap_obj)).await?;
-                        let list = next.take_deadlist().await?;
-                        let freed = list.space().await;
-                        next.put_deadlist(list);
-                        let freed = freed?;
-                        words.extend([0, HAS_FBN | SNAPSHOT_EXISTS]);
-                        words.extend([p.referenced_bytes, p.compressed_bytes, p.uncompressed_bytes]);
-                        words.extend([freed.used, freed.compressed, freed.uncompressed].map(|n| n.max(0) as u64));
+                let made = match from.split_once('#') {
+                    Some((_, old)) => {
+                        let old = all.iter().find(|m| m.name == old);
+                        let old = old.ok_or_else(|| Error::not_found(format!("bookmark '{from}' does not exist")))?;
+                        Made::Of(copied(old))
                     }
-                    if words.len() > 3 || ivset != 0 {
-                        words.resize(WORDS_V2 - 1, 0);
-                        words.push(ivset);
+                    None => {
+                        let snap = pool.find_snapshot(&from).await?;
+                        snap.load_features().await?;
+                        let snaps = snap.redaction();
+                        if let Some(snaps) = &snaps {
+                            pool.check_redaction_list(snaps.len())?;
+                        }
+                        Made::Snapshot(snap, snaps)
                     }
-                    words
                 };
-                let mark = Bookmark { name: name.to_string(), words };
-                let text =
-                    format!("name={name} creation_txg={} target_txg={} redact_obj=0", mark.creation_txg(), tx.txg());
-                pool.core().log_internal_ds("bookmark", (head.name(), head.object), text, &tx);
-                let stored = pool.store_bookmark(&head, mark, &tx).await;
-                pool.fail_txg_on_error(stored)
+                let stored = async {
+                    let words = match made {
+                        Made::Of(words) => words,
+                        Made::Snapshot(snap, snaps) => {
+                            let list = match snaps {
+                                None => None,
+                                // A stream from it tells what its snapshot is redacted by.
+                                Some(snaps) => {
+                                    let mut header = RedactionHeader { snaps, ..RedactionHeader::default() };
+                                    header.complete();
+                                    Some(pool.make_redaction_list(&header, &tx).await?)
+                                }
+                            };
+                            pool.bookmark_words(&snap, list).await?
+                        }
+                    };
+                    pool.log_bookmark(&head, name, &words, &tx);
+                    pool.store_bookmark(&head, Bookmark::new(name.to_string(), words), &tx).await
+                };
+                pool.fail_txg_on_error(stored.await)
             })
         })
         .await
@@ -373,7 +441,7 @@ impl DslPool {
                 let all = pool.bookmarks(&head).await?;
                 let mark = all.iter().find(|m| m.name == last);
                 let mark = mark.ok_or_else(|| Error::not_found(format!("bookmark '{name}' does not exist.")))?;
-                Self::check_plain(&head, mark)?;
+                pool.check_list_idle(&head, mark)?;
                 pool.check_space(SpaceCheck::ExtraReserved, 1)?;
                 pool.load_marks(&head).await?;
                 let at = mark.creation_txg();
@@ -412,9 +480,9 @@ impl DslPool {
         Ok(())
     }
 
-    /// Fails if a head has bookmarks that weir cannot destroy.
-    pub(crate) async fn check_bookmarks_plain(&self, head: &Dataset) -> Result<()> {
-        self.bookmarks(head).await?.iter().try_for_each(|m| Self::check_plain(head, m))
+    /// Fails with `Busy` if redaction lists of a head are being made or read.
+    pub(crate) async fn check_lists_idle(&self, head: &Dataset) -> Result<()> {
+        self.bookmarks(head).await?.iter().try_for_each(|m| self.check_list_idle(head, m))
     }
 
     /// Moves the bookmarks up to a txg from one head to another (promotion).
@@ -422,7 +490,7 @@ impl DslPool {
         self.load_marks(from).await?;
         self.load_marks(to).await?;
         for mark in self.bookmarks(from).await?.into_iter().filter(|m| m.creation_txg() <= upto) {
-            self.remove_bookmark(from, &mark, tx).await?;
+            self.take_out_bookmark(from, &mark, tx).await?;
             self.store_bookmark(to, mark, tx).await?;
         }
         Ok(())

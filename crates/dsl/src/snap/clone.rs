@@ -41,7 +41,7 @@ impl DslPool {
                 for (prop, value) in &props {
                     props::check_feature(prop, value, |id| pool.features().is_enabled(id))?;
                 }
-                snap.check_complete()?;
+                snap.check_received()?;
                 // Its block may not be on disk yet, and this txg still changes its deadlist.
                 if snap.phys().creation_txg >= tx.txg().0 {
                     return Err(ErrorKind::Restart.into());
@@ -170,6 +170,8 @@ impl DslPool {
         head.set_unique(0);
         snap.change(|p| p.unique_bytes = 0);
         self.reset_marks(head, s.creation_txg, tx).await?;
+        snap.load_features().await?;
+        self.set_redaction(head, snap.redaction().as_deref(), tx).await?;
         self.clear_log(head, tx).await
     }
 

@@ -9,6 +9,7 @@ mod props;
 mod receive;
 mod receive_faults;
 mod receive_raw;
+mod redact;
 mod send;
 mod snapshots;
 mod streams;

@@ -158,6 +158,13 @@ pub async fn send(pool: &Pool, to: &str, from: Option<&str>, opts: SendOpts) -> 
     sink.0
 }
 
+/// Sends a snapshot by a redaction bookmark.
+pub async fn send_redacted(pool: &Pool, to: &str, from: Option<&str>, book: &str, opts: SendOpts) -> Vec<u8> {
+    let mut sink = Collect::default();
+    pool.dsl().send_redacted(to, from, Some(book), opts, &mut sink).await.unwrap();
+    sink.0
+}
+
 /// Receives a stream of one snapshot.
 pub async fn receive(pool: &Pool, target: &str, stream: &[u8], opts: ReceiveOpts) -> Result<Received> {
     let mut feed = Feed::new(stream);
@@ -181,7 +188,7 @@ pub struct Object {
     spill: Option<Vec<u8>>,
     slots: u32,
     /// Sums of the blocks that are not all zero.
-    blocks: Vec<(u64, Checksum)>,
+    pub blocks: Vec<(u64, Checksum)>,
 }
 
 /// All objects of a snapshot or head.

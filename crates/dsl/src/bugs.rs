@@ -1,0 +1,42 @@
+//! Planted bugs of redaction, each of which `ztest --receives` must find. Only in builds with the
+//! feature `planted-bugs`.
+
+/// A planted bug.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bug {
+    /// A block is redacted as soon as the first redaction snapshot gave it up.
+    FirstDecides,
+    /// Blocks after the last of a file that was cut off, or took over a number, are sent.
+    TailSent,
+    /// The last entry of a redaction list is lost.
+    LastEntryLost,
+    /// A stream from a redaction bookmark has only what is new.
+    NothingAgain,
+    /// What a stream is redacted by is not kept.
+    MarkLost,
+}
+
+impl Bug {
+    /// All of them, with the names that commands use.
+    pub const ALL: [(&'static str, Bug); 5] = [
+        ("first-decides", Bug::FirstDecides),
+        ("tail-sent", Bug::TailSent),
+        ("last-entry-lost", Bug::LastEntryLost),
+        ("nothing-again", Bug::NothingAgain),
+        ("mark-lost", Bug::MarkLost),
+    ];
+}
+
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants a bug for all pools of this thread.
+pub fn plant(bug: Option<Bug>) {
+    PLANTED.with(|b| b.set(bug));
+}
+
+/// Whether that bug is planted.
+pub(crate) fn planted(bug: Bug) -> bool {
+    PLANTED.with(|b| b.get()) == Some(bug)
+}
