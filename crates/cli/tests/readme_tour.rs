@@ -46,7 +46,7 @@ fn the_tour_is_true() {
         let _ = stop.args(["daemon", "stop", "-f"]).output();
         panic!("{out}{err}");
     }
-    for text in ["tank/photos", "compressratio", "state: ONLINE"] {
+    for text in ["tank/photos", "compressratio", "state: ONLINE", "tank/photos@tuesday", "nbd+unix://"] {
         assert!(out.contains(text), "{text} is not in {out}");
     }
     assert!(!std::path::Path::new(&tour).exists(), "the tour leaves nothing");

@@ -21,6 +21,11 @@ pub(crate) const FORCED_WAIT: Nanos = Nanos::from_secs(5);
 const WALKS_TRIES: u32 = 20;
 const WALKS_WAIT: Nanos = Nanos::from_ms(10);
 
+/// Time for files that are being closed while an unmount begins: the kernel sends their RELEASE in
+/// the background, and a child of a process that has them open holds them until it runs its
+/// program.
+const BUSY_WAIT: Nanos = Nanos::from_ms(500);
+
 /// Time for the kernel's RELEASE of files that were closed before the mount ended here: it sends
 /// them in the background.
 pub(crate) const CLOSES_WAIT: Nanos = Nanos::from_secs(2);
@@ -163,8 +168,11 @@ impl Mounted {
             match fuse_unmount(&self.place).await {
                 // A process that walks a path through it, such as a scan of all mounts, holds it
                 // for a moment.
-                Err(e) if e.kind() == ErrorKind::Busy && !self.core.has_open() && tries < WALKS_TRIES => {
+                Err(e) if e.kind() == ErrorKind::Busy && tries < WALKS_TRIES => {
                     tries += 1;
+                    if self.core.has_open() && self.rt.timeout(BUSY_WAIT, self.core.closed()).await.is_none() {
+                        return Err(e);
+                    }
                     self.rt.sleep(WALKS_WAIT).await;
                 }
                 done => break done?,

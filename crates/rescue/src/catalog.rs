@@ -340,8 +340,8 @@ impl Dataset {
         let known = self.snapshot || self.is_newest && !finds.beyond;
         let limit = newest.filter(|_| known).unwrap_or(Txg(u64::MAX));
         let first = views.first().map(|v| v.txg);
-        for os in finds.of_dataset(self, &views, key) {
-            if os.txg <= limit && views.iter().all(|v| !v.same_as(&os)) {
+        for os in finds.of_dataset(self, &views, limit, key) {
+            if views.iter().all(|v| !v.same_as(&os)) {
                 views.push(os);
             }
         }

@@ -134,14 +134,15 @@ impl Finds {
         }
     }
 
-    /// Object sets that were found for a dataset with these views, the newest first.
-    pub fn of_dataset(&self, ds: &Dataset, views: &[Objset], key: Option<&Rc<DataKey>>) -> Vec<Objset> {
+    /// Object sets no younger than `limit` that were found for a dataset with these views, the
+    /// newest first.
+    pub fn of_dataset(&self, ds: &Dataset, views: &[Objset], limit: Txg, key: Option<&Rc<DataKey>>) -> Vec<Objset> {
         let Some(newest) = views.first().filter(|_| !ds.snapshot) else { return Vec::new() };
         let ids: Vec<[u64; 16]> = views.iter().filter_map(origin).collect();
         let mut line = vec![Lineage::of(newest)];
         let mut out = Vec::new();
         let possible = |n: &usize| self.owners.get(n).is_none_or(|owner| *owner == Some(ds.guid));
-        for (_, os) in self.objsets.iter().enumerate().filter(|(n, _)| possible(n)) {
+        for (_, os) in self.objsets.iter().enumerate().filter(|(n, os)| possible(n) && os.txg <= limit) {
             let os = os.clone().with_key(key.cloned());
             if !origin(&os).is_some_and(|id| ids.contains(&id)) {
                 continue;

@@ -88,6 +88,8 @@ struct Opened {
     layout: Layout,
     io: Rc<Blocks>,
     roots: Vec<Root>,
+    /// Slots of uberblocks that may have held newer states.
+    damaged_slots: u64,
     /// Every MOS that can be opened, the newest first.
     stack: Rc<[Objset]>,
     finds: Finds,
@@ -145,7 +147,7 @@ pub fn rescue(
     let mut copier =
         Copier { out: out.as_ref(), state: &mut state, progress, at: Progress::default(), skipped: Vec::new() };
     let mut notes = pool.layout.notes.clone();
-    match damaged_slots(&pool.layout.devices) {
+    match pool.damaged_slots {
         0 => {}
         n => notes.push(format!("{n} slots of its uberblocks are damaged: they may have held newer states")),
     }
@@ -223,7 +225,8 @@ impl Opened {
         let is_striped = |bp: &Blkptr| bp.dvas().filter_map(|dva| self.io.vdevs.top(dva.vdev().0)).any(Top::is_striped);
         for ds in &catalog.datasets {
             // Any state will do, and so do encrypted blocks: their checksums need no key.
-            let Some(os) = ds.known_views(&self.stack, &self.finds, None).0.into_iter().next() else { continue };
+            let older = || ds.known_views(&self.stack, &self.finds, None).0.into_iter().next();
+            let Some(os) = Objset::open(&self.io, &ds.bp).ok().or_else(older) else { continue };
             os.for_each(&mut |o| {
                 let Ok(o) = o else { return };
                 let first = o.dn.bps().iter().find(|bp| !bp.is_hole() && !bp.is_embedded());
@@ -250,7 +253,9 @@ impl Opened {
         let mut all = roots(&layout.devices);
         all.retain(|r| opts.txg.is_none_or(|limit| r.txg().0 <= limit));
         let io = Rc::new(Blocks::new(layout.build()));
-        let mut it = Opened { layout, io, roots: all, stack: Vec::new().into(), finds: Finds::default(), tried: None };
+        let damaged_slots = damaged_slots(&layout.devices);
+        let (stack, finds) = (Vec::new().into(), Finds::default());
+        let mut it = Opened { layout, io, roots: all, damaged_slots, stack, finds, tried: None };
         it.open_stack();
         // The configuration object may know more of the devices, on which then more can be read.
         for _ in 0..3 {
@@ -334,7 +339,7 @@ impl Opened {
 
     /// Whether the newest state of the pool is lost or may be.
     fn is_newest_lost(&self) -> bool {
-        !self.newest_opens() || damaged_slots(&self.layout.devices) > 0
+        !self.newest_opens() || self.damaged_slots > 0
     }
 
     /// Tells the finds which datasets are clones of each other.
@@ -390,8 +395,7 @@ impl Opened {
             kept.complete()?;
         }
         // Where uberblocks are lost there may be states that are younger than all that are left.
-        let torn = damaged_slots(&self.layout.devices) > 0;
-        let newest = self.roots.first().filter(|_| !torn).map_or(Txg(u64::MAX), Root::txg);
+        let newest = self.roots.first().filter(|_| self.damaged_slots == 0).map_or(Txg(u64::MAX), Root::txg);
         self.finds = Finds::sort(&self.io, kept.hits(), newest);
         self.finds.beyond = self.is_newest_lost();
         let all = self.stack.iter().chain(&self.finds.moses).cloned().collect();

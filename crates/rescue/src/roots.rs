@@ -115,18 +115,9 @@ mod tests {
     use std::path::Path;
     use std::rc::Rc;
 
-    use zdb::device::{Device, ReadAt};
+    use zdb::device::Device;
 
     use super::*;
-
-    struct Memory(Vec<u8>);
-
-    impl ReadAt for Memory {
-        fn read_at(&self, off: u64, buf: &mut [u8]) -> std::io::Result<()> {
-            buf.copy_from_slice(&self.0[off as usize..off as usize + buf.len()]);
-            Ok(())
-        }
-    }
 
     /// A device whose rings have uberblocks of these txgs in slots of 1 << `shift` bytes, changed
     /// by `f` at each ring.
@@ -143,7 +134,7 @@ mod tests {
             f(&mut bytes[ring..ring + RING_SIZE]);
         }
         let size = bytes.len() as u64;
-        Labeled::scan(Rc::new(Device::over(Path::new("d"), size, Box::new(Memory(bytes)))))
+        Labeled::scan(Rc::new(Device::over(Path::new("d"), size, Box::new(bytes))))
     }
 
     #[test]

@@ -53,6 +53,11 @@ pub const SHAPES: &[Shape] = &[
     Shape { name: "beside", groups: &[(GroupKind::Mirror, Bias::Normal, 2)], spares: 1, caches: 1 },
 ];
 
+/// The shape of a seed, if none is named.
+pub fn shape_of(seed: u64) -> &'static Shape {
+    &SHAPES[seed as usize % SHAPES.len()]
+}
+
 /// The devices and limits of a pool.
 #[derive(Clone, Debug)]
 pub struct Layout {

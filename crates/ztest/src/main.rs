@@ -1,7 +1,8 @@
 //! `ztest`: the long profiles, each resumable or repeatable by its seeds. See `ztest --help`.
 
+mod seeds;
+
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,10 +11,12 @@ use std::time::{Duration, Instant};
 use ztest::campaign::{Tally, judge_seed};
 use ztest::cuts::{CutTally, cut_on};
 use ztest::judge::{Level, Verdict};
-use ztest::lab::SHAPES;
+use ztest::lab::{SHAPES, shape_of};
 use ztest::mutate::{MutateTally, Victim, kinds, mutate};
 use ztest::reference::{Outcome, REFERENCES, try_pool};
 use ztest::workload::Profile;
+
+use seeds::{Args, Limit, Seeds, caught, count, done_before, range, remember, spread};
 
 /// As the program `weir` has it: campaigns take a tenth less time.
 #[global_allocator]
@@ -56,71 +59,6 @@ options: --jobs N                                   threads (default 2)
          --layout NAME|all                          how devices stand together (mirror, raidz1 ...; all: by seed)
 environment: ZTEST_TMP folder for images, WEIR_JUDGES folder of the judges, ZTEST_TRACE prints operations";
 
-fn range(text: &str) -> Option<(u64, u64)> {
-    match text.split_once("..") {
-        Some((a, b)) => Some((a.parse().ok()?, b.parse().ok()?)),
-        None => Some((0, text.parse().ok()?)),
-    }
-}
-
-struct Args(Vec<String>);
-
-impl Args {
-    fn value(&self, name: &str) -> Option<&str> {
-        let at = self.0.iter().position(|a| a == name)?;
-        self.0.get(at + 1).map(String::as_str)
-    }
-    fn number(&self, name: &str, default: u64) -> u64 {
-        self.value(name).and_then(|v| v.parse().ok()).unwrap_or(default)
-    }
-}
-
-/// The moment after which no seed begins, from `--seconds`.
-struct Limit(Option<Instant>);
-
-impl Limit {
-    fn of(args: &Args) -> Limit {
-        let seconds = args.value("--seconds").and_then(|v| v.parse().ok());
-        Limit(seconds.map(|s| Instant::now() + Duration::from_secs(s)))
-    }
-    fn is_over(&self) -> bool {
-        self.0.is_some_and(|at| Instant::now() >= at)
-    }
-}
-
-/// Calls `f` for every seed, in `--jobs` threads, until `--seconds` are over.
-fn spread(args: &Args, from: u64, to: u64, f: impl Fn(u64) + Sync) {
-    let (next, limit) = (AtomicU64::new(from), Limit::of(args));
-    std::thread::scope(|scope| {
-        for _ in 0..args.number("--jobs", 2).max(1) {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= to || (seed > from && limit.is_over()) {
-                        return;
-                    }
-                    f(seed);
-                }
-            });
-        }
-    });
-}
-
-/// Counts the verdict of a seed and prints it unless good.
-fn count(tally: &mut Tally, seed: u64, shape: &str, verdict: Result<Verdict, String>) {
-    match verdict {
-        Ok(Verdict::Good) => {}
-        Ok(Verdict::Missing(what)) => {
-            tally.missing += 1;
-            println!("MISSING seed {seed}: {what}");
-        }
-        Ok(Verdict::Bad(why)) | Err(why) => {
-            tally.bad += 1;
-            println!("BAD seed {seed} ({shape}): {why}");
-        }
-    }
-}
-
 fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
     let state = args.value("--state");
     let done = done_before(state);
@@ -131,7 +69,7 @@ fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
             tally.seeds = 1;
         } else {
             let shape = match args.value("--layout") {
-                Some("all") => &SHAPES[seed as usize % SHAPES.len()],
+                Some("all") => shape_of(seed),
                 Some(name) => SHAPES.iter().find(|s| s.name == name).unwrap_or(&SHAPES[0]),
                 None => &SHAPES[0],
             };
@@ -148,24 +86,6 @@ fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
     let tally = total.into_inner().unwrap_or_else(|e| e.into_inner());
     println!("seeds={} bad={} missing={}", tally.seeds, tally.bad, tally.missing);
     tally.bad + tally.missing == 0
-}
-
-/// The results of earlier runs from the state file: one line `good SEED FIGURE...` for each seed
-/// without a finding.
-fn done_before(path: Option<&str>) -> BTreeMap<u64, Vec<u64>> {
-    let text = path.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
-    let numbers = |l: &str| l.split_whitespace().map(|n| n.parse().ok()).collect::<Option<Vec<u64>>>();
-    let lines = text.lines().filter_map(|l| numbers(l.strip_prefix("good ")?));
-    lines.filter_map(|mut l| (!l.is_empty()).then(|| (l.remove(0), l))).collect()
-}
-
-/// Records a seed that is done.
-fn remember(path: Option<&str>, line: &str) {
-    let Some(path) = path else { return };
-    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-    if let Err(e) = file.and_then(|mut f| writeln!(f, "good {line}")) {
-        eprintln!("{path}: {e}");
-    }
 }
 
 fn cuts(args: &Args, from: u64, to: u64) -> bool {
@@ -346,7 +266,7 @@ fn scans(args: &Args, from: u64, to: u64, level: Level) -> bool {
     let redundant: Vec<_> = redundant.into_iter().filter(|s| !s.groups.is_empty()).collect();
     let ops = args.number("--ops", 40);
     spread(args, from, to, |seed| {
-        let named = args.value("--layout").and_then(|name| SHAPES.iter().find(|s| s.name == name));
+        let named = args.shape();
         let shape = named.unwrap_or(redundant[seed as usize % redundant.len()]);
         let mut met = CutsMet::default();
         let got = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| match seed / 8 % 3 {
@@ -369,54 +289,6 @@ fn scans(args: &Args, from: u64, to: u64, level: Level) -> bool {
     tally.bad + tally.missing == 0
 }
 
-/// The result of a seed, of which a panic is an error.
-fn caught<T>(run: impl FnOnce() -> Result<T, String> + std::panic::UnwindSafe) -> Result<T, String> {
-    let got = std::panic::catch_unwind(run);
-    got.unwrap_or_else(|p| Err(format!("panic: {}", ztest::campaign::panic_text(&*p))))
-}
-
-/// The totals of a profile with a state file, and their last line.
-struct Seeds<'a> {
-    state: Option<&'a str>,
-    done: BTreeMap<u64, Vec<u64>>,
-    total: Mutex<(Tally, Vec<u64>)>,
-}
-
-impl<'a> Seeds<'a> {
-    fn new(args: &'a Args, figures: usize) -> Seeds<'a> {
-        let state = args.value("--state");
-        Seeds { state, done: done_before(state), total: Mutex::new((Tally::default(), vec![0; figures])) }
-    }
-    /// Runs a seed unless it is done: `run` gives the verdict and the figures.
-    fn run(&self, seed: u64, shape: &str, run: impl FnOnce() -> (Result<Verdict, String>, Vec<u64>)) {
-        let (verdict, figures) = match self.done.get(&seed) {
-            Some(figures) => (None, figures.clone()),
-            None => {
-                let (verdict, figures) = run();
-                (Some(verdict), figures)
-            }
-        };
-        let mut total = self.total.lock().unwrap_or_else(|e| e.into_inner());
-        total.0.seeds += 1;
-        for (sum, n) in total.1.iter_mut().zip(&figures) {
-            *sum += n;
-        }
-        let Some(verdict) = verdict else { return };
-        if verdict == Ok(Verdict::Good) {
-            let words: Vec<String> = std::iter::once(&seed).chain(&figures).map(u64::to_string).collect();
-            remember(self.state, &words.join(" "));
-        }
-        count(&mut total.0, seed, shape, verdict);
-    }
-    fn end(self, names: &[&str]) -> bool {
-        let (tally, figures) = self.total.into_inner().unwrap_or_else(|e| e.into_inner());
-        let figures: Vec<String> = names.iter().zip(figures).map(|(name, n)| format!("{name}={n}")).collect();
-        println!("{}", figures.join(" "));
-        println!("seeds={} bad={} missing={}", tally.seeds, tally.bad, tally.missing);
-        tally.bad + tally.missing == 0
-    }
-}
-
 fn losses(args: &Args, from: u64, to: u64, level: Level) -> bool {
     use ztest::losses::{LAYOUTS, Met, run_seed};
     let seeds = Seeds::new(args, 4);
@@ -435,9 +307,9 @@ fn losses(args: &Args, from: u64, to: u64, level: Level) -> bool {
 fn fill(args: &Args, from: u64, to: u64, level: Level) -> bool {
     use ztest::fill::{Met, run_seed};
     let seeds = Seeds::new(args, 5);
-    let named = args.value("--layout").and_then(|name| SHAPES.iter().find(|s| s.name == name));
+    let named = args.shape();
     spread(args, from, to, |seed| {
-        let shape = named.unwrap_or(&SHAPES[seed as usize % SHAPES.len()]);
+        let shape = named.unwrap_or(shape_of(seed));
         seeds.run(seed, shape.name, || {
             let mut met = Met::default();
             let got = run_seed(seed, shape, &mut met);
@@ -469,9 +341,9 @@ fn snapcuts(args: &Args, from: u64, to: u64) -> bool {
 }
 
 fn volumes(args: &Args, from: u64, to: u64, level: Level) -> bool {
-    use ztest::volumes::{run_seed, shape_of};
+    use ztest::volumes::run_seed;
     let seeds = Seeds::new(args, 0);
-    let named = args.value("--layout").and_then(|name| SHAPES.iter().find(|s| s.name == name));
+    let named = args.shape();
     spread(args, from, to, |seed| {
         let shape = named.unwrap_or(shape_of(seed));
         seeds.run(seed, shape.name, || {
@@ -562,17 +434,14 @@ fn sends(args: &Args, from: u64, to: u64) -> bool {
 }
 
 fn rescues(args: &Args, from: u64, to: u64) -> bool {
-    use ztest::rescues::{Met, run_seed, run_shape};
+    use ztest::rescues::{Met, run_shape};
     let seeds = Seeds::new(args, 7);
-    let named = args.value("--layout").and_then(|name| SHAPES.iter().find(|s| s.name == name));
+    let named = args.shape();
     spread(args, from, to, |seed| {
-        let shape = named.unwrap_or(&SHAPES[seed as usize % SHAPES.len()]);
+        let shape = named.unwrap_or(shape_of(seed));
         seeds.run(seed, shape.name, || {
             let mut met = Met::default();
-            let got = caught(std::panic::AssertUnwindSafe(|| match named {
-                Some(shape) => run_shape(seed, shape, &mut met),
-                None => run_seed(seed, &mut met),
-            }));
+            let got = caught(std::panic::AssertUnwindSafe(|| run_shape(seed, shape, &mut met)));
             (got.map(|()| Verdict::Good), met.figures())
         });
     });

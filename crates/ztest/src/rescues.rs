@@ -150,12 +150,6 @@ fn make(runner: &mut Runner, rng: &mut Rng) -> Check<Victim> {
     Ok(Victim { images: runner.lab.images(), states, ashift: runner.layout.ashift, sealed })
 }
 
-/// Runs a seed.
-pub fn run_seed(seed: u64, met: &mut Met) -> Check {
-    let shapes: Vec<&'static Shape> = SHAPES.iter().collect();
-    run_shape(seed, shapes[seed as usize % shapes.len()], met)
-}
-
 /// Runs a seed on a pool of that shape.
 pub fn run_shape(seed: u64, shape: &'static Shape, met: &mut Met) -> Check {
     run(seed, shape, met, None)

@@ -18,7 +18,7 @@ use spa::{GroupKind, Pool};
 use zvol::{Volume, VolumeOpts, init_volume};
 
 use crate::Check;
-use crate::lab::{Lab, Layout, POOL, SHAPES, Shape};
+use crate::lab::{Lab, Layout, POOL, Shape};
 use crate::snaps::{SPAN_MAX, agree, check_images, is_full, pattern};
 
 /// Volumes at most.
@@ -476,9 +476,4 @@ pub fn run_seed(seed: u64, shape: &'static Shape, ops: u64) -> Result<Vec<DiskIm
     let why = format!("seed {seed} ({}): {why}\n    after: {}", shape.name, volumes.trace.join("\n           "));
     std::mem::forget((volumes, lab));
     Err(why)
-}
-
-/// The layout of a seed, if none is named.
-pub fn shape_of(seed: u64) -> &'static Shape {
-    &SHAPES[seed as usize % SHAPES.len()]
 }

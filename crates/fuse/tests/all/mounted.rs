@@ -375,6 +375,17 @@ fn mounts_end() {
         let file = host::blocking(move || File::create(f).unwrap()).await.unwrap();
         assert_eq!(m.unmount(false, false).await.unwrap_err().kind(), ErrorKind::Busy);
         assert!(m.is_alive());
+        // A file that is closed while the unmount is under way does not count as use.
+        let closes = host::blocking(move || drop(file));
+        let (ended, closed) = rt::join::join2(m.unmount(false, false), closes).await;
+        closed.unwrap();
+        ended.unwrap();
+        zfs.unmount().await.unwrap();
+        let ds = _pool.dsl().find("tank").unwrap();
+        let zfs = Zfs::open(&ds, zpl::MountOpts::from_props(&ds)).await.unwrap();
+        let m = fuse::mount(&rt, zfs.clone(), &path, none.clone(), None).await.unwrap();
+        let f = path.join("open");
+        let file = host::blocking(move || File::create(f).unwrap()).await.unwrap();
         // Lazily: gone from the tree, alive until the file is closed.
         m.unmount(true, false).await.unwrap();
         assert!(rt.timeout(Nanos::from_ms(20), m.ended()).await.is_none());
@@ -388,7 +399,6 @@ fn mounts_end() {
         assert!(!m.is_alive());
         // Again, read-only, and of the plain type; ended from outside.
         zfs.unmount().await.unwrap();
-        let ds = _pool.dsl().find("tank").unwrap();
         let zfs = Zfs::open(&ds, zpl::MountOpts { readonly: true, ..zpl::MountOpts::from_props(&ds) }).await.unwrap();
         let m = fuse::mount(&rt, zfs.clone(), &path, MountOpts { subtype: None, ..none.clone() }, None).await.unwrap();
         let theirs = path.clone();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use base::Result;
@@ -208,7 +208,7 @@ pub(super) fn judge(
             faults.push(say(format!("is intact and does not come back: {why}")));
             continue;
         }
-        let Some((d, p)) = places.iter().find(|(_, p)| std::fs::symlink_metadata(p).is_ok()) else {
+        let Some((d, _)) = places.iter().find(|(_, p)| std::fs::symlink_metadata(p).is_ok()) else {
             if !findings.tells(f.dataset, f)
                 && unknown.iter().all(|d| !findings.tells(d, f))
                 && findings.datasets.iter().any(|d| d == f.dataset)
@@ -218,7 +218,7 @@ pub(super) fn judge(
             continue;
         };
         met.partly += 1;
-        faults.extend(partial(dir, d, p, f, &findings, states).err().map(say));
+        faults.extend(partial(dir, d, f, &findings, states).err().map(say));
     }
     let some: BTreeSet<String> = faults.into_iter().take(6).collect();
     if some.is_empty() { Ok(()) } else { Err(some.into_iter().collect::<Vec<_>>().join(" | ")) }
@@ -226,7 +226,8 @@ pub(super) fn judge(
 
 /// A file that came back other than it was last: damaged outside of missing ranges it is not, and
 /// an older one is as it was once.
-fn partial(dir: &Path, dataset: &str, path: &Path, f: &File<'_>, findings: &Findings, states: &[PoolModel]) -> Check {
+fn partial(dir: &Path, dataset: &str, f: &File<'_>, findings: &Findings, states: &[PoolModel]) -> Check {
+    let path = &place(dir, dataset, &f.path);
     // A finding names one of the names of a file; in an older state others may be names of it.
     let ino = |p: &Path| std::fs::symlink_metadata(p).ok().map(|m| m.ino());
     let stands_here = |x: &Finding| {
@@ -268,21 +269,16 @@ fn was_ever(states: &[PoolModel], path: &Path, except: &[(u64, u64)], longer: bo
         let mut inodes = s.datasets.values().flat_map(|ds| ds.fs.inodes.values());
         inodes.any(|i| i.content().is_none() && !i.is_dir() && is_same(path, i, except, longer).is_ok())
     };
-    let Ok(kind) = std::fs::symlink_metadata(path).map(|m| m.file_type()) else { return false };
-    if kind.is_symlink() {
-        return states.iter().any(links);
+    let special = |s: &PoolModel, kind| s.datasets.values().any(|ds| ds.fs.inodes.values().any(|i| i.kind == kind));
+    let mode = std::fs::symlink_metadata(path).map_or(0, |m| m.mode());
+    match FileKind::from_mode(u64::from(mode)) {
+        Some(FileKind::Symlink) => states.iter().any(links),
+        Some(FileKind::File) => {
+            states.iter().any(whole) || states.windows(2).any(|w| was_between(&w[0], &w[1], path, except, longer))
+        }
+        Some(FileKind::Dir) | None => false,
+        Some(kind) => states.iter().any(|s| special(s, kind)),
     }
-    if !kind.is_file() {
-        let is_such = |i: &Inode| match i.kind {
-            FileKind::Fifo => kind.is_fifo(),
-            FileKind::Socket => kind.is_socket(),
-            FileKind::CharDev => kind.is_char_device(),
-            FileKind::BlockDev => kind.is_block_device(),
-            _ => false,
-        };
-        return states.iter().any(|s| s.datasets.values().any(|ds| ds.fs.inodes.values().any(|i| is_such(i))));
-    }
-    states.iter().any(whole) || states.windows(2).any(|w| was_between(&w[0], &w[1], path, except, longer))
 }
 
 fn was_between(from: &PoolModel, to: &PoolModel, path: &Path, except: &[(u64, u64)], longer: bool) -> bool {

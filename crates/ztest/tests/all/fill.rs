@@ -8,7 +8,7 @@ use spa::Pool;
 use zpl::{Cred, MountOpts, Zfs};
 use ztest::fill::{Filled, Met, Plan, run, run_seed};
 use ztest::judge::{self, Level, Verdict};
-use ztest::lab::{Lab, Layout, SHAPES};
+use ztest::lab::{Lab, Layout, SHAPES, shape_of};
 
 fn judged(images: &[sim::DiskImage], name: &str) {
     match judge::judge(images, Level::Zdb, name) {
@@ -70,7 +70,7 @@ fn full_pools_refuse_and_go_on() {
     // it takes nearly all the room; 131: blocks that a log names are gang blocks; 398: snapshots
     // are destroyed while freed space is not allocatable yet.
     for seed in [3, 7, 40, 84, 131, 398] {
-        let shape = &SHAPES[seed as usize % SHAPES.len()];
+        let shape = shape_of(seed);
         let filled = run_seed(seed, shape, &mut met).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         judged(&filled.images, &format!("fill{seed}"));
         if let Some(images) = filled.recovered {
@@ -85,7 +85,7 @@ fn full_pools_refuse_and_go_on() {
 #[test]
 fn a_quota_is_full_of_tracked_files() {
     let met = &mut Met::default();
-    run_seed(92, &SHAPES[92 % SHAPES.len()], met).unwrap_or_else(|e| panic!("{e}"));
+    run_seed(92, shape_of(92), met).unwrap_or_else(|e| panic!("{e}"));
 }
 
 async fn mounted(pool: &Pool, name: &str) -> Rc<Zfs> {

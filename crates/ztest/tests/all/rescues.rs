@@ -1,7 +1,7 @@
 //! Pools that no import takes, rescued. The long profile: `ztest --rescues 0..200`.
 
-use ztest::lab::{SHAPES, Shape};
-use ztest::rescues::{Met, Spoil, run_seed, run_shape, run_spoilt};
+use ztest::lab::{SHAPES, Shape, shape_of};
+use ztest::rescues::{Met, Spoil, run_shape, run_spoilt};
 
 fn shape(name: &str) -> &'static Shape {
     SHAPES.iter().find(|s| s.name == name).unwrap_or_else(|| panic!("no shape {name}"))
@@ -11,7 +11,7 @@ fn shape(name: &str) -> &'static Shape {
 fn what_is_left_comes_back() {
     let mut met = Met::default();
     for seed in 7000..7012 {
-        run_seed(seed, &mut met).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        run_shape(seed, shape_of(seed), &mut met).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
     assert!(met.stopped >= 11 && met.intact > 40 && met.good > met.partly && met.unlabelled > 0, "{met:?}");
 }

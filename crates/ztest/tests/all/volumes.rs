@@ -2,8 +2,9 @@
 //! `ztest --volcuts 0..100 --images 100`.
 
 use ztest::judge::{Level, Verdict, judge};
+use ztest::lab::shape_of;
 use ztest::volcuts::cut_seed;
-use ztest::volumes::{run_seed, shape_of};
+use ztest::volumes::run_seed;
 use ztest::zilcuts::Cutting;
 use ztest::ziltrouble::Trouble;
 
