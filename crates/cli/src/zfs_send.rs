@@ -274,7 +274,7 @@ mod tests {
             ("-Rs p@b", package("p@b", None, PackageLetters { replicate: true, skip_missing: true, ..letters() })),
             ("-t 1-2-3-4 -nv", SendItem::Token("1-2-3-4".into())),
             ("-S p/f", SendItem::Saved("p/f".into())),
-            ("-i @a p/f", SendItem::Snapshot { name: "p/f".into(), from: Some("p/f@a".into()) }),
+            ("-i @a p/f", SendItem::Snapshot { name: "p/f".into(), from: Some("p/f@a".into()), redact: None }),
         ] {
             assert_eq!(item_of(&parsed(line)).unwrap(), want, "{line}");
         }
