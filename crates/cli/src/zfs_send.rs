@@ -6,6 +6,7 @@
 //! `send_progress` follows the stream for the lines of progress.
 
 use std::io::{IsTerminal, Write};
+use std::os::fd::AsFd;
 
 use admin::request::{PackageLetters, SendItem, SendPlan, SendSize, SendStream, SendWhat};
 use admin::view::fmt::bytes;
@@ -87,7 +88,8 @@ pub fn send(p: &Parsed) -> Done {
     };
     let mut progress = (p.has('v') || p.has('V')).then(|| Progress::new(says, p.has('V').then_some(total)));
     let gone = |e: std::io::Error| Error::new(ErrorKind::Io, format!("cannot write the stream: {e}"));
-    let mut out = std::io::stdout().lock();
+    // Without the buffer of lines that standard output has.
+    let mut out = std::fs::File::from(std::io::stdout().as_fd().try_clone_to_owned().map_err(gone)?);
     let sent = ask_bytes(&SendStream(what), &mut |bytes| {
         out.write_all(bytes).map_err(gone)?;
         if let Some(progress) = &mut progress {
@@ -95,7 +97,6 @@ pub fn send(p: &Parsed) -> Done {
         }
         Ok(())
     })?;
-    out.flush().map_err(gone)?;
     sent.notes.iter().filter(|_| !told).for_each(|note| eprintln!("{note}"));
     if sent.incomplete { Err(Fail::AlreadyReported) } else { Ok(()) }
 }

@@ -230,6 +230,17 @@ impl<F: Future> Pipeline<F> {
         })
         .await
     }
+    /// Runs `other`; the futures of the window make progress meanwhile.
+    pub async fn beside<T>(&mut self, other: impl Future<Output = T>) -> T {
+        let mut other = pin!(other);
+        let locks = TaskLocks::branch();
+        poll_fn(|cx| {
+            self.poll_woken(cx);
+            let _scope = locks.as_ref().map(TaskLocks::enter);
+            other.as_mut().poll(cx)
+        })
+        .await
+    }
     fn poll_woken(&mut self, cx: &mut Context<'_>) {
         let members = {
             let mut woken = self.woken.lock();

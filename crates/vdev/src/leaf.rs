@@ -17,7 +17,7 @@ use rt::trace::{Event, FaultKind, Groups};
 use crate::done::{Completer, ReadCompleter, ReadDone, WriteDone};
 use crate::dtl::Condition;
 use crate::labels::SafeLabels;
-use crate::policy::{Cause, DirtyGauge, Prio, QueueTunables};
+use crate::policy::{Cause, DirtyGauge, Prio, QueueTunables, Sharing};
 use crate::queue::{Batch, Item, Queue};
 use crate::stats::{IoErrors, LeafStats, QueueDepth};
 
@@ -35,6 +35,7 @@ pub struct Leaf {
     gauge: DirtyGauge,
     tunables: RefCell<QueueTunables>,
     queue: RefCell<Queue<Job>>,
+    sharing: Cell<Sharing>,
     stats: RefCell<LeafStats>,
     /// Completed writes plus one: earlier writes to the device count as one, so that the first
     /// flush is never skipped.
@@ -110,6 +111,7 @@ impl Leaf {
                 queue
             }),
             tunables: RefCell::new(tunables),
+            sharing: Cell::default(),
             stats: RefCell::new(LeafStats::default()),
             written: Cell::new(1),
             flushed: Cell::new(0),
@@ -288,7 +290,9 @@ impl Leaf {
                 let t = self.tunables.borrow();
                 let limit =
                     if self.dev.info().rotational { t.aggregation_limit } else { t.aggregation_limit_non_rotating };
-                self.queue.borrow_mut().next(&t, limit, self.gauge.percent())
+                let mut queue = self.queue.borrow_mut();
+                queue.state.is_shared = self.sharing.get().is_shared(queue.state.waited_for(), self.rt.now());
+                queue.next(&t, limit, self.gauge.percent())
             };
             let Some(batch) = batch else { return };
             self.submit(batch);
@@ -349,6 +353,9 @@ impl Leaf {
         let durable = batch.is_durable();
         let Batch { prio, write, offset, len, items } = batch;
         self.queue.borrow_mut().completed(prio, write, offset, len, &self.tunables.borrow());
+        let mut sharing = self.sharing.get();
+        sharing.completed(prio, len, now.since(started), now);
+        self.sharing.set(sharing);
         // The members of a failed aggregate are retried alone and traced then.
         if self.rt.tracer().wants(Groups::IO) && (result.is_ok() || items.len() == 1) {
             let (leaf, disk, ok) = (self.guid.get().0, now.since(started), result.is_ok());

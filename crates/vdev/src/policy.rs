@@ -14,6 +14,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use base::Nanos;
 use rt::CpuClass;
 
 /// The I/O classes in the order of their priority.
@@ -59,7 +60,7 @@ impl Prio {
     /// The class of CPU jobs for operations of this class: those with a waiting caller go before
     /// the compression of a txg.
     pub fn cpu_class(self) -> CpuClass {
-        if matches!(self, Prio::SyncRead | Prio::SyncWrite) { CpuClass::Urgent } else { CpuClass::Bulk }
+        if self.has_waiter() { CpuClass::Urgent } else { CpuClass::Bulk }
     }
 
     /// The index in [`Prio::ALL`] and in every array by class.
@@ -83,6 +84,10 @@ impl Prio {
     /// Whether the class is interactive; the others give way to interactive ones. Trim is.
     pub const fn is_interactive(self) -> bool {
         !matches!(self, Prio::Scrub | Prio::Removal | Prio::Initializing | Prio::Rebuild)
+    }
+    /// Whether a caller waits for operations of the class.
+    pub const fn has_waiter(self) -> bool {
+        matches!(self, Prio::SyncRead | Prio::SyncWrite)
     }
     /// Whether the class is served in the order of arrival; the others go by offset within
     /// half-second buckets.
@@ -197,6 +202,10 @@ pub struct QueueTunables {
     /// `zfs_vdev_aggregation_limit_non_rotating`: the same for other media. OpenZFS has 128 KiB;
     /// here it is 1 MiB, because each operation costs a system call and aggregation costs no copy.
     pub aggregation_limit_non_rotating: u64,
+    /// The same at a device that is fast and shared ([`Sharing`]), for operations without a waiting
+    /// caller (`vdev_shared_aggregation_limit`). With 256 KiB a reader beside a send waited 0.4 as
+    /// long as with 1 MiB (p99, `docs/bench-send.py`).
+    pub aggregation_limit_shared: u64,
     /// `zfs_vdev_read_gap_limit`: reads up to this many bytes apart are aggregated; the gap is read
     /// and dropped. (Writes are aggregated only without a gap: `zfs_vdev_write_gap_limit` concerns
     /// padding of RAID-Z.)
@@ -230,6 +239,7 @@ impl Default for QueueTunables {
             nia_credit: 5,
             aggregation_limit: 1 << 20,
             aggregation_limit_non_rotating: 1 << 20,
+            aggregation_limit_shared: 256 << 10,
             read_gap: 32 << 10,
         }
     }
@@ -274,6 +284,48 @@ impl DirtyGauge {
     }
 }
 
+/// How long a device counts as shared after an operation with a waiting caller.
+const SHARED_SPAN: Nanos = Nanos::from_ms(10);
+/// Time for 1 MiB at which a device is fast: 4 ms, 262 MB/s. At a slower one seeks are what others
+/// wait for, and short operations make more of them.
+const FAST_NS_PER_MIB_MAX: Nanos = Nanos::from_ms(4);
+/// Operations that tell how fast a device is have at least this many bytes.
+const SPEED_BYTES_MIN: u64 = 128 << 10;
+
+/// Whether programs wait for a device that others use as well. Such a device, if it is fast, gets
+/// short operations from those others: what is at the device already is what a program waits for.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Sharing {
+    /// When the last operation with a waiting caller completed.
+    waited: Option<Nanos>,
+    /// Moving average of the time for 1 MiB; 0 before the first large operation.
+    per_mib: Nanos,
+}
+
+impl Sharing {
+    /// An operation, or several as one, with `len` bytes completed `now`, and took `took`.
+    pub fn completed(&mut self, prio: Prio, len: u64, took: Nanos, now: Nanos) {
+        if prio.has_waiter() {
+            self.waited = Some(now);
+        }
+        if len >= SPEED_BYTES_MIN {
+            let per_mib = (u128::from(took.0) << 20) / u128::from(len);
+            let per_mib = u64::try_from(per_mib).unwrap_or(u64::MAX >> 3).min(u64::MAX >> 3);
+            self.per_mib = match self.per_mib {
+                Nanos(0) => Nanos(per_mib),
+                Nanos(average) => Nanos((average * 7 + per_mib) / 8),
+            };
+        }
+    }
+
+    /// Whether the device is fast and shared, with `waiting` operations at it for which callers
+    /// wait.
+    pub fn is_shared(&self, waiting: u32, now: Nanos) -> bool {
+        let lately = self.waited.is_some_and(|at| now.since(at) < SHARED_SPAN);
+        (waiting > 0 || lately) && self.per_mib <= FAST_NS_PER_MIB_MAX
+    }
+}
+
 /// The input of the choice: operations queued and in flight, by class.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct QueueState {
@@ -288,6 +340,8 @@ pub struct QueueState {
     /// While interactive operations are in flight: remaining non-interactive ones to issue.
     /// Otherwise: completions since the last interactive one.
     pub nia_credit: u32,
+    /// The device is fast and shared ([`Sharing`]).
+    pub is_shared: bool,
 }
 
 impl QueueState {
@@ -321,6 +375,16 @@ impl QueueState {
         }
     }
 
+    /// Operations at the device for which callers wait.
+    pub fn waited_for(&self) -> u32 {
+        Prio::ALL.into_iter().filter(|p| p.has_waiter()).map(|p| self.active[p.index()]).sum()
+    }
+
+    /// The longest aggregate that a class may have, of a device with that limit.
+    pub fn aggregation_limit(&self, prio: Prio, limit: u64, t: &QueueTunables) -> u64 {
+        if self.is_shared && !prio.has_waiter() { limit.min(t.aggregation_limit_shared) } else { limit }
+    }
+
     fn min_active(&self, prio: Prio, t: &QueueTunables) -> u32 {
         let min = t.class(prio).min_active;
         if prio.is_interactive() || self.interactive_active == 0 { min } else { min.min(self.nia_credit) }
@@ -335,7 +399,7 @@ impl QueueState {
             max_active
         } else if self.interactive_active > 0 {
             min_active.min(self.nia_credit)
-        } else if self.nia_credit < t.nia_delay {
+        } else if self.is_shared || self.nia_credit < t.nia_delay {
             min_active.max(1)
         } else {
             max_active
@@ -397,6 +461,35 @@ mod tests {
         }
         let flat = QueueTunables { async_write_min_dirty_percent: 60, async_write_max_dirty_percent: 30, ..t };
         assert_eq!((flat.async_write_limit(59), flat.async_write_limit(60)), (2, 10));
+    }
+
+    #[test]
+    fn fast_devices_that_are_shared_get_short_operations_from_others() {
+        let (t, ms, mib) = (QueueTunables::default(), Nanos::from_ms, 1 << 20);
+        let mut at = Sharing::default();
+        assert!(!at.is_shared(0, ms(1)));
+        assert!(at.is_shared(1, ms(1)), "a caller waits");
+        at.completed(Prio::Scrub, mib, ms(1), ms(1));
+        assert!(!at.is_shared(0, ms(1)));
+        at.completed(Prio::SyncRead, 4096, ms(50), ms(2));
+        assert!(at.is_shared(0, ms(11)) && !at.is_shared(0, ms(12)));
+        // A disk becomes slow, and fast again.
+        (0..20).for_each(|_| at.completed(Prio::Scrub, mib, ms(8), ms(2)));
+        assert!(!at.is_shared(3, ms(3)));
+        (0..20).for_each(|_| at.completed(Prio::Scrub, mib / 2, ms(1), ms(2)));
+        assert!(at.is_shared(0, ms(3)));
+        at.completed(Prio::Scrub, mib, Nanos(u64::MAX), ms(2));
+        assert!(!at.is_shared(3, ms(3)), "times cannot overflow");
+
+        let mut s = state(&[(Prio::Scrub, 9)], &[(Prio::Scrub, 1)]);
+        s.nia_credit = 100;
+        assert_eq!(s.next_class(&t, 0), Some(Prio::Scrub));
+        assert_eq!(s.aggregation_limit(Prio::Scrub, mib, &t), mib);
+        s.is_shared = true;
+        assert_eq!(s.next_class(&t, 0), None, "one at a time");
+        assert_eq!(s.aggregation_limit(Prio::Scrub, mib, &t), 256 << 10);
+        assert_eq!(s.aggregation_limit(Prio::AsyncWrite, 4096, &t), 4096);
+        assert_eq!(s.aggregation_limit(Prio::SyncRead, mib, &t), mib);
     }
 
     #[test]

@@ -204,6 +204,7 @@ impl<P> Queue<P> {
 
     fn issue(&mut self, prio: Prio, (_, offset, seq): OrderKey, t: &QueueTunables, limit: u64) -> Batch<P> {
         let lead = self.take(seq & 1 == 1, (offset, seq));
+        let limit = self.state.aggregation_limit(prio, limit, t);
         let batch = self.aggregate(prio, lead, t, limit);
         self.state.issued(prio);
         self.last_offset = batch.offset + batch.len;

@@ -459,6 +459,7 @@ fn events_counters_and_device_agree_whatever_is_set() {
                     (t.min_pending, t.max_pending, t.ramp_rate) = (pick(&[0, 4]), pick(&[0, 10]), pick(&[0, 2]));
                     t.time_shift = pick(&[0, 6, 29, 63]);
                     t.aggregation_limit_non_rotating = pick(&[0, 4096, 1 << 20]).into();
+                    t.aggregation_limit_shared = pick(&[0, 4096, 1 << 18]).into();
                     b.leaf.set_tunables(t);
                 }
                 b.gauge.set(b.rt.rng_below(120) as u32);

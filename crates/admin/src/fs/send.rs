@@ -14,10 +14,7 @@ use crate::request::{PartView, SendItem, SendPlan, SendWhat, SentView, check_not
 /// Payloads are not copied on their way from the engine.
 impl Sink for Outlet {
     fn put(&mut self, record: [u8; RECORD_SIZE], payload: Bytes) -> LocalBoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            self.chunk(Chunk::Own(record.to_vec())).await?;
-            if payload.is_empty() { Ok(()) } else { self.chunk(Chunk::Shared(payload)).await }
-        })
+        Box::pin(self.chunks([Chunk::Own(record.to_vec()), Chunk::Shared(payload)]))
     }
 }
 

@@ -234,7 +234,12 @@ impl Outlet {
     /// # Errors
     /// The client has gone away.
     pub(crate) async fn chunk(&self, chunk: Chunk) -> Result<()> {
-        let mut chunk = Some(chunk);
+        self.chunks([chunk]).await
+    }
+
+    /// As [`Outlet::chunk`], several that belong together.
+    pub(crate) async fn chunks<const N: usize>(&self, chunks: [Chunk; N]) -> Result<()> {
+        let mut chunks = Some(chunks);
         poll_fn(|cx| {
             let mut state = self.0.lock();
             if state.gone {
@@ -244,7 +249,7 @@ impl Outlet {
                 state.waker = Some(cx.waker().clone());
                 return Poll::Pending;
             }
-            if let Some(chunk) = chunk.take() {
+            for chunk in chunks.take().into_iter().flatten().filter(|chunk| !chunk.is_empty()) {
                 state.bytes += chunk.len();
                 state.chunks.push_back(chunk);
             }

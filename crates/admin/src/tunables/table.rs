@@ -409,6 +409,16 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.queue.aggregation_limit_non_rotating = v
     ),
     field!(
+        "vdev_shared_aggregation_limit",
+        Unit::Bytes,
+        0,
+        16 * MIB,
+        WEIR,
+        "the same for what no program waits for, at fast devices that programs use meanwhile",
+        |o| o.engine.queue.aggregation_limit_shared,
+        |o, v| o.engine.queue.aggregation_limit_shared = v
+    ),
+    field!(
         "zfs_vdev_read_gap_limit",
         Unit::Bytes,
         0,

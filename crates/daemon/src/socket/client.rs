@@ -343,7 +343,7 @@ fn converse_streaming<R: Request>(
     let mut conversation = Conversation::begin(stream, request, command, Some(theirs.as_fd()))?;
     // The daemon's is the only one: the stream ends with it.
     drop(theirs);
-    let mut buf = vec![0; 64 << 10];
+    let mut buf = vec![0; 256 << 10];
     let mut answer = None;
     loop {
         // What was written before the answer was is taken before it.

@@ -8,6 +8,8 @@
 //! Redaction lists are laid over it (`overlay`): what the walk meets goes through them, and so does
 //! the place between two objects.
 
+use std::collections::VecDeque;
+
 use base::{Error, ObjectId, Result, Txg};
 use bdev::Bytes;
 use dmu::DmuCtx;
@@ -19,7 +21,7 @@ use ondisk::stream::Record;
 use ondisk::stream::record::{ObjectRange, TO_THE_END};
 use rt::LocalBoxFuture;
 use rt::cost::{DMU_POINTER, SCAN_VISIT};
-use rt::join::join_all;
+use rt::join::Pipeline;
 use zio::Prio;
 
 use super::Out;
@@ -29,21 +31,25 @@ use crate::pool::DslPool;
 use crate::redact::ListReader;
 use crate::walk::DNODES;
 
+/// The class of reads of data. OpenZFS sends with those of prefetch, up to three MiB of which are at
+/// a device before each read that a program waits for; of scrubs there is one operation at a time
+/// while a program reads (`zfs_vdev_nia_delay`).
+const READ_AS: Prio = Prio::Scrub;
 /// Levels of a tree of blocks that are followed (format page 03).
 const LEVELS_MAX: u8 = 12;
-/// Blocks that are read at once.
-const READS_MAX: usize = 64;
-/// Bytes that are read at once.
+/// Records that wait in the queue.
+const QUEUE_MAX: usize = 64;
+/// Bytes that are read or wait in the queue.
 const BYTES_MAX: u64 = 8 << 20;
 
 /// A record whose payload may still be on disk.
 enum Queued {
     /// It is complete.
     Ready(Record, Bytes),
-    /// Its payload is read from a block.
-    Block(Record, Blkptr, Payload),
-    /// Its payload is a part of the content of a block: pieces of one block follow each other.
-    Pieces(Vec<Record>, Blkptr),
+    /// Its payload is read: that many bytes in the pool's memory.
+    Block(Record, u64),
+    /// Its payload is a part of a block that is read: pieces of one block follow each other.
+    Pieces(Vec<Record>, u64),
 }
 
 /// The object whose blocks are walked.
@@ -125,7 +131,9 @@ struct Walk<'a, 'o> {
     resume: Option<Resume>,
     form: Form,
     composer: Composer,
-    queue: Vec<Queued>,
+    queue: VecDeque<Queued>,
+    /// The blocks of the queue, in its order.
+    reads: Pipeline<LocalBoxFuture<'a, Result<Bytes>>>,
     queued_bytes: u64,
     out: &'a mut Out<'o>,
 }
@@ -144,8 +152,9 @@ pub(super) async fn send_blocks(
     let objects = DNODES.saturating_mul(meta.maxblkid.saturating_add(1));
     let composer = Composer::new(form.to_guid, objects);
     let (overlay, dnodes_seen) = (None, None);
+    let (queue, reads, queued_bytes) = (VecDeque::new(), Pipeline::new(QUEUE_MAX), 0);
     let mut walk =
-        Walk { ctx, meta, from, overlay, dnodes_seen, resume, form, composer, queue: Vec::new(), queued_bytes: 0, out };
+        Walk { ctx, meta, from, overlay, dnodes_seen, resume, form, composer, queue, reads, queued_bytes, out };
     if redact.is_some() || again.is_some() {
         let from = match resume {
             Some(at) => (at.object.0, at.offset / walk.block_size_of(at.object).await?),
@@ -164,7 +173,10 @@ pub(super) async fn send_blocks(
     }
     walk.lists_before(u64::MAX).await?;
     walk.push_pending();
-    walk.drain().await
+    while !walk.queue.is_empty() {
+        walk.send_oldest().await?;
+    }
+    Ok(())
 }
 
 impl Walk<'_, '_> {
@@ -419,7 +431,7 @@ impl Walk<'_, '_> {
                 crypt: super::compose::crypt_of(bp),
                 flags: if bp.needs_swap() { ondisk::stream::record_flags::RAW_BYTESWAP } else { 0 },
             };
-            self.push(Queued::Ready(Record::ObjectRange(range), Bytes::default()), 0).await?;
+            self.push(Record::ObjectRange(range), Bytes::default()).await?;
         }
         let mut slot = 0;
         while slot < slots {
@@ -446,7 +458,7 @@ impl Walk<'_, '_> {
                 continue;
             };
             let (record, bonus) = self.form.object(object, &dn, bp.needs_swap());
-            self.push(Queued::Ready(Record::Object(record), bonus.into()), 0).await?;
+            self.push(Record::Object(record), bonus.into()).await?;
             let end = dn.maxblkid.saturating_add(1).saturating_mul(u64::from(dn.datablksz()));
             let records = self.composer.free(object, end, TO_THE_END);
             self.ready(records).await?;
@@ -461,7 +473,7 @@ impl Walk<'_, '_> {
     async fn spill(&mut self, object: ObjectId, bp: Blkptr, unmodified: bool) -> Result<()> {
         let payload = if self.form.is_raw() { Payload::Stored } else { Payload::Content };
         let record = Record::Spill(self.form.spill(object, &bp, unmodified));
-        self.push(Queued::Block(record, bp, payload), bp.lsize()).await
+        self.push_read(Queued::Block(record, bp.lsize()), bp, payload).await
     }
 
     /// A block of data.
@@ -490,7 +502,8 @@ impl Walk<'_, '_> {
                 let (bytes, len) = bp.payload();
                 let mut content = bytes[..len].to_vec();
                 content.resize(len.next_multiple_of(8), 0);
-                Queued::Ready(Record::WriteEmbedded(self.form.embedded(object, offset, size, &bp)), content.into())
+                let record = Record::WriteEmbedded(self.form.embedded(object, offset, size, &bp));
+                return self.push(record, content.into()).await;
             }
             Payload::Pieces => {
                 let starts = (0..bp.lsize()).step_by(OLD_BLOCK_MAX as usize);
@@ -498,22 +511,22 @@ impl Walk<'_, '_> {
                     let len = OLD_BLOCK_MAX.min(bp.lsize() - at);
                     Record::Write(self.form.piece(what, offset + at, len))
                 });
-                Queued::Pieces(pieces.collect(), bp)
+                Queued::Pieces(pieces.collect(), bp.lsize())
             }
             Payload::Content | Payload::Stored => {
                 if bp.lsize() != size {
                     return Err(Error::corrupt(format!("block {bp} of object {object} has not {size} bytes")));
                 }
-                Queued::Block(Record::Write(self.form.write(what, offset, size, &bp)), bp, payload)
+                Queued::Block(Record::Write(self.form.write(what, offset, size, &bp)), bp.lsize())
             }
         };
-        self.push(queued, bp.lsize()).await
+        self.push_read(queued, bp, payload).await
     }
 
     /// Queues records without payload.
     async fn ready(&mut self, records: Vec<Record>) -> Result<()> {
         self.queue.extend(records.into_iter().map(|r| Queued::Ready(r, Bytes::default())));
-        if self.queue.len() >= READS_MAX { self.drain().await } else { Ok(()) }
+        self.make_room(0).await
     }
 
     fn push_pending(&mut self) {
@@ -521,52 +534,72 @@ impl Walk<'_, '_> {
         self.queue.extend(pending.map(|r| Queued::Ready(r, Bytes::default())));
     }
 
-    /// Queues a record after the one that waits.
-    async fn push(&mut self, queued: Queued, bytes: u64) -> Result<()> {
+    /// Queues a record that is complete after the one that waits.
+    async fn push(&mut self, record: Record, payload: Bytes) -> Result<()> {
         self.push_pending();
-        self.queue.push(queued);
-        self.queued_bytes += bytes;
-        if self.queue.len() >= READS_MAX || self.queued_bytes >= BYTES_MAX { self.drain().await } else { Ok(()) }
+        self.queue.push_back(Queued::Ready(record, payload));
+        self.make_room(0).await
     }
 
-    /// Reads what is queued and sends it.
-    async fn drain(&mut self) -> Result<()> {
-        self.queued_bytes = 0;
-        let queue = std::mem::take(&mut self.queue);
+    /// Queues a record, or the pieces of one, after the one that waits, and begins to read its
+    /// block.
+    async fn push_read(&mut self, queued: Queued, bp: Blkptr, payload: Payload) -> Result<()> {
+        self.push_pending();
+        let bytes = bp.lsize();
+        self.make_room(bytes).await?;
+        if !self.out.is_dry() {
+            self.reads.push(Box::pin(read(self.ctx, self.form.is_raw(), bp, payload))).await;
+            self.queued_bytes += bytes;
+        }
+        self.queue.push_back(queued);
+        Ok(())
+    }
+
+    /// Sends the oldest of the queue until there is room for a record with that many bytes.
+    async fn make_room(&mut self, bytes: u64) -> Result<()> {
+        let is_full = |w: &Self| w.queue.len() >= QUEUE_MAX || w.queued_bytes + bytes > BYTES_MAX;
+        while !self.queue.is_empty() && is_full(self) {
+            self.send_oldest().await?;
+        }
+        Ok(())
+    }
+
+    /// Sends the oldest of the queue, and goes on reading meanwhile.
+    async fn send_oldest(&mut self) -> Result<()> {
+        let Some(queued) = self.queue.pop_front() else { return Ok(()) };
         if self.out.is_dry() {
-            for queued in &queue {
-                match queued {
-                    Queued::Ready(record, _) | Queued::Block(record, ..) => self.out.count(record),
-                    Queued::Pieces(pieces, _) => pieces.iter().for_each(|piece| self.out.count(piece)),
-                }
+            match &queued {
+                Queued::Ready(record, _) | Queued::Block(record, _) => self.out.count(record),
+                Queued::Pieces(pieces, _) => pieces.iter().for_each(|piece| self.out.count(piece)),
             }
             return Ok(());
         }
-        let reads = queue.iter().filter_map(|q| match q {
-            Queued::Ready(..) => None,
-            Queued::Block(_, bp, payload) => Some(self.read(*bp, *payload)),
-            Queued::Pieces(_, bp) => Some(self.read(*bp, Payload::Content)),
-        });
-        let mut blocks = join_all(reads.collect()).await.into_iter();
-        for queued in queue {
-            match queued {
-                Queued::Ready(record, payload) => self.out.put(record, payload).await?,
-                Queued::Block(record, ..) => {
-                    let payload = blocks.next().expect("one block was read for it")?;
-                    self.out.put(record, payload).await?;
+        match queued {
+            Queued::Ready(record, payload) => self.put(record, payload).await,
+            Queued::Block(record, bytes) => {
+                let content = self.content(bytes).await?;
+                self.put(record, content).await
+            }
+            Queued::Pieces(pieces, bytes) => {
+                let (content, mut at) = (self.content(bytes).await?, 0);
+                for piece in pieces {
+                    let len = piece.payload_len() as usize;
+                    self.put(piece, content.slice(at..at + len)).await?;
+                    at += len;
                 }
-                Queued::Pieces(pieces, _) => {
-                    let content = blocks.next().expect("one block was read for them")?;
-                    let mut at = 0;
-                    for piece in pieces {
-                        let len = piece.payload_len() as usize;
-                        self.out.put(piece, content.slice(at..at + len)).await?;
-                        at += len;
-                    }
-                }
+                Ok(())
             }
         }
-        Ok(())
+    }
+
+    /// The oldest block that is read.
+    async fn content(&mut self, bytes: u64) -> Result<Bytes> {
+        self.queued_bytes -= bytes;
+        self.reads.next().await.expect("a block is read for each of the queue")
+    }
+
+    async fn put(&mut self, record: Record, payload: Bytes) -> Result<()> {
+        self.reads.beside(self.out.put(record, payload)).await
     }
 
     /// A block that is walked through.
@@ -583,22 +616,22 @@ impl Walk<'_, '_> {
         // Bonus areas stay encrypted.
         self.ctx.zio().read_sealed(bp, Prio::SyncRead).await
     }
+}
 
-    /// A block as it is sent.
-    async fn read(&self, bp: Blkptr, payload: Payload) -> Result<Bytes> {
-        let zio = self.ctx.zio();
-        if payload != Payload::Stored {
-            return zio.read_with(&bp, self.ctx.key().map(|k| &**k), Prio::AsyncRead).await;
-        }
-        // Read as a block that is not compressed, its checksum is verified and nothing unpacked.
-        let mut stored = bp;
-        stored.set_compress(codec::compress::CompressAlgo::Off as u8);
-        stored.set_lsize(bp.psize());
-        match self.form.is_raw() {
-            true => zio.read_sealed(&stored, Prio::AsyncRead).await,
-            // What is encrypted is decrypted, and stays compressed.
-            false => zio.read_with(&stored, self.ctx.key().map(|k| &**k), Prio::AsyncRead).await,
-        }
+/// A block as it is sent.
+async fn read(ctx: &DmuCtx, raw: bool, bp: Blkptr, payload: Payload) -> Result<Bytes> {
+    let zio = ctx.zio();
+    if payload != Payload::Stored {
+        return zio.read_with(&bp, ctx.key().map(|k| &**k), READ_AS).await;
+    }
+    // Read as a block that is not compressed, its checksum is verified and nothing unpacked.
+    let mut stored = bp;
+    stored.set_compress(codec::compress::CompressAlgo::Off as u8);
+    stored.set_lsize(bp.psize());
+    match raw {
+        true => zio.read_sealed(&stored, READ_AS).await,
+        // What is encrypted is decrypted, and stays compressed.
+        false => zio.read_with(&stored, ctx.key().map(|k| &**k), READ_AS).await,
     }
 }
 
