@@ -285,7 +285,7 @@ impl DirtyGauge {
 }
 
 /// How long a device counts as shared after an operation with a waiting caller.
-const SHARED_SPAN: Nanos = Nanos::from_ms(10);
+const SHARED_SPAN: Nanos = Nanos::from_ms(100);
 /// Time for 1 MiB at which a device is fast: 4 ms, 262 MB/s. At a slower one seeks are what others
 /// wait for, and short operations make more of them.
 const FAST_NS_PER_MIB_MAX: Nanos = Nanos::from_ms(4);
@@ -472,7 +472,7 @@ mod tests {
         at.completed(Prio::Scrub, mib, ms(1), ms(1));
         assert!(!at.is_shared(0, ms(1)));
         at.completed(Prio::SyncRead, 4096, ms(50), ms(2));
-        assert!(at.is_shared(0, ms(11)) && !at.is_shared(0, ms(12)));
+        assert!(at.is_shared(0, ms(101)) && !at.is_shared(0, ms(102)));
         // A disk becomes slow, and fast again.
         (0..20).for_each(|_| at.completed(Prio::Scrub, mib, ms(8), ms(2)));
         assert!(!at.is_shared(3, ms(3)));
