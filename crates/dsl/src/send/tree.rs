@@ -212,7 +212,7 @@ impl Walk<'_, '_> {
     /// What lists have before an object.
     async fn lists_before(&mut self, object: u64) -> Result<()> {
         let Some(mut overlay) = self.overlay.take() else { return Ok(()) };
-        while let Some(turn) = overlay.before(object).await? {
+        while let Some(turn) = self.reads.beside(overlay.before(object)).await? {
             self.listed(turn).await?;
         }
         self.overlay = Some(overlay);
@@ -223,7 +223,7 @@ impl Walk<'_, '_> {
     async fn met(&mut self, owner: Owner<'_>, met: Met, start: u64, end: u64) -> Result<()> {
         let Some(mut overlay) = self.overlay.take() else { return self.send_met(owner, met, start, end).await };
         overlay.walked(Part { object: owner.object.0, start, end });
-        while let Some(turn) = overlay.turn().await? {
+        while let Some(turn) = self.reads.beside(overlay.turn()).await? {
             match turn {
                 Turn::Walked(part) => self.send_met(owner, met, part.start, part.end).await?,
                 other => self.listed(other).await?,
@@ -324,7 +324,7 @@ impl Walk<'_, '_> {
     }
 
     /// A block of dnodes; `None` for a hole.
-    async fn meta_block(&self, blkid: u64) -> Result<Option<Bytes>> {
+    async fn meta_block(&mut self, blkid: u64) -> Result<Option<Bytes>> {
         let meta = self.meta;
         let mut level = meta.nlevels.saturating_sub(1);
         let mut found = meta.bps().get(meta.blkid_at_level(blkid, level) as usize).copied();
@@ -602,20 +602,27 @@ impl Walk<'_, '_> {
         self.reads.beside(self.out.put(record, payload)).await
     }
 
-    /// A block that is walked through.
-    async fn metadata(&self, bp: &Blkptr) -> Result<Bytes> {
-        if !self.form.is_raw() {
-            return self.ctx.read(bp).await;
-        }
-        if !bp.encrypted() {
-            return Err(Error::corrupt(format!("block {bp} of an encrypted dataset is not encrypted")));
-        }
-        if bp.needs_swap() {
-            return Err(Error::unsupported("raw streams of big-endian datasets are not made"));
-        }
-        // Bonus areas stay encrypted.
-        self.ctx.zio().read_sealed(bp, Prio::SyncRead).await
+    /// A block that is walked through. The reads of the queue go on meanwhile: one of them may hold
+    /// what this one waits for.
+    async fn metadata(&mut self, bp: &Blkptr) -> Result<Bytes> {
+        let (ctx, raw) = (self.ctx, self.form.is_raw());
+        self.reads.beside(metadata(ctx, raw, bp)).await
     }
+}
+
+/// A block that is walked through.
+async fn metadata(ctx: &DmuCtx, raw: bool, bp: &Blkptr) -> Result<Bytes> {
+    if !raw {
+        return ctx.read(bp).await;
+    }
+    if !bp.encrypted() {
+        return Err(Error::corrupt(format!("block {bp} of an encrypted dataset is not encrypted")));
+    }
+    if bp.needs_swap() {
+        return Err(Error::unsupported("raw streams of big-endian datasets are not made"));
+    }
+    // Bonus areas stay encrypted.
+    ctx.zio().read_sealed(bp, Prio::SyncRead).await
 }
 
 /// A block as it is sent.
