@@ -502,8 +502,8 @@ impl Dataset {
         }
     }
 
-    /// The guids of the snapshots that a dataset is redacted by: it has holes where blocks were left
-    /// out. `None` if it is not redacted, or its features were not read yet.
+    /// The guids of the snapshots that a dataset is redacted by: it has holes where blocks were
+    /// left out. `None` if it is not redacted, or its features were not read yet.
     pub fn redaction(&self) -> Option<Vec<u64>> {
         let features = self.account.features.borrow();
         let value = features.as_ref()?.get(FeatureId::RedactedDatasets.get().guid)?;

@@ -5,7 +5,8 @@
 //! [`features`], [`pool`] (the tree), `sync` (the sync of a txg); then the tasks: `create`,
 //! [`volume`] and `change`; `snap` (snapshots, bookmarks, clones and rollback, promotion); `free`
 //! (deadlists, destruction, the blocks of destroyed datasets; [`walk`]: walks of block trees);
-//! [`send`] and [`receive`] (streams), `redact` (what they leave out), [`diff`] (what changed since a snapshot); [`crypto`] (keys).
+//! [`send`] and [`receive`] (streams), `redact` (what they leave out), [`diff`] (what changed since
+//! a snapshot); [`crypto`] (keys).
 
 /// Whether a bug is planted: only in builds with the feature `planted-bugs`.
 #[cfg(feature = "planted-bugs")]

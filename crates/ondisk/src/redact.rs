@@ -2,9 +2,9 @@
 //! section 5).
 //!
 //! A list is an object of the MOS. Its header lies in the bonus, or, where that has not enough room
-//! (feature `redaction_list_spill`), in the spill block: how far the list is made, the number of its
-//! entries, and the guids of the snapshots that decide what is left out. The data of the object are
-//! the entries: ranges of blocks of one object each, in ascending order.
+//! (feature `redaction_list_spill`), in the spill block: how far the list is made, the number of
+//! its entries, and the guids of the snapshots that decide what is left out. The data of the object
+//! are the entries: ranges of blocks of one object each, in ascending order.
 
 use base::{Error, ObjectId, Result};
 

@@ -1,4 +1,5 @@
-//! Planted bugs, which profiles must find: those of the intent log (`zil`) and of redaction (`dsl`).
+//! Planted bugs, which profiles must find: those of the intent log (`zil`) and of redaction
+//! (`dsl`).
 
 /// What plants the bug of that name, if there is one, on the thread that calls it; none, with a
 /// message, if this build has no bugs.

@@ -54,7 +54,7 @@ impl PoolEngine {
         let mut out = SendPlan::default();
         match &what.item {
             SendItem::Snapshot { name, from, redact } => {
-                let bytes = dsl.redacted_size(name, from.as_deref(), redact.as_deref(), opts).await?;
+                let bytes = dsl.send_size(name, from.as_deref(), redact.as_deref(), opts).await?;
                 out.parts.push(PartView { name: name.clone(), from: from.clone(), bytes });
             }
             SendItem::Package { name, from, letters, redact } => {

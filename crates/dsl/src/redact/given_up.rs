@@ -106,8 +106,8 @@ impl GivenUp {
         Ok(out)
     }
 
-    /// Whether a block, or a hole, may be younger than the older snapshot. Holes without a birth may
-    /// have been punched at any time.
+    /// Whether a block, or a hole, may be younger than the older snapshot. Holes without a birth
+    /// may have been punched at any time.
     fn is_new(&self, bp: &Blkptr) -> bool {
         bp.birth().0 == 0 || bp.birth() > self.since
     }

@@ -25,16 +25,10 @@ fn estimate(space: Space, record_bytes: u64, compressed: bool) -> u64 {
 }
 
 impl DslPool {
-    /// About how many bytes [`DslPool::send`], or for a head [`DslPool::send_head`], would send.
-    /// Exact, and slower, from a bookmark whose snapshot is gone. Errors: those of
-    /// [`DslPool::send`].
-    pub async fn send_size(&self, to: &str, from: Option<&str>, opts: SendOpts) -> Result<u64> {
-        self.redacted_size(to, from, None, opts).await
-    }
-
-    /// How many bytes [`DslPool::send_redacted`] would send: exact if there is a redaction
-    /// bookmark.
-    pub async fn redacted_size(&self, to: &str, from: Option<&str>, book: Option<&str>, opts: SendOpts) -> Result<u64> {
+    /// About how many bytes [`DslPool::send_redacted`], or for a head [`DslPool::send_head`], would
+    /// send. Exact, and slower, from a bookmark whose snapshot is gone and with a redaction
+    /// bookmark. Errors: those of [`DslPool::send_redacted`].
+    pub async fn send_size(&self, to: &str, from: Option<&str>, book: Option<&str>, opts: SendOpts) -> Result<u64> {
         let ds = match to.contains('@') {
             true => self.find_snapshot(to).await?,
             false => self.find(to)?,

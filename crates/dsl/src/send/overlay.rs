@@ -1,10 +1,10 @@
 //! Redaction lists laid over the walk of a snapshot (format page 25 section 1, Redaction).
 //!
-//! Up to three sources give ranges of blocks, each in ascending order: the list of what is redacted,
-//! the walk of the snapshot, and the list of the redaction bookmark that the stream starts from,
-//! whose blocks the receiver lacks. Where ranges overlap, the list of what is redacted counts before
-//! the walk, and the walk before what the receiver lacks. What is in both lists is not sent: the
-//! receiver lacks it, and goes on to do so.
+//! Up to three sources give ranges of blocks, each in ascending order: the list of what is
+//! redacted, the walk of the snapshot, and the list of the redaction bookmark that the stream
+//! starts from, whose blocks the receiver lacks. Where ranges overlap, the list of what is redacted
+//! counts before the walk, and the walk before what the receiver lacks. What is in both lists is
+//! not sent: the receiver lacks it, and goes on to do so.
 
 use base::Result;
 

@@ -140,7 +140,7 @@ impl DslPool {
         let mut out = Vec::new();
         for step in &package.steps {
             let from = step.from.as_deref().filter(|_| step.since.is_some() || !package.several);
-            out.push(self.redacted_size(&step.name, from, package.redact.as_deref(), opts).await?);
+            out.push(self.send_size(&step.name, from, package.redact.as_deref(), opts).await?);
         }
         Ok(out)
     }

@@ -31,9 +31,9 @@ use crate::pool::DslPool;
 use crate::redact::ListReader;
 use crate::walk::DNODES;
 
-/// The class of reads of data. OpenZFS sends with those of prefetch, up to three MiB of which are at
-/// a device before each read that a program waits for; of scrubs there is one operation at a time
-/// while a program reads (`zfs_vdev_nia_delay`).
+/// The class of reads of data. OpenZFS sends with those of prefetch, up to three MiB of which are
+/// at a device before each read that a program waits for; of scrubs there is one operation at a
+/// time while a program reads (`zfs_vdev_nia_delay`).
 const READ_AS: Prio = Prio::Scrub;
 /// Levels of a tree of blocks that are followed (format page 03).
 const LEVELS_MAX: u8 = 12;
@@ -246,8 +246,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Sends blocks as they are, whenever they were born. Those of an object that does not exist any
-    /// more are gone, which other records say.
+    /// Sends blocks as they are, whenever they were born. Those of an object that does not exist
+    /// any more are gone, which other records say.
     async fn again(&mut self, part: Part) -> Result<()> {
         let object = ObjectId(part.object);
         let Some(dn) = self.dnode_of(object).await? else { return Ok(()) };
