@@ -53,24 +53,26 @@ Makes snapshots, all at the same moment.
         name: "zfs redact",
         usage: &["redact <snapshot> <bookmark> <redaction_snapshot> ..."],
         text: "\
-Makes a redaction bookmark: it lists the blocks of files of the snapshot to which
-none of the redaction snapshots refers any more. These are later snapshots of the
-same file system or of its clones, by their full names. 'zfs send --redact' leaves
-the listed blocks out. A command that was interrupted goes on when it is given
-again; 'zfs destroy' of the bookmark gives it up.
+Makes a redaction bookmark: it lists the blocks of files of the snapshot to
+which none of the redaction snapshots refers any more. These are later snapshots
+of the same file system or of its clones, by their full names.
+'zfs send --redact' leaves the listed blocks out. A command that was interrupted
+goes on when it is given again; 'zfs destroy' of the bookmark gives it up.
 ",
     },
     Page {
         name: "zfs send",
         usage: &[
             "send [-DLPRVbcehnpsvw] [-X dataset[,...]] [-i|-I snapshot] <snapshot>",
+            "send [-DLPVcenvw] [-i snapshot|bookmark] <filesystem|volume|snapshot>",
             "send [-LPVbcehnpv] [-i snapshot|bookmark] --redact <bookmark> <snapshot>",
             "send [-LPVcenvw] -t <receive_resume_token>",
             "send [-PVnv] -S <filesystem>",
         ],
         text: "\
 Writes a snapshot as a stream to standard output, which is a pipe or a file.
-'zfs receive' takes it, that of OpenZFS, too.
+'zfs receive' takes it, that of OpenZFS, too. A file system or volume without
+'@' is sent as it is now, and may not be mounted.
 
   -i  only what changed since this earlier snapshot, or that of this bookmark;
       '@name' and '#name' are of the same file system
