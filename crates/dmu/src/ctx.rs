@@ -259,12 +259,16 @@ impl DmuCtx {
     }
 
     /// Reads the block: from a write in flight, the cache, or a device.
-    pub async fn read(&self, bp: &Blkptr) -> Result<Bytes> {
+    pub fn read<'a>(&'a self, bp: &'a Blkptr) -> impl Future<Output = Result<Bytes>> + 'a {
+        self.read_as(bp, Prio::SyncRead)
+    }
+    /// As [`DmuCtx::read`], in another class of reads.
+    pub async fn read_as(&self, bp: &Blkptr, prio: Prio) -> Result<Bytes> {
         match self.in_flight(bp) {
             Some(b) => Ok(b),
             // The cache keeps what is decrypted.
-            None if self.is_sealed(bp) => self.0.zio.read_sealed(bp, Prio::SyncRead).await,
-            None => self.0.arc.read_with(bp, self.key().map(|key| &**key), Prio::SyncRead).await,
+            None if self.is_sealed(bp) => self.0.zio.read_sealed(bp, prio).await,
+            None => self.0.arc.read_with(bp, self.key().map(|key| &**key), prio).await,
         }
     }
     /// The block if it is in memory.

@@ -38,6 +38,10 @@ use crate::workers::Workers;
 
 /// Tasks polled in one turn before devices and timers are looked at again.
 const POLLS_PER_TURN: usize = 128;
+/// After this time, too, devices are looked at: what a poll submitted is started only then, and a
+/// program may wait for it. It is the bound of one poll ([`rt::turn::BOUND`]); a look costs some
+/// microseconds.
+const POLLS_TIME: Nanos = rt::turn::BOUND;
 /// A poll that takes so long or longer is slow: five times what a turn may cost at most
 /// ([`rt::turn::BOUND`]), so neither the estimates nor other programs of the machine explain it
 /// easily.
@@ -377,7 +381,8 @@ impl Inner {
             }
             self.run_deferred();
             // The end of one poll is the beginning of the next.
-            let mut clock = self.now();
+            let began = self.now();
+            let mut clock = began;
             self.cpu_clock.set(self.tracer.wants(Groups::TURN).then(thread_cpu_time));
             for _ in 0..POLLS_PER_TURN {
                 let next = self.ready.borrow_mut().pop_front();
@@ -398,6 +403,9 @@ impl Inner {
                         return value;
                     }
                     clock = self.poll_over("main", id, clock);
+                }
+                if clock.since(began) >= POLLS_TIME {
+                    break;
                 }
             }
             self.fire_timers();

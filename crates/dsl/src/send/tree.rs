@@ -35,12 +35,15 @@ use crate::walk::DNODES;
 /// at a device before each read that a program waits for; of scrubs there is one operation at a
 /// time while a program reads (`zfs_vdev_nia_delay`).
 const READ_AS: Prio = Prio::Scrub;
+/// The class of reads of blocks that are walked through: that of prefetch, as in OpenZFS. The walk
+/// waits for them, so they go before its data, and no program does ([`Prio::has_waiter`]).
+const WALK_AS: Prio = Prio::AsyncRead;
 /// Levels of a tree of blocks that are followed (format page 03).
 const LEVELS_MAX: u8 = 12;
 /// Records that wait in the queue.
-const QUEUE_MAX: usize = 64;
+const QUEUE_MAX: usize = 128;
 /// Bytes that are read or wait in the queue.
-const BYTES_MAX: u64 = 8 << 20;
+const BYTES_MAX: u64 = 16 << 20;
 
 /// A record whose payload may still be on disk.
 enum Queued {
@@ -613,7 +616,7 @@ impl Walk<'_, '_> {
 /// A block that is walked through.
 async fn metadata(ctx: &DmuCtx, raw: bool, bp: &Blkptr) -> Result<Bytes> {
     if !raw {
-        return ctx.read(bp).await;
+        return ctx.read_as(bp, WALK_AS).await;
     }
     if !bp.encrypted() {
         return Err(Error::corrupt(format!("block {bp} of an encrypted dataset is not encrypted")));
@@ -622,7 +625,7 @@ async fn metadata(ctx: &DmuCtx, raw: bool, bp: &Blkptr) -> Result<Bytes> {
         return Err(Error::unsupported("raw streams of big-endian datasets are not made"));
     }
     // Bonus areas stay encrypted.
-    ctx.zio().read_sealed(bp, Prio::SyncRead).await
+    ctx.zio().read_sealed(bp, WALK_AS).await
 }
 
 /// A block as it is sent.
