@@ -190,10 +190,7 @@ pub(crate) fn ask_bytes<R: Request>(
 }
 
 /// Sends a request whose stream is what `input` gives ([`Client::ask_with_input`]).
-pub(crate) fn ask_with_input<R: Request>(
-    request: &R,
-    input: impl std::io::Read + Send + 'static,
-) -> Result<R::Reply, Fail> {
+pub(crate) fn ask_with_input<R: Request>(request: &R, input: std::fs::File) -> Result<R::Reply, Fail> {
     let client = Client::of_process()?;
     let mut bar = progress::Bar::new();
     let command = (request.changes() != Changes::Nothing).then(command_line);

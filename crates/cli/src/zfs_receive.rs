@@ -3,6 +3,7 @@
 //! The stream is standard input, which goes to the daemon as it comes. What `-v` says is OpenZFS's.
 
 use std::io::IsTerminal;
+use std::os::fd::AsFd;
 
 use admin::request::{Naming, ReceiveAbort, ReceiveStream, ReceiveView, ReceiveWhat, ReceivedView, Secret};
 use base::NiceNum;
@@ -38,7 +39,9 @@ pub fn receive(p: &Parsed) -> Done {
     }
     let mut what = wanted(p, target)?;
     what.key = key_for(&what)?;
-    let view = ask_with_input(&ReceiveStream(what), std::io::stdin())?;
+    let stream = std::io::stdin().as_fd().try_clone_to_owned();
+    let stream = stream.map_err(|e| base::Error::new(base::ErrorKind::Io, format!("cannot read the stream: {e}")))?;
+    let view = ask_with_input(&ReceiveStream(what), stream.into())?;
     if p.has('v') {
         print(&view.snapshots.iter().map(|s| said(s, p.has('n'))).collect::<String>());
     }

@@ -11,6 +11,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::buffer::spare_capacity;
 use rustix::cmsg_space;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -88,13 +89,15 @@ impl PassedStream {
         self.retry(PollFlags::IN, || recv(&self.0, &mut *buf, RecvFlags::DONTWAIT).map(|(n, _)| n))
     }
 
-    /// As [`PassedStream::read`], but waits at most `span`: `None` if nothing came.
-    pub fn read_within(&self, buf: &mut [u8], span: Duration) -> io::Result<Option<usize>> {
+    /// As [`PassedStream::read`], but appends as much as there is room for (at least one byte), and
+    /// waits at most `span`: `None` if nothing came.
+    pub fn read_within(&self, buf: &mut Vec<u8>, span: Duration) -> io::Result<Option<usize>> {
+        assert!(buf.len() < buf.capacity(), "there is room");
         if self.poll(PollFlags::IN, Some(span))?.is_empty() {
             return Ok(None);
         }
         loop {
-            match recv(&self.0, &mut *buf, RecvFlags::DONTWAIT) {
+            match recv(&self.0, spare_capacity(buf), RecvFlags::DONTWAIT) {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(None),
                 r => return Ok(Some(r?.0)),
@@ -158,13 +161,15 @@ mod tests {
         (&d).read_exact(&mut buf[..5]).expect("read");
         (&d).write_all(b"you").expect("written");
         assert_eq!(end.read(&mut buf).expect("read"), 3);
-        assert_eq!(end.read_within(&mut buf, Duration::ZERO).expect("nothing"), None);
+        let mut more = Vec::with_capacity(8);
+        assert_eq!(end.read_within(&mut more, Duration::ZERO).expect("nothing"), None);
         (&d).write_all(b"me").expect("written");
-        assert_eq!(end.read_within(&mut buf, Duration::from_secs(60)).expect("read"), Some(2));
+        assert_eq!(end.read_within(&mut more, Duration::from_secs(60)).expect("read"), Some(2));
+        assert_eq!(more, b"me");
         drop(d);
         assert!(end.is_closed());
         assert_eq!(end.read(&mut buf).expect("the end"), 0);
-        assert_eq!(end.read_within(&mut buf, Duration::from_secs(60)).expect("the end"), Some(0));
+        assert_eq!(end.read_within(&mut more, Duration::from_secs(60)).expect("the end"), Some(0));
         assert_eq!(end.write(b"x").expect_err("closed").kind(), io::ErrorKind::BrokenPipe);
         drop(a);
         assert_eq!(receive_with(b.as_fd(), &mut buf).expect("the end").bytes, 0);

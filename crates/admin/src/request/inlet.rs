@@ -122,13 +122,13 @@ impl Drop for Feeder {
 impl Stream {
     /// Carries what the client sends to an engine's task, until one of them has ended it.
     pub(crate) fn fill(&self, to: Feeder) {
-        let mut buf = vec![0; PIECE];
         while !to.is_gone() {
-            match self.read_within(&mut buf, GONE_CHECK) {
+            let mut piece = Vec::with_capacity(PIECE);
+            match self.read_within(&mut piece, GONE_CHECK) {
                 Ok(None) => {}
                 Ok(Some(0)) | Err(_) => return,
-                Ok(Some(n)) => {
-                    if !to.give(buf[..n].to_vec()) {
+                Ok(Some(_)) => {
+                    if !to.give(piece) {
                         return;
                     }
                 }

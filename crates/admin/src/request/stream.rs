@@ -117,8 +117,9 @@ impl Stream {
         self.write_all(&line(item)?)
     }
 
-    /// The next bytes from the client: `None` if none came within `span`, 0 at the end.
-    pub(super) fn read_within(&self, buf: &mut [u8], span: Duration) -> Result<Option<usize>> {
+    /// Appends the next bytes from the client, as many as there is room for: `None` if none came
+    /// within `span`, 0 at the end.
+    pub(super) fn read_within(&self, buf: &mut Vec<u8>, span: Duration) -> Result<Option<usize>> {
         waiting(Wait::Client, || self.0.read_within(buf, span).map_err(|_| gone()))
     }
 
