@@ -562,7 +562,7 @@ fn snapshots_are_sent_as_openzfs_reads_them() {
         1,
         "cannot send 'tank/a@one': 'tank/a@two' is not an earlier snapshot from the same fs",
     );
-    w.fails("zfs send tank/a", 1, "cannot send 'tank/a': weir sends snapshots only");
+    w.fails("zfs send tank/a", 1, "cannot send 'tank/a': target is busy; if a filesystem, it must not be mounted");
     // A bookmark stands for its snapshot, whether that is there or not.
     let sent = |line: &str| w.command(line).output().unwrap().stdout;
     let from_snapshot = sent("zfs send -i @one tank/a@two");

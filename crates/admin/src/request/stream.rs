@@ -50,7 +50,7 @@ use super::Request;
 use crate::waits::{Wait, waiting};
 
 /// Bytes that an engine's task may be ahead of the request's thread.
-const OUTLET_MAX: usize = 1 << 20;
+const OUTLET_MAX: usize = 256 << 10;
 /// Interval at which a thread whose engine writes nothing looks whether its client is there.
 const GONE_CHECK: Duration = Duration::from_secs(1);
 

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use base::Nanos;
 use dsl::props::PropValue;
 use ondisk::scan::{ScanFunc, ScanState};
 use sim::Rng;
@@ -112,6 +113,8 @@ fn shared_blocks_that_move_are_brought_back() {
             };
             while !walks_late(&pool.scan().status()) {
                 assert!(pool.scan().status().phys.state != ScanState::Finished, "the resilver was too fast");
+                // The sync of a txg without changes takes no time, and the resilver's reads do.
+                pool.rt().sleep(Nanos::from_us(100)).await;
                 pool.sync().await.unwrap();
             }
             put(&pool, to, "moved", 2, 20).await;
