@@ -51,6 +51,9 @@ use crate::waits::{Wait, waiting};
 
 /// Bytes that an engine's task may be ahead of the request's thread.
 const OUTLET_MAX: usize = 256 << 10;
+/// Bytes after which an engine's task gives others a turn, though its outlet has room: a thread that
+/// takes them as fast would keep it from ever waiting.
+const STRAIGHT_MAX: usize = 256 << 10;
 /// Interval at which a thread whose engine writes nothing looks whether its client is there.
 const GONE_CHECK: Duration = Duration::from_secs(1);
 
@@ -180,6 +183,8 @@ impl Deref for Chunk {
 struct State {
     chunks: VecDeque<Chunk>,
     bytes: usize,
+    /// Bytes written since the task waited last.
+    straight: usize,
     /// The task has dropped its outlet.
     ended: bool,
     /// The thread takes no more.
@@ -247,11 +252,18 @@ impl Outlet {
                 return Poll::Ready(Err(gone()));
             }
             if state.bytes >= OUTLET_MAX {
+                state.straight = 0;
                 state.waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            if state.straight >= STRAIGHT_MAX {
+                state.straight = 0;
+                cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
             for chunk in chunks.take().into_iter().flatten().filter(|chunk| !chunk.is_empty()) {
                 state.bytes += chunk.len();
+                state.straight += chunk.len();
                 state.chunks.push_back(chunk);
             }
             self.0.changed.notify_one();
