@@ -51,8 +51,8 @@ use crate::waits::{Wait, waiting};
 
 /// Bytes that an engine's task may be ahead of the request's thread.
 const OUTLET_MAX: usize = 256 << 10;
-/// Bytes after which an engine's task gives others a turn, though its outlet has room: a thread that
-/// takes them as fast would keep it from ever waiting.
+/// Bytes after which an engine's task gives others a turn, though its outlet has room: a thread
+/// that takes them as fast would keep it from ever waiting.
 const STRAIGHT_MAX: usize = 256 << 10;
 /// Interval at which a thread whose engine writes nothing looks whether its client is there.
 const GONE_CHECK: Duration = Duration::from_secs(1);
