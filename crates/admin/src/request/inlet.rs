@@ -128,6 +128,8 @@ impl Stream {
                 Ok(None) => {}
                 Ok(Some(0)) | Err(_) => return,
                 Ok(Some(_)) => {
+                    // What waits is counted by its bytes: a small piece must not keep its room.
+                    piece.shrink_to_fit();
                     if !to.give(piece) {
                         return;
                     }
@@ -168,6 +170,19 @@ mod tests {
         ours.write_all(&bytes).unwrap();
         drop(ours);
         assert_eq!(call.wait().unwrap(), bytes.iter().map(|b| u64::from(*b)).sum::<u64>());
+        carrier.join().unwrap();
+    }
+
+    #[test]
+    fn small_pieces_take_little_memory() {
+        let thread = EngineThread::start(None).unwrap();
+        let (mut inlet, feeder) = inlet();
+        let call = thread.call(move |_| async move { inlet.next().await.map(|p| (p.len(), p.capacity())) });
+        let (stream, mut ours) = stream();
+        let carrier = std::thread::spawn(move || stream.fill(feeder));
+        ours.write_all(b"1").unwrap();
+        let (len, capacity) = call.wait().unwrap().unwrap();
+        assert!(len == 1 && capacity < 64, "{capacity} bytes for {len}");
         carrier.join().unwrap();
     }
 

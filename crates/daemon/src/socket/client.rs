@@ -2,9 +2,9 @@
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -236,12 +236,13 @@ impl Client {
         input: File,
     ) -> Result<R::Reply> {
         let broken = |e: std::io::Error| Error::new(ErrorKind::Io, format!("the stream cannot be sent: {e}"));
-        let (ours, theirs) = UnixStream::pair().map_err(broken)?;
+        let (mut ours, theirs) = UnixStream::pair().map_err(broken)?;
         let connection = self.connection_for(R::RIGHTS)?;
         let conversation = Conversation::begin(connection, request, command, Some(theirs.as_fd()))?;
         drop(theirs);
-        // The daemon closes its end when it needs no more, which ends this with an error.
-        let copy = move || drop(pass_on(input, ours));
+        // The pages of a pipe are passed on without copying, other inputs through the buffer. The
+        // daemon closes its end when it needs no more, which ends this with an error.
+        let copy = move || drop(std::io::copy(&mut BufReader::with_capacity(128 << 10, input), &mut ours));
         std::thread::Builder::new().name("input".into()).spawn(copy).map_err(broken)?;
         conversation.end(progress)
     }
@@ -366,25 +367,6 @@ fn converse_streaming<R: Request>(
     }
 }
 
-/// Copies `input` to its end. The pages of files and pipes are passed on without copying (what
-/// `std::io::copy` does for those, while it takes other descriptors 8 KiB at a time): a receive
-/// leaves processors to others.
-fn pass_on(mut input: File, mut to: UnixStream) -> std::io::Result<()> {
-    let kind = input.metadata()?.file_type();
-    if kind.is_file() || kind.is_fifo() {
-        return std::io::copy(&mut input, &mut to).map(drop);
-    }
-    let mut buf = vec![0; 128 << 10];
-    loop {
-        match input.read(&mut buf) {
-            Ok(0) => return Ok(()),
-            Ok(n) => to.write_all(&buf[..n])?,
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-}
-
 fn read_answer<T: DeserializeOwned>(value: serde_json::Value) -> Result<T> {
     let bad = |e| Error::new(ErrorKind::Io, format!("the daemon's answer makes no sense: {e}"));
     serde_json::from_value(value).map_err(bad)
@@ -434,6 +416,8 @@ impl Conversation {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use admin::request::Events;
 
     use super::*;
