@@ -1,9 +1,10 @@
 //! The engine: tasks, timers, callbacks and the loop that serves them.
 //!
 //! One turn of the loop: take messages of other threads, run deferred callbacks, poll the tasks
-//! that were woken (a bounded number, each once), fire timers that are due, then give the driver
-//! its turn: it starts submitted operations and reports completed ones, whose completions run. If
-//! nothing is left to do, the driver's turn waits, until the next timer at most.
+//! that were woken (each once, for a bounded number and time), fire timers that are due, then give
+//! the driver its turn: it starts submitted operations and reports completed ones, whose
+//! completions run. If nothing is left to do, the driver's turn waits, until the next timer at
+//! most.
 //!
 //! Invariants: no borrow is held while a task, a completion or a waker runs; nothing is polled from
 //! within a wake-up or a completion; memory of an operation in flight stays in `ops` until the

@@ -74,7 +74,7 @@ impl PoolEngine {
         let mut diff = Diff::new(changes, earlier, later.clone());
         let done = async {
             while let Some(item) = diff.next().await? {
-                out.item(&item_of(item, root)).await?;
+                out.item(self.pool.rt(), &item_of(item, root)).await?;
             }
             Ok(())
         };

@@ -28,10 +28,11 @@ impl PoolEngine {
 
     /// `zpool history`: everything, oldest first.
     pub(crate) async fn history(&self, to: Outlet) -> Result<()> {
-        match self.pool.read_history(async |record| to.item(&line(&record)).await).await? {
+        let rt = self.pool.rt();
+        match self.pool.read_history(async |record| to.item(rt, &line(&record)).await).await? {
             Some(e) => {
                 let text = format!("the rest cannot be read: {e}");
-                to.item(&HistoryLine { text, ..HistoryLine::default() }).await
+                to.item(rt, &HistoryLine { text, ..HistoryLine::default() }).await
             }
             None => Ok(()),
         }

@@ -43,6 +43,8 @@ use std::time::Duration;
 use base::{Error, ErrorKind, Result};
 use bdev::Bytes;
 use host::PassedStream;
+use rt::Rt;
+use rt::cost::COPY;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -51,9 +53,6 @@ use crate::waits::{Wait, waiting};
 
 /// Bytes that an engine's task may be ahead of the request's thread.
 const OUTLET_MAX: usize = 256 << 10;
-/// Bytes after which an engine's task gives others a turn, though its outlet has room: a thread
-/// that takes them as fast would keep it from ever waiting.
-const STRAIGHT_MAX: usize = 256 << 10;
 /// Interval at which a thread whose engine writes nothing looks whether its client is there.
 const GONE_CHECK: Duration = Duration::from_secs(1);
 
@@ -183,8 +182,6 @@ impl Deref for Chunk {
 struct State {
     chunks: VecDeque<Chunk>,
     bytes: usize,
-    /// Bytes written since the task waited last.
-    straight: usize,
     /// The task has dropped its outlet.
     ended: bool,
     /// The thread takes no more.
@@ -227,23 +224,21 @@ pub(crate) fn outlet() -> (Outlet, Source) {
 }
 
 impl Outlet {
-    /// Writes an item when there is room for it.
+    /// Writes an item when there is room for it, and charges the turn with it: an outlet whose
+    /// thread takes items as fast never makes the task wait.
     ///
     /// # Errors
     /// The client has gone away.
-    pub(crate) async fn item<T: Serialize>(&self, item: &T) -> Result<()> {
-        self.chunk(Chunk::Own(line(item)?)).await
+    pub(crate) async fn item<T: Serialize>(&self, rt: &Rt, item: &T) -> Result<()> {
+        let line = line(item)?;
+        rt.spend(COPY.cost(line.len() as u64)).await;
+        self.chunks([Chunk::Own(line)]).await
     }
 
-    /// Writes bytes as they are, when there is room for them.
+    /// Writes bytes that belong together as they are, when there is room for them.
     ///
     /// # Errors
     /// The client has gone away.
-    pub(crate) async fn chunk(&self, chunk: Chunk) -> Result<()> {
-        self.chunks([chunk]).await
-    }
-
-    /// As [`Outlet::chunk`], several that belong together.
     pub(crate) async fn chunks<const N: usize>(&self, chunks: [Chunk; N]) -> Result<()> {
         let mut chunks = Some(chunks);
         poll_fn(|cx| {
@@ -252,18 +247,11 @@ impl Outlet {
                 return Poll::Ready(Err(gone()));
             }
             if state.bytes >= OUTLET_MAX {
-                state.straight = 0;
                 state.waker = Some(cx.waker().clone());
-                return Poll::Pending;
-            }
-            if state.straight >= STRAIGHT_MAX {
-                state.straight = 0;
-                cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
             for chunk in chunks.take().into_iter().flatten().filter(|chunk| !chunk.is_empty()) {
                 state.bytes += chunk.len();
-                state.straight += chunk.len();
                 state.chunks.push_back(chunk);
             }
             self.0.changed.notify_one();
@@ -312,13 +300,16 @@ mod tests {
         let (outlet, source) = outlet();
         let written: Arc<AtomicUsize> = Arc::default();
         let count = written.clone();
-        let call = thread.call(move |_| async move {
-            let item = "x".repeat(1024);
-            for _ in 0..items {
-                outlet.item(&item).await?;
-                count.fetch_add(1, Ordering::Relaxed);
+        let call = thread.call(move |rt| {
+            let rt = rt.clone();
+            async move {
+                let item = "x".repeat(1024);
+                for _ in 0..items {
+                    outlet.item(&rt, &item).await?;
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(())
             }
-            Ok(())
         });
         (call, source, written)
     }
@@ -384,7 +375,10 @@ mod tests {
         let (stream, ours) = self::stream();
         drop(ours);
         stream.carry(source);
-        let call = thread.call(move |_| async move { quiet.item(&1).await });
+        let call = thread.call(move |rt| {
+            let rt = rt.clone();
+            async move { quiet.item(&rt, &1).await }
+        });
         assert!(call.wait().unwrap().is_err());
     }
 
