@@ -62,7 +62,7 @@ impl Progress {
         Progress { shared, clock: clock.ok() }
     }
 
-    /// More bytes are out.
+    /// More bytes go out.
     pub fn sent(&mut self, more: &[u8]) {
         let state = &mut *self.shared.lock();
         state.all += more.len() as u64;

@@ -91,11 +91,11 @@ pub fn send(p: &Parsed) -> Done {
     // Without the buffer of lines that standard output has.
     let mut out = std::fs::File::from(std::io::stdout().as_fd().try_clone_to_owned().map_err(gone)?);
     let sent = ask_bytes(&SendStream(what), &mut |bytes| {
-        out.write_all(bytes).map_err(gone)?;
+        // Before they are written: a full pipe holds even the first, and lines need their name.
         if let Some(progress) = &mut progress {
             progress.sent(bytes);
         }
-        Ok(())
+        out.write_all(bytes).map_err(gone)
     })?;
     sent.notes.iter().filter(|_| !told).for_each(|note| eprintln!("{note}"));
     if sent.incomplete { Err(Fail::AlreadyReported) } else { Ok(()) }
