@@ -189,6 +189,16 @@ pub(crate) fn ask_bytes<R: Request>(
     Ok(answer?)
 }
 
+/// Sends a request whose stream goes to `output` ([`Client::ask_with_output`]).
+pub(crate) fn ask_with_output<R: Request>(request: &R, output: std::fs::File) -> Result<R::Reply, Fail> {
+    let client = Client::of_process()?;
+    let mut bar = progress::Bar::new();
+    let answer = client.ask_with_output(request, &mut |what, done, total| bar.show(what, done, total), output);
+    bar.clear();
+    print_failures(&client);
+    Ok(answer?)
+}
+
 /// Sends a request whose stream is what `input` gives ([`Client::ask_with_input`]).
 pub(crate) fn ask_with_input<R: Request>(request: &R, input: std::fs::File) -> Result<R::Reply, Fail> {
     let client = Client::of_process()?;

@@ -1,6 +1,7 @@
 //! `zfs send`.
 //!
-//! The bytes of the stream go to standard output as they come. What `-n`, `-v`, `-P` and `-V` say
+//! The bytes of the stream go to standard output as they come, with lines of progress through this
+//! process, else from the daemon. What `-n`, `-v`, `-P` and `-V` say
 //! is OpenZFS's, letter by letter, since tools read it (format page 25 section 2): on standard
 //! output in a dry run, else on standard error. [`item_of`] makes a request of the command line;
 //! `send_progress` follows the stream for the lines of progress.
@@ -14,7 +15,7 @@ use base::{Error, ErrorKind, NiceNum};
 
 use crate::opts::Parsed;
 use crate::send_progress::{Progress, Says};
-use crate::{Done, Fail, ask, ask_bytes, print};
+use crate::{Done, Fail, ask, ask_bytes, ask_with_output, print};
 
 /// The letters.
 pub const LETTERS: &str = "DLPRSVbcehnpsvwi:I:t:d:X:";
@@ -86,17 +87,19 @@ pub fn send(p: &Parsed) -> Done {
         (true, false) => Says::Text,
         (true, true) => Says::Parsable,
     };
-    let mut progress = (p.has('v') || p.has('V')).then(|| Progress::new(says, p.has('V').then_some(total)));
     let gone = |e: std::io::Error| Error::new(ErrorKind::Io, format!("cannot write the stream: {e}"));
     // Without the buffer of lines that standard output has.
     let mut out = std::fs::File::from(std::io::stdout().as_fd().try_clone_to_owned().map_err(gone)?);
-    let sent = ask_bytes(&SendStream(what), &mut |bytes| {
-        // Before they are written: a full pipe holds even the first, and lines need their name.
-        if let Some(progress) = &mut progress {
+    let sent = if letters("vV") {
+        let mut progress = Progress::new(says, p.has('V').then_some(total));
+        ask_bytes(&SendStream(what), &mut |bytes| {
+            // Before they are written: a full pipe holds even the first, and lines need their name.
             progress.sent(bytes);
-        }
-        out.write_all(bytes).map_err(gone)
-    })?;
+            out.write_all(bytes).map_err(gone)
+        })?
+    } else {
+        ask_with_output(&SendStream(what), out)?
+    };
     sent.notes.iter().filter(|_| !told).for_each(|note| eprintln!("{note}"));
     if sent.incomplete { Err(Fail::AlreadyReported) } else { Ok(()) }
 }

@@ -551,7 +551,7 @@ mod tests {
         io::Write::write_all(&mut &a, b"x").expect("write");
         assert!(receive_fd(&b).is_err(), "a byte without a descriptor");
         let (c, d) = UnixStream::pair().expect("pair");
-        crate::send_with(a.as_fd(), b"x", c.as_fd()).expect("send");
+        crate::send_with(a.as_fd(), b"x", &[c.as_fd()]).expect("send");
         let mut c = UnixStream::from(receive_fd(&b).expect("it came"));
         io::Write::write_all(&mut c, b"y").expect("write");
         let mut byte = [0];

@@ -27,6 +27,7 @@ mod ident;
 mod memory;
 mod mounttable;
 mod open;
+mod passed_file;
 mod passing;
 mod poller;
 mod process;
@@ -55,7 +56,8 @@ pub use holder::holder;
 pub use ident::{entropy, host_identity, physmem_bytes};
 pub use mounttable::{DevNumber, MountEntry, MountTable, MountWatch};
 pub use open::{Direct, Lock, OpenOpts, create_sparse, open_untrusted};
-pub use passing::{PassedStream, Received, receive_with, send_with};
+pub use passed_file::{Access, PassedFile, passable};
+pub use passing::{PASSED_MAX, PassedStream, Received, receive_with, send_with};
 pub use process::{
     LocalTime, PeerCred, Signals, effective_gid, effective_uid, forbid_dumps, forbid_huge_pages, forbid_new_privileges,
     local_time, new_session, peer_cred, raise_open_files, redirect_output, shed_inheritance, terminal_width,

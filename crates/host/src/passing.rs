@@ -20,12 +20,17 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketType, recv, recvmsg, send, sendmsg, sockopt,
 };
 
-/// Sends `bytes` (at least one) with a descriptor beside them; returns how many were taken.
-pub fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], fd: BorrowedFd<'_>) -> io::Result<usize> {
-    let fds = [fd];
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+use crate::passed_file::{PassedFile, now};
+
+/// Descriptors that are passed at once, at most.
+pub const PASSED_MAX: usize = 2;
+
+/// Sends `bytes` (at least one) with up to [`PASSED_MAX`] descriptors beside them; returns how many
+/// bytes were taken.
+pub fn send_with(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(PASSED_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)), "there is room for one");
+    assert!(control.push(SendAncillaryMessage::ScmRights(fds)), "there is room for two");
     loop {
         match sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
             Err(Errno::INTR) => {}
@@ -47,7 +52,7 @@ pub struct Received {
 
 /// Receives bytes, and the descriptors beside them.
 pub fn receive_with(socket: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received> {
-    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(PASSED_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let got = recvmsg(socket, &mut [IoSliceMut::new(buf)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
     let mut fds = Vec::new();
@@ -59,9 +64,13 @@ pub fn receive_with(socket: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Receiv
     Ok(Received { bytes: got.bytes, fds, lost: got.flags.contains(ReturnFlags::CTRUNC) })
 }
 
-/// An end of a stream that another process made and passed.
+/// An end of a stream that another process made and passed, perhaps with the file that the bytes
+/// come from or go to instead: then the socket only tells whether that process is there.
 #[derive(Debug)]
-pub struct PassedStream(OwnedFd);
+pub struct PassedStream {
+    socket: OwnedFd,
+    file: Option<PassedFile>,
+}
 
 impl PassedStream {
     /// Takes a stream socket of the Unix family.
@@ -72,60 +81,92 @@ impl PassedStream {
         let wrong = || io::Error::new(io::ErrorKind::InvalidInput, "it is not a stream socket");
         let family = sockopt::socket_domain(&fd).map_err(|_| wrong())?;
         let kind = sockopt::socket_type(&fd).map_err(|_| wrong())?;
-        if family == AddressFamily::UNIX && kind == SocketType::STREAM { Ok(PassedStream(fd)) } else { Err(wrong()) }
+        if family == AddressFamily::UNIX && kind == SocketType::STREAM {
+            Ok(PassedStream { socket: fd, file: None })
+        } else {
+            Err(wrong())
+        }
+    }
+
+    /// The same with a file: its bytes are what is read, or it gets what is written.
+    pub fn with_file(self, file: PassedFile) -> PassedStream {
+        PassedStream { file: Some(file), ..self }
     }
 
     /// Writes some of `bytes`, and returns how many; waits as long as the other end takes none.
     ///
     /// # Errors
-    /// `BrokenPipe` if the other end is closed.
+    /// `BrokenPipe` if the other end is closed; as of writing the file.
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.retry(PollFlags::OUT, || send(&self.0, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
-    }
-
-    /// Reads some bytes, and returns how many; waits as long as there are none. 0: the other end is
-    /// closed.
-    pub fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.retry(PollFlags::IN, || recv(&self.0, &mut *buf, RecvFlags::DONTWAIT).map(|(n, _)| n))
-    }
-
-    /// As [`PassedStream::read`], but appends as much as there is room for (at least one byte), and
-    /// waits at most `span`: `None` if nothing came.
-    pub fn read_within(&self, buf: &mut Vec<u8>, span: Duration) -> io::Result<Option<usize>> {
-        assert!(buf.len() < buf.capacity(), "there is room");
-        if self.poll(PollFlags::IN, Some(span))?.is_empty() {
-            return Ok(None);
-        }
         loop {
-            match recv(&self.0, spare_capacity(buf), RecvFlags::DONTWAIT) {
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(None),
-                r => return Ok(Some(r?.0)),
+            let sent = match &self.file {
+                None => self.send(bytes)?,
+                Some(_) if self.is_closed() => return Err(io::ErrorKind::BrokenPipe.into()),
+                Some(file) => file.write(bytes)?,
+            };
+            match sent {
+                Some(n) => return Ok(n),
+                None => drop(self.poll(PollFlags::OUT, None)?),
             }
         }
+    }
+
+    /// Appends the next bytes to `buf`, as many as there is room for (at least one), and returns how
+    /// many; waits at most `span`: `None` if nothing came. 0: the other end is closed, or that is
+    /// the end of the file.
+    ///
+    /// # Errors
+    /// As of reading the file.
+    pub fn read_within(&self, buf: &mut Vec<u8>, span: Duration) -> io::Result<Option<usize>> {
+        assert!(buf.len() < buf.capacity(), "there is room");
+        match &self.file {
+            None => match self.recv(buf)? {
+                None if self.poll(PollFlags::IN, Some(span))? => self.recv(buf),
+                got => Ok(got),
+            },
+            Some(_) if self.is_closed() => Ok(Some(0)),
+            Some(file) => match file.read(buf)? {
+                None if self.poll(PollFlags::IN, Some(span))? => file.read(buf),
+                got => Ok(got),
+            },
+        }
+    }
+
+    /// Whether a file takes its place.
+    pub fn has_file(&self) -> bool {
+        self.file.is_some()
     }
 
     /// Whether the other end is closed.
     pub fn is_closed(&self) -> bool {
-        self.poll(PollFlags::empty(), Some(Duration::ZERO)).is_ok_and(|f| f.intersects(PollFlags::HUP | PollFlags::ERR))
+        let mut list = [PollFd::new(&self.socket, PollFlags::empty())];
+        poll(&mut list, Some(&Timespec::default())).is_ok() && !list[0].revents().is_empty()
     }
 
-    fn retry(&self, until: PollFlags, mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usize> {
-        loop {
-            match call() {
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => drop(self.poll(until, None)?),
-                r => return Ok(r?),
-            }
-        }
+    /// Sends some of `bytes`; `None` if the socket takes none now.
+    fn send(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
+        now(|| send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
     }
 
-    fn poll(&self, events: PollFlags, span: Option<Duration>) -> io::Result<PollFlags> {
-        let mut list = [PollFd::new(&self.0, events)];
+    /// As [`PassedFile::read`], from the socket.
+    fn recv(&self, buf: &mut Vec<u8>) -> io::Result<Option<usize>> {
+        now(|| recv(&self.socket, spare_capacity(buf), RecvFlags::DONTWAIT).map(|(n, _)| n))
+    }
+
+    /// Waits until the file, or without one the socket, is ready, or the other end is closed; false
+    /// if that takes longer than `span`.
+    fn poll(&self, events: PollFlags, span: Option<Duration>) -> io::Result<bool> {
         let span = span.and_then(|s| Timespec::try_from(s).ok());
-        match poll(&mut list, span.as_ref()) {
-            Ok(_) => Ok(list[0].revents()),
-            Err(Errno::INTR) => Ok(PollFlags::empty()),
+        let ready = match &self.file {
+            None => poll(&mut [PollFd::new(&self.socket, events)], span.as_ref()),
+            Some(file) => {
+                let mut list = [PollFd::new(file.file(), events), PollFd::new(&self.socket, PollFlags::empty())];
+                poll(&mut list, span.as_ref())
+            }
+        };
+        match ready {
+            Ok(n) => Ok(n > 0),
+            Err(Errno::INTR) => Ok(false),
             Err(e) => Err(e.into()),
         }
     }
@@ -138,6 +179,7 @@ mod tests {
     use std::os::unix::net::{UnixDatagram, UnixStream};
 
     use super::*;
+    use crate::passed_file::{Access, passable};
 
     fn pair() -> (UnixStream, UnixStream) {
         UnixStream::pair().expect("a pair")
@@ -151,7 +193,7 @@ mod tests {
         let got = receive_with(b.as_fd(), &mut buf).expect("received");
         assert!(got.bytes == 1 && got.fds.is_empty() && !got.lost);
         let (c, d) = pair();
-        assert_eq!(send_with(a.as_fd(), b"yz", c.as_fd()).expect("sent"), 2);
+        assert_eq!(send_with(a.as_fd(), b"yz", &[c.as_fd()]).expect("sent"), 2);
         drop(c);
         let mut got = receive_with(b.as_fd(), &mut buf).expect("received");
         assert!(got.bytes == 2 && got.fds.len() == 1 && !got.lost);
@@ -160,7 +202,8 @@ mod tests {
         assert_eq!(end.write(b"hello").expect("written"), 5);
         (&d).read_exact(&mut buf[..5]).expect("read");
         (&d).write_all(b"you").expect("written");
-        assert_eq!(end.read(&mut buf).expect("read"), 3);
+        let mut more = Vec::with_capacity(8);
+        assert_eq!(end.read_within(&mut more, Duration::from_secs(60)).expect("read"), Some(3));
         let mut more = Vec::with_capacity(8);
         assert_eq!(end.read_within(&mut more, Duration::ZERO).expect("nothing"), None);
         (&d).write_all(b"me").expect("written");
@@ -168,7 +211,6 @@ mod tests {
         assert_eq!(more, b"me");
         drop(d);
         assert!(end.is_closed());
-        assert_eq!(end.read(&mut buf).expect("the end"), 0);
         assert_eq!(end.read_within(&mut more, Duration::from_secs(60)).expect("the end"), Some(0));
         assert_eq!(end.write(b"x").expect_err("closed").kind(), io::ErrorKind::BrokenPipe);
         drop(a);
@@ -201,6 +243,43 @@ mod tests {
         assert!(PassedStream::new(a.into()).is_err());
         let (reader, _writer) = std::io::pipe().expect("a pipe");
         assert!(PassedStream::new(reader.into()).is_err());
+    }
+
+    /// Bytes go to the file and come from it; the socket ends what waits for them.
+    #[test]
+    fn a_file_beside_a_stream_takes_its_place() {
+        let with = |fd: BorrowedFd<'_>, access| {
+            let (theirs, d) = pair();
+            let file = PassedFile::new(passable(fd, access).expect("passed"), access).expect("taken");
+            (PassedStream::new(theirs.into()).expect("a stream").with_file(file), d)
+        };
+        let (reader, writer) = io::pipe().expect("a pipe");
+        let (to, d) = with(writer.as_fd(), Access::Write);
+        let (from, e) = with(reader.as_fd(), Access::Read);
+        assert_eq!(to.write(b"hello").expect("written"), 5);
+        (&e).write_all(b"not this").expect("written");
+        let mut got = Vec::with_capacity(16);
+        assert_eq!(from.read_within(&mut got, Duration::from_secs(60)).expect("read"), Some(5));
+        assert_eq!(got, b"hello");
+        assert_eq!(from.read_within(&mut got, Duration::ZERO).expect("nothing"), None);
+        drop(e);
+        assert_eq!(from.read_within(&mut got, Duration::from_secs(60)).expect("the end"), Some(0));
+        // A full pipe: the write waits until the other end of the socket is closed.
+        let full = std::thread::spawn(move || {
+            loop {
+                if let Err(e) = to.write(&[7; 4096]) {
+                    break e.kind();
+                }
+            }
+        });
+        drop(d);
+        assert_eq!(full.join().expect("it ends"), io::ErrorKind::BrokenPipe);
+        // A pipe that is not read any more.
+        drop(from);
+        let (to, _d) = with(writer.as_fd(), Access::Write);
+        drop(reader);
+        assert_eq!(to.write(b"x").expect_err("closed").kind(), io::ErrorKind::BrokenPipe);
+        assert!(!to.is_closed());
     }
 
     /// The other end may make the descriptor that it passed block or not, at any moment.

@@ -182,8 +182,10 @@ impl Cx<'_> {
         let running = self.pools.need_running(pool)?;
         let (outlet, source) = outlet();
         let call = self.begin(&running, move |e| work(e, outlet));
-        stream.carry(source);
-        call.wait()
+        let carried = stream.carry(source);
+        let answer = call.wait();
+        // What stopped the carrier is why the work failed.
+        carried.and(answer)
     }
 
     /// As [`Cx::on_pool`], with work that takes bytes from the request's stream.

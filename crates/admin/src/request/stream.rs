@@ -8,7 +8,9 @@
 //!
 //! **Normal path.** The client makes a pair of sockets and sends one with the message of the
 //! request (the daemon's `proto` has the frame). The server gives it to [`Stream::take`], which
-//! refuses a descriptor that the request does not want, none, and one that is no stream socket. The
+//! refuses a descriptor that the request does not want, none, and one that is no stream socket. A
+//! client whose bytes are for a file or a pipe, or come from one, may send that too: then the
+//! bytes go there without passing through the client, and the socket only tells that it is there. The
 //! work writes to the stream of its [`Cx`](super::Cx), on its own thread ([`Stream::item`]) or from
 //! the engine ([`Cx::report_on_pool`](super::Cx::report_on_pool)): there the task writes to an
 //! [`Outlet`], and the thread of the request carries its bytes to the socket. The stream is closed
@@ -42,7 +44,7 @@ use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
 use bdev::Bytes;
-use host::PassedStream;
+use host::{Access, PassedFile, PassedStream};
 use rt::Rt;
 use rt::cost::COPY;
 use serde::Serialize;
@@ -92,20 +94,30 @@ impl Stream {
     /// The stream of a request with that direction, of the descriptors that came with it.
     ///
     /// # Errors
-    /// The request has no stream and one came, or has one and none came, or several, or one that is
-    /// no stream. All descriptors are closed.
+    /// The request has no stream and one came, or has one and none came, or one that is no stream,
+    /// or beside it what is no file. All descriptors are closed.
     pub fn take(direction: Option<Direction>, came: Vec<OwnedFd>) -> Result<Option<Stream>> {
         let bad = |why: &str| Err(Error::invalid(format!("the request cannot be served: {why}")));
         let mut came = came.into_iter();
-        match (direction, came.next(), came.next()) {
-            (None, None, _) => Ok(None),
-            (None, Some(_), _) => bad("a descriptor came with it, and it has no stream"),
-            (Some(_), None, _) => bad("no descriptor of its stream came with it"),
-            (Some(_), Some(_), Some(_)) => bad("several descriptors came with it"),
-            (Some(_), Some(fd), None) => match PassedStream::new(fd) {
-                Ok(stream) => Ok(Some(Stream(stream))),
-                Err(e) => bad(&format!("the descriptor that came with it is not its stream: {e}")),
-            },
+        let (direction, fd) = match (direction, came.next()) {
+            (None, None) => return Ok(None),
+            (None, Some(_)) => return bad("a descriptor came with it, and it has no stream"),
+            (Some(_), None) => return bad("no descriptor of its stream came with it"),
+            (Some(direction), Some(fd)) => (direction, fd),
+        };
+        let stream = match PassedStream::new(fd) {
+            Ok(stream) => stream,
+            Err(e) => return bad(&format!("the descriptor that came with it is not its stream: {e}")),
+        };
+        let access = match direction {
+            Direction::ToClient => Access::Write,
+            Direction::FromClient => Access::Read,
+        };
+        match (came.next().map(|fd| PassedFile::new(fd, access)), came.next()) {
+            (None, _) => Ok(Some(Stream(stream))),
+            (Some(Ok(file)), None) => Ok(Some(Stream(stream.with_file(file)))),
+            (Some(Err(e)), None) => bad(&format!("of the second descriptor that came with it: {e}")),
+            (Some(_), Some(_)) => bad("several descriptors came with it"),
         }
     }
 
@@ -133,22 +145,29 @@ impl Stream {
     fn write_all(&self, mut bytes: &[u8]) -> Result<()> {
         waiting(Wait::Client, || {
             while !bytes.is_empty() {
-                let taken = self.0.write(bytes).map_err(|_| gone())?;
+                let failed = |e: std::io::Error| match self.0.has_file() && !self.is_closed() {
+                    true => Error::new(ErrorKind::Io, format!("cannot write the stream: {e}")),
+                    false => gone(),
+                };
+                let taken = self.0.write(bytes).map_err(failed)?;
                 bytes = &bytes[taken..];
             }
             Ok(())
         })
     }
 
-    /// Carries what an engine's task writes to its outlet, until the task has dropped that or the
-    /// client has gone away.
-    pub(crate) fn carry(&self, from: Source) {
+    /// Carries what an engine's task writes to its outlet, until the task has dropped that.
+    ///
+    /// # Errors
+    /// The client has gone away, or the bytes cannot be written. Then the task's next write fails.
+    pub(crate) fn carry(&self, from: Source) -> Result<()> {
         while let Some(chunks) = from.0.next(GONE_CHECK) {
-            let sent = chunks.iter().try_for_each(|chunk| self.write_all(chunk));
-            if sent.is_err() || (chunks.is_empty() && self.is_closed()) {
-                return;
+            chunks.iter().try_for_each(|chunk| self.write_all(chunk))?;
+            if chunks.is_empty() && self.is_closed() {
+                return Err(gone());
             }
         }
+        Ok(())
     }
 }
 
@@ -318,13 +337,17 @@ mod tests {
     fn descriptors_are_what_the_request_wants() {
         let fd = || OwnedFd::from(UnixStream::pair().unwrap().0);
         let file = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let null = || OwnedFd::from(std::fs::File::create("/dev/null").unwrap());
         let some = Some(Direction::ToClient);
         assert!(Stream::take(None, vec![]).unwrap().is_none());
+        assert!(Stream::take(some, vec![fd(), null()]).unwrap().is_some());
         assert!(Stream::take(some, vec![fd()]).unwrap().is_some());
         for (direction, came, why) in [
             (None, vec![fd()], "has no stream"),
             (some, vec![], "no descriptor"),
-            (some, vec![fd(), fd()], "several"),
+            (some, vec![fd(), fd()], "no file or pipe"),
+            (some, vec![fd(), file()], "no file or pipe"),
+            (some, vec![fd(), null(), null()], "several"),
             (some, vec![file()], "not its stream"),
         ] {
             let e = Stream::take(direction, came).unwrap_err();
@@ -356,7 +379,7 @@ mod tests {
         }
         assert_eq!(read, items);
         call.wait().unwrap().unwrap();
-        carrier.join().unwrap();
+        carrier.join().unwrap().unwrap();
     }
 
     #[test]
@@ -368,13 +391,13 @@ mod tests {
         ours.read_exact(&mut [0; 4096]).unwrap();
         drop(ours);
         assert_eq!(call.wait().unwrap().unwrap_err().kind(), ErrorKind::Interrupted);
-        carrier.join().unwrap();
+        assert_eq!(carrier.join().unwrap().unwrap_err().kind(), ErrorKind::Interrupted);
         assert!(written.load(Ordering::Relaxed) > 0);
         // Also if nothing is written.
         let (quiet, source) = outlet();
         let (stream, ours) = self::stream();
         drop(ours);
-        stream.carry(source);
+        assert_eq!(stream.carry(source).unwrap_err().kind(), ErrorKind::Interrupted);
         let call = thread.call(move |rt| {
             let rt = rt.clone();
             async move { quiet.item(&rt, &1).await }
@@ -391,7 +414,7 @@ mod tests {
         ours.read_exact(&mut [0; 4096]).unwrap();
         let reader = std::thread::spawn(move || std::io::copy(&mut ours, &mut std::io::sink()));
         thread.stop();
-        carrier.join().unwrap();
+        carrier.join().unwrap().unwrap();
         reader.join().unwrap().unwrap();
         assert!(call.wait().is_err());
     }

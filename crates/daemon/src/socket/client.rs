@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
-use std::io::{BufReader, Read, Seek, SeekFrom};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{BufReader, Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use admin::request::{Call, Info, Report, Request, Rights, Stop};
 use admin::view::DaemonInfo;
 use base::{Error, ErrorKind, Result};
+use host::Access;
 use serde::de::DeserializeOwned;
 
 use crate::log::text_of;
@@ -226,8 +227,25 @@ impl Client {
         reply.ok_or_else(|| Error::new(ErrorKind::Io, "the daemon's answer is missing"))
     }
 
-    /// Sends a request whose stream is what `input` gives, any descriptor that can be read, on a
-    /// thread of its own: an answer that comes before its end is not kept waiting.
+    /// Sends a request whose stream is bytes that go to `output`. A file or a pipe is given to the
+    /// daemon; what goes to another kind is copied.
+    pub fn ask_with_output<R: Request>(
+        &self,
+        request: &R,
+        progress: &mut dyn FnMut(&str, u64, u64),
+        mut output: File,
+    ) -> Result<R::Reply> {
+        let connection = self.connection_for(R::RIGHTS)?;
+        if let Some(file) = passable_to(&connection, output.as_fd(), Access::Write) {
+            return converse_with_file(connection, request, None, progress, file);
+        }
+        let failed = |e: std::io::Error| Error::new(ErrorKind::Io, format!("cannot write the stream: {e}"));
+        self.ask_bytes(request, progress, &mut |bytes| output.write_all(bytes).map_err(failed))
+    }
+
+    /// Sends a request whose stream is what `input` gives, any descriptor that can be read. A file
+    /// or a pipe is given to the daemon. Others are copied on a thread of their own: an answer that
+    /// comes before the end is not kept waiting.
     pub fn ask_with_input<R: Request>(
         &self,
         request: &R,
@@ -236,12 +254,14 @@ impl Client {
         input: File,
     ) -> Result<R::Reply> {
         let broken = |e: std::io::Error| Error::new(ErrorKind::Io, format!("the stream cannot be sent: {e}"));
-        let (mut ours, theirs) = UnixStream::pair().map_err(broken)?;
         let connection = self.connection_for(R::RIGHTS)?;
-        let conversation = Conversation::begin(connection, request, command, Some(theirs.as_fd()))?;
+        if let Some(file) = passable_to(&connection, input.as_fd(), Access::Read) {
+            return converse_with_file(connection, request, command, progress, file);
+        }
+        let (mut ours, theirs) = UnixStream::pair().map_err(broken)?;
+        let conversation = Conversation::begin(connection, request, command, &[theirs.as_fd()])?;
         drop(theirs);
-        // The pages of a pipe are passed on without copying, other inputs through the buffer. The
-        // daemon closes its end when it needs no more, which ends this with an error.
+        // The daemon closes its end when it needs no more, which ends this with an error.
         let copy = move || drop(std::io::copy(&mut BufReader::with_capacity(128 << 10, input), &mut ours));
         std::thread::Builder::new().name("input".into()).spawn(copy).map_err(broken)?;
         conversation.end(progress)
@@ -315,13 +335,36 @@ fn connect_to(path: &Path, owner: u32) -> Result<Option<UnixStream>> {
     }
 }
 
+/// A descriptor of this command's in a form that the daemon of a connection takes in place of a
+/// stream: for root and for this user, since it may do with it what it likes.
+fn passable_to(connection: &UnixStream, fd: BorrowedFd<'_>, access: Access) -> Option<OwnedFd> {
+    let uid = host::peer_cred(connection).ok()?.uid;
+    if uid == 0 || uid == host::effective_uid() { host::passable(fd, access) } else { None }
+}
+
+/// As [`converse`], with a file that the daemon reads or writes itself.
+fn converse_with_file<R: Request>(
+    connection: UnixStream,
+    request: &R,
+    command: Option<&str>,
+    progress: &mut dyn FnMut(&str, u64, u64),
+    file: OwnedFd,
+) -> Result<R::Reply> {
+    let broken = |e: std::io::Error| Error::new(ErrorKind::Io, format!("the request cannot be sent: {e}"));
+    // This end is held until the answer: when it is closed, the work ends.
+    let (_ours, theirs) = UnixStream::pair().map_err(broken)?;
+    let conversation = Conversation::begin(connection, request, command, &[theirs.as_fd(), file.as_fd()])?;
+    drop((theirs, file));
+    conversation.end(progress)
+}
+
 fn converse<R: Request>(
     stream: UnixStream,
     request: &R,
     command: Option<&str>,
     progress: &mut dyn FnMut(&str, u64, u64),
 ) -> Result<R::Reply> {
-    Conversation::begin(stream, request, command, None)?.end(progress)
+    Conversation::begin(stream, request, command, &[])?.end(progress)
 }
 
 /// As [`converse`], with what comes over the stream of the request; stops when `take` says so.
@@ -334,7 +377,7 @@ fn converse_streaming<R: Request>(
 ) -> Result<Option<R::Reply>> {
     let broken = |e: std::io::Error| Error::new(ErrorKind::Io, format!("the answer cannot be received: {e}"));
     let (mut ours, theirs) = UnixStream::pair().map_err(broken)?;
-    let mut conversation = Conversation::begin(stream, request, command, Some(theirs.as_fd()))?;
+    let mut conversation = Conversation::begin(stream, request, command, &[theirs.as_fd()])?;
     // The daemon's is the only one: the stream ends with it.
     drop(theirs);
     let mut buf = vec![0; 256 << 10];
@@ -383,10 +426,10 @@ impl Conversation {
         stream: UnixStream,
         request: &R,
         command: Option<&str>,
-        fd: Option<BorrowedFd<'_>>,
+        fds: &[BorrowedFd<'_>],
     ) -> Result<Conversation> {
         let call = Call::of(request, command)?;
-        let sent = call.write(&mut Beside { socket: &stream, fd });
+        let sent = call.write(&mut Beside { socket: &stream, fds });
         Ok(Conversation { stream, sent })
     }
 
@@ -416,8 +459,6 @@ impl Conversation {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use admin::request::Events;
 
     use super::*;

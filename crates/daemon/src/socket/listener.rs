@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use base::{Error, ErrorKind, Result};
-use host::{PeerCred, SecretBytes};
+use host::{PASSED_MAX, PeerCred, SecretBytes};
 
 use crate::socket::proto::{self, Reply};
 
@@ -62,14 +62,14 @@ impl Limits {
 
 /// A complete message, and the connection for the reply.
 ///
-/// At most one descriptor comes with it; the second ends the connection, so that a client cannot
+/// At most two descriptors come with it; the third ends the connection, so that a client cannot
 /// make the daemon hold many.
 pub struct Message {
     /// The connection; it blocks.
     pub stream: UnixStream,
     /// The sender.
     pub peer: PeerCred,
-    /// The descriptor that came with it, if any.
+    /// The descriptors that came with it.
     pub fds: Vec<OwnedFd>,
     /// Length and body, which may contain a key.
     bytes: SecretBytes,
@@ -152,7 +152,7 @@ impl Pending {
         };
         let mut from = WithDescriptors { from: &self.stream, fds: &mut self.fds, lost: &mut self.lost };
         match self.got.read_from(&mut from, want) {
-            Ok(_) if self.lost || self.fds.len() > 1 => {
+            Ok(_) if self.lost || self.fds.len() > PASSED_MAX => {
                 let why = "the request cannot be read: more descriptors came with it than the daemon takes";
                 ReadState::Refuse(Error::invalid(why))
             }

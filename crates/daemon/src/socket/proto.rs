@@ -7,7 +7,7 @@
 //! absolute: the daemon has its own working folder.
 //!
 //! A request with a stream ([`admin::request::stream`]) has the client's end of it as a descriptor
-//! beside its first byte ([`Beside`]). What goes over it is the request's matter, and what the
+//! beside its first byte ([`Beside`]), and after it perhaps the file that takes its place. What goes over it is the request's matter, and what the
 //! bytes amount to is said by the answer, here.
 //!
 //! Both ends bound what they read: a request may have [`REQUEST_MAX`] bytes, a reply [`REPLY_MAX`].
@@ -86,24 +86,22 @@ impl Reply {
     }
 }
 
-/// A connection whose first write carries a descriptor.
+/// A connection whose first write carries descriptors.
 pub struct Beside<'a> {
     /// The connection.
     pub socket: &'a UnixStream,
-    /// The descriptor, until it is sent.
-    pub fd: Option<BorrowedFd<'a>>,
+    /// The descriptors, until they are sent.
+    pub fds: &'a [BorrowedFd<'a>],
 }
 
 impl Write for Beside<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self.fd.filter(|_| !bytes.is_empty()) {
-            None => (&mut &*self.socket).write(bytes),
-            Some(fd) => {
-                let sent = host::send_with(self.socket.as_fd(), bytes, fd)?;
-                self.fd = None;
-                Ok(sent)
-            }
+        if self.fds.is_empty() || bytes.is_empty() {
+            return (&mut &*self.socket).write(bytes);
         }
+        let sent = host::send_with(self.socket.as_fd(), bytes, self.fds)?;
+        self.fds = &[];
+        Ok(sent)
     }
     fn flush(&mut self) -> io::Result<()> {
         Ok(())

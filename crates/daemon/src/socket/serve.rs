@@ -243,10 +243,12 @@ mod tests {
         // The request, the descriptors that come with its bytes, one with each, and the reason.
         for (message, count, why) in [
             (&events, 0, "no descriptor of its stream"),
-            (&events, 2, "more descriptors"),
+            (&events, 2, "no file or pipe"),
+            (&events, 3, "more descriptors"),
             (&events, 5, "more descriptors"),
             (&info, 1, "has no stream"),
-            (&info, 2, "more descriptors"),
+            (&info, 2, "has no stream"),
+            (&info, 3, "more descriptors"),
         ] {
             let stream = w.connect();
             let (mut kept, sent): (Vec<UnixStream>, Vec<UnixStream>) =
@@ -255,7 +257,7 @@ mod tests {
             while at < message.len() {
                 // It may be refused before all of it is sent.
                 let Ok(n) = (match fds.next() {
-                    Some(fd) => host::send_with(stream.as_fd(), &message[at..=at], fd.as_fd()),
+                    Some(fd) => host::send_with(stream.as_fd(), &message[at..=at], &[fd.as_fd()]),
                     None => (&stream).write(&message[at..]),
                 }) else {
                     break;
@@ -276,13 +278,13 @@ mod tests {
         ];
         for fd in wrong {
             let stream = w.connect();
-            Beside { socket: &stream, fd: Some(fd.as_fd()) }.write_all(&events).unwrap();
+            Beside { socket: &stream, fds: &[fd.as_fd()] }.write_all(&events).unwrap();
             assert!(failure(&stream).contains("not its stream"));
         }
         // One that was never an end of a pair is a stream, which nobody reads.
         let stream = w.connect();
         let listener = std::os::unix::net::UnixListener::bind(w.paths.runtime().join("own")).unwrap();
-        Beside { socket: &stream, fd: Some(listener.as_fd()) }.write_all(&events).unwrap();
+        Beside { socket: &stream, fds: &[listener.as_fd()] }.write_all(&events).unwrap();
         assert!(failure(&stream).contains("has ended"));
         w.rest();
         assert_eq!(w.client.info().unwrap().expect("it serves").pid, std::process::id());
@@ -301,7 +303,7 @@ mod tests {
             let (mut ours, theirs) = UnixStream::pair().unwrap();
             let fd: BorrowedFd<'_> = theirs.as_fd();
             let passed = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap();
-            Beside { socket: &stream, fd: Some(fd) }.write_all(&message(&follow())).unwrap();
+            Beside { socket: &stream, fds: &[fd] }.write_all(&message(&follow())).unwrap();
             drop(theirs);
             let mut begun = [0; 1];
             ours.read_exact(&mut begun).unwrap();
