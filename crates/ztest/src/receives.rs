@@ -36,6 +36,8 @@ use crate::snaps;
 const OPS: u64 = 60;
 /// Streams of one pool at most.
 const STREAMS: usize = 20;
+/// Smallest device of a pool that receives, in bytes.
+const DEVICE_MIN: u64 = 192 << 20;
 /// File systems whose files are changed before they are sent.
 const CHANGED: usize = 3;
 /// The longest that a part of a seed may take, in virtual time.
@@ -516,6 +518,8 @@ impl Worlds {
 fn layout_of(rng: &mut Rng) -> Layout {
     let shape = &SHAPES[rng.below(SHAPES.len() as u64) as usize];
     let mut layout = Layout::draw(rng, 256 << 20).shaped(shape, rng);
+    // Room for all streams beside the slop, which is half of a small pool.
+    layout.devices.iter_mut().for_each(|size| *size = (*size).max(DEVICE_MIN));
     layout.features = ondisk::feature::default_features();
     layout
 }

@@ -13,6 +13,7 @@ use dmu::{Objset, zap};
 use dsl::Dataset;
 use dsl::send::SendOpts;
 use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
+use ondisk::feature::FeatureId;
 use ondisk::objset::ObjsetType;
 use sim::Rng;
 
@@ -82,6 +83,9 @@ impl Sender {
     /// Redacts snapshots, and sends them with what belongs to them.
     pub(super) async fn send_redacted(&mut self, rng: &mut Rng) -> base::Result<()> {
         let dsl = self.pool.dsl().clone();
+        if !dsl.features().is_enabled(FeatureId::RedactionBookmarks) {
+            return Ok(());
+        }
         let mut all = Vec::new();
         for head in dsl.all() {
             all.extend(dsl.snapshots(&head).await?);
