@@ -1,7 +1,7 @@
 //! The engine: tasks, timers, callbacks and the loop that serves them.
 //!
 //! One turn of the loop: take messages of other threads, run deferred callbacks, poll the tasks
-//! that were woken (each once, for a bounded number and time), fire timers that are due, then give
+//! that were woken (each once, a round of `runqueue`), fire timers that are due, then give
 //! the driver its turn: it starts submitted operations and reports completed ones, whose
 //! completions run. If nothing is left to do, the driver's turn waits, until the next timer at
 //! most.
@@ -33,16 +33,11 @@ use crate::ident;
 use crate::poller::Poller;
 use crate::remote::RemoteSpawner;
 use crate::ring::Ring;
+use crate::runqueue::{Round, RunQueue};
 use crate::shared::{Msg, Shared, TaskHeader};
 use crate::timers::Timers;
 use crate::workers::Workers;
 
-/// Tasks polled in one turn before devices and timers are looked at again.
-const POLLS_PER_TURN: usize = 128;
-/// After this time, too, devices are looked at: what a poll submitted is started only then, and a
-/// program may wait for it. It is the bound of one poll ([`rt::turn::BOUND`]); a look costs some
-/// microseconds.
-const POLLS_TIME: Nanos = rt::turn::BOUND;
 /// A poll that takes so long or longer is slow: five times what a turn may cost at most
 /// ([`rt::turn::BOUND`]), so neither the estimates nor other programs of the machine explain it
 /// easily.
@@ -151,7 +146,7 @@ pub(crate) struct Inner {
     tasks: RefCell<Slab<Task>>,
     last_task: Cell<u64>,
     current: Cell<TaskId>,
-    ready: RefCell<VecDeque<Arc<TaskHeader>>>,
+    ready: RefCell<RunQueue<Arc<TaskHeader>>>,
     timers: RefCell<Timers>,
     deferred: RefCell<VecDeque<Box<dyn FnOnce()>>>,
     cpu_done: RefCell<Slab<Box<dyn FnOnce()>>>,
@@ -370,13 +365,16 @@ impl Inner {
         let header = Arc::new(TaskHeader::new(id, MAIN, self.shared.clone()));
         let waker = Waker::from(header.clone());
         let locks = task_locks();
-        self.ready.borrow_mut().push_back(header.clone());
+        self.ready.borrow_mut().push(header.clone(), false);
         let mut fut = pin!(fut);
         let (mut came, mut msgs, mut over) = (Vec::new(), Vec::new(), Vec::new());
         loop {
             self.turns.set(self.turns.get() + 1);
             self.shared.take(&mut came, &mut msgs);
-            self.ready.borrow_mut().extend(came.drain(..));
+            for task in came.drain(..) {
+                let is_behind = task.is_behind();
+                self.ready.borrow_mut().push(task, is_behind);
+            }
             for msg in msgs.drain(..) {
                 self.handle_msg(msg);
             }
@@ -385,8 +383,9 @@ impl Inner {
             let began = self.now();
             let mut clock = began;
             self.cpu_clock.set(self.tracer.wants(Groups::TURN).then(thread_cpu_time));
-            for _ in 0..POLLS_PER_TURN {
-                let next = self.ready.borrow_mut().pop_front();
+            let mut round = Round::default();
+            loop {
+                let next = self.ready.borrow_mut().next(&mut round, clock.since(began));
                 let Some(task) = next else { break };
                 if task.slot != MAIN {
                     clock = self.poll_task(task, clock);
@@ -403,10 +402,8 @@ impl Inner {
                     if let Poll::Ready(value) = poll {
                         return value;
                     }
+                    task.end_poll(self.turn.is_spent());
                     clock = self.poll_over("main", id, clock);
-                }
-                if clock.since(began) >= POLLS_TIME {
-                    break;
                 }
             }
             self.fire_timers();
@@ -515,6 +512,7 @@ impl Inner {
         };
         self.current.set(TaskId::NONE);
         if poll.is_pending() {
+            header.end_poll(self.turn.is_spent());
             if let Some(task) = self.tasks.borrow_mut().get_mut(header.slot) {
                 task.future = Some(future);
             }
@@ -682,7 +680,7 @@ impl World for Inner {
             tasks.insert(Task { future: Some(task), header: header.clone(), waker, locks: task_locks(), name });
             header
         };
-        self.ready.borrow_mut().push_back(header);
+        self.ready.borrow_mut().push(header, false);
         TaskId(id)
     }
 

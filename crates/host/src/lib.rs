@@ -33,6 +33,7 @@ mod poller;
 mod process;
 mod remote;
 mod ring;
+mod runqueue;
 mod secret;
 mod shared;
 mod spin;

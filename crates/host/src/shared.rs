@@ -137,17 +137,27 @@ pub(crate) struct TaskHeader {
     pub(crate) id: u64,
     pub(crate) slot: usize,
     queued: AtomicBool,
+    /// Its last turn ended because its budget was used.
+    behind: AtomicBool,
     shared: Arc<Shared>,
 }
 
 impl TaskHeader {
     /// A header that counts as queued: its creator puts it into the ready queue.
     pub(crate) fn new(id: u64, slot: usize, shared: Arc<Shared>) -> TaskHeader {
-        TaskHeader { id, slot, queued: AtomicBool::new(true), shared }
+        TaskHeader { id, slot, queued: AtomicBool::new(true), behind: AtomicBool::new(false), shared }
     }
     /// The task is about to be polled: wake-ups from now on count again.
     pub(crate) fn begin_poll(&self) {
         self.queued.store(false, Ordering::SeqCst);
+    }
+    /// The poll is over, and the task is not; `is_spent`: it has used the budget of its turn.
+    pub(crate) fn end_poll(&self, is_spent: bool) {
+        self.behind.store(is_spent, Ordering::Relaxed);
+    }
+    /// Whether it has used the budget of its last turn.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.behind.load(Ordering::Relaxed)
     }
 }
 

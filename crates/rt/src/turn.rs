@@ -72,6 +72,8 @@ pub struct Turn {
     used: Cell<Nanos>,
     /// `used` when the clock was last read.
     looked: Cell<Nanos>,
+    /// Work waits for the next turn.
+    spent: Cell<bool>,
 }
 
 impl Turn {
@@ -80,6 +82,12 @@ impl Turn {
         self.began.set(now);
         self.used.set(Nanos(0));
         self.looked.set(Nanos(0));
+        self.spent.set(false);
+    }
+
+    /// Whether work had no room in this turn, and waits for the next.
+    pub fn is_spent(&self) -> bool {
+        self.spent.get()
     }
 
     /// The cost of the turn so far.
@@ -100,7 +108,9 @@ impl Turn {
             self.used.set(used);
             self.looked.set(used);
         }
-        !is_over(self.used.get(), cost)
+        let over = is_over(self.used.get(), cost);
+        self.spent.set(self.spent.get() || over);
+        !over
     }
 }
 
@@ -162,9 +172,12 @@ mod tests {
         assert!(turn.admits(us(30), || us(1_021)));
         assert_eq!(turn.used(), us(70));
         turn.add(us(5));
+        assert!(!turn.is_spent());
         assert!(!turn.admits(us(1), || us(1_120)));
+        assert!(turn.is_spent());
         turn.begin(us(1_120));
         assert!(turn.admits(us(500), || panic!("nothing was done yet")));
+        assert!(!turn.is_spent());
     }
 
     #[test]
