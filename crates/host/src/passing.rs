@@ -111,9 +111,9 @@ impl PassedStream {
         }
     }
 
-    /// Appends the next bytes to `buf`, as many as there is room for (at least one), and returns how
-    /// many; waits at most `span`: `None` if nothing came. 0: the other end is closed, or that is
-    /// the end of the file.
+    /// Appends the next bytes to `buf`, as many as there is room for (at least one), and returns
+    /// how many; waits at most `span`: `None` if nothing came. 0: the other end is closed, or that
+    /// is the end of the file.
     ///
     /// # Errors
     /// As of reading the file.

@@ -9,8 +9,8 @@
 //! **Normal path.** The client makes a pair of sockets and sends one with the message of the
 //! request (the daemon's `proto` has the frame). The server gives it to [`Stream::take`], which
 //! refuses a descriptor that the request does not want, none, and one that is no stream socket. A
-//! client whose bytes are for a file or a pipe, or come from one, may send that too: then the
-//! bytes go there without passing through the client, and the socket only tells that it is there. The
+//! client whose bytes are for a file or a pipe, or come from one, may send that too: then the bytes
+//! do not pass through the client, and the socket only tells that the client is there. The
 //! work writes to the stream of its [`Cx`](super::Cx), on its own thread ([`Stream::item`]) or from
 //! the engine ([`Cx::report_on_pool`](super::Cx::report_on_pool)): there the task writes to an
 //! [`Outlet`], and the thread of the request carries its bytes to the socket. The stream is closed

@@ -7,8 +7,8 @@
 //! absolute: the daemon has its own working folder.
 //!
 //! A request with a stream ([`admin::request::stream`]) has the client's end of it as a descriptor
-//! beside its first byte ([`Beside`]), and after it perhaps the file that takes its place. What goes over it is the request's matter, and what the
-//! bytes amount to is said by the answer, here.
+//! beside its first byte ([`Beside`]), and perhaps the file that takes its place. What goes over it
+//! is the request's matter, and what the bytes amount to is said by the answer, here.
 //!
 //! Both ends bound what they read: a request may have [`REQUEST_MAX`] bytes, a reply [`REPLY_MAX`].
 
