@@ -117,11 +117,12 @@ impl ChecksumAlgo {
     /// The algorithm with this name, of those that the `checksum` property takes; the embedded ones
     /// and `inherit` are not among them.
     pub fn parse(name: &str) -> Option<ChecksumAlgo> {
-        Self::ALL.into_iter().find(|a| {
-            a.name() == name
-                && !matches!(a, ChecksumAlgo::Inherit | ChecksumAlgo::Label | ChecksumAlgo::GangHeader)
-                && !a.is_log()
-        })
+        Self::ALL.into_iter().find(|a| a.name() == name && a.is_for_data())
+    }
+
+    /// True if a dataset may have it: it is none of those that lie within their block.
+    pub fn is_for_data(self) -> bool {
+        !matches!(self, ChecksumAlgo::Inherit | ChecksumAlgo::Label | ChecksumAlgo::GangHeader) && !self.is_log()
     }
 
     /// True if metadata may be written with it; otherwise metadata of the dataset gets fletcher4

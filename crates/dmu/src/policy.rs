@@ -57,15 +57,19 @@ pub(crate) struct Policy {
 }
 
 /// The storage policy of a block (format page 02 section 4) of an object set that is not encrypted.
-fn policy(props: &ObjsetProps, features: DmuFeatures, kind: BlockKind, pass: u32) -> Policy {
+/// `salted`: the pool has a salt. Without one, checksums that need it are not written, whatever a
+/// damaged dnode or dataset says.
+fn policy(props: &ObjsetProps, features: DmuFeatures, salted: bool, kind: BlockKind, pass: u32) -> Policy {
     let (otype, level, metadata) = (kind.otype, kind.level, kind.is_metadata());
     let best = Compression { algo: if features.lz4 { CompressAlgo::Lz4 } else { CompressAlgo::Lzjb }, level: 0 };
     let on = |c: Compression| if c.algo == CompressAlgo::On { best } else { c };
     let (mut compression, mut checksum, copies);
     let mut dedup = None;
+    let usable = |c: ChecksumAlgo| salted || !c.is_salted();
     let set_checksum = match props.checksum {
         ChecksumAlgo::Inherit | ChecksumAlgo::On => ChecksumAlgo::Fletcher4,
-        c => c,
+        c if usable(c) => c,
+        _ => ChecksumAlgo::Fletcher4,
     };
     if metadata {
         compression = best;
@@ -84,11 +88,11 @@ fn policy(props: &ObjsetProps, features: DmuFeatures, kind: BlockKind, pass: u32
             _ => on(props.compression),
         };
         checksum = match ChecksumAlgo::from_u8(own_checksum) {
-            Some(c) if own_checksum > ChecksumAlgo::On as u8 => c,
+            Some(c) if own_checksum > ChecksumAlgo::On as u8 && c.is_for_data() && usable(c) => c,
             _ => set_checksum,
         };
         copies = props.copies;
-        if let Some((algo, mode)) = props.dedup {
+        if let Some((algo, mode)) = props.dedup.filter(|(algo, _)| usable(*algo)) {
             (checksum, dedup) = (algo, Some(mode));
         }
     }
@@ -121,7 +125,8 @@ fn policy(props: &ObjsetProps, features: DmuFeatures, kind: BlockKind, pass: u32
 impl ObjsetInner {
     /// How blocks of `kind` are stored in sync pass `pass` of a txg.
     pub(crate) fn policy(&self, kind: BlockKind, pass: u32) -> Policy {
-        let p = policy(&self.props.get(), self.ctx.features(), kind, pass);
+        let salted = self.ctx.zio().opts().salt.is_some();
+        let p = policy(&self.props.get(), self.ctx.features(), salted, kind, pass);
         if self.ctx.key().is_some() || self.sealed { p.encrypted() } else { p }
     }
 }

@@ -27,7 +27,7 @@ impl DslPool {
     /// Makes the salt if the value of property `name` needs it and the pool has none (syncing
     /// context).
     pub(crate) async fn ensure_salt(&self, name: &str, value: &PropValue, tx: &Tx) -> Result<()> {
-        let salted = name == "checksum"
+        let salted = matches!(name, "checksum" | "dedup")
             && ChecksumAlgo::from_u8((value.num() & 0xff) as u8).is_some_and(ChecksumAlgo::is_salted);
         if !salted || self.ctx().zio().opts().salt.is_some() {
             return Ok(());

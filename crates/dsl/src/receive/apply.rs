@@ -23,6 +23,7 @@ use zio::SealMark;
 use super::resume::Progress;
 use super::unpack::{Item, Stored};
 use crate::dataset::Dataset;
+use crate::pool::DslPool;
 
 /// Bytes of WRITEs in one transaction.
 const BATCH_BYTES: u64 = 1 << 20;
@@ -52,6 +53,7 @@ pub(super) struct Form {
 
 /// Applies records in order.
 pub(super) struct Writer {
+    pub(super) pool: Rc<DslPool>,
     pub(super) ds: Rc<Dataset>,
     pub(super) os: Objset,
     pub(super) form: Form,
@@ -92,8 +94,9 @@ fn check_number(object: ObjectId) -> Result<()> {
 
 impl Writer {
     /// For a dataset whose receive goes on from `start`.
-    pub(super) fn new(ds: Rc<Dataset>, os: Objset, form: Form, start: Progress) -> Writer {
+    pub(super) fn new(pool: Rc<DslPool>, ds: Rc<Dataset>, os: Objset, (form, start): (Form, Progress)) -> Writer {
         Writer {
+            pool,
             ds,
             os,
             form,

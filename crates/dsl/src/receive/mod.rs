@@ -134,7 +134,7 @@ impl Receiving {
             None => self.ds.objset().await?,
         };
         let (rt, order, form) = (self.pool.ctx().rt().clone(), input.order(), self.form());
-        let mut writer = Writer::new(self.ds.dataset().clone(), os, form, self.start);
+        let mut writer = Writer::new(self.pool.clone(), self.ds.dataset().clone(), os, (form, self.start));
         let mut ahead: Ahead<'_, Result<Item>> = Ahead::default();
         let end = loop {
             let incoming = match input.next().await {

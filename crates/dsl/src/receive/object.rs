@@ -5,6 +5,7 @@
 //! that only a new object can, its old data go first: the stream has all of the new ones.
 
 use base::{Error, ErrorKind, MAX_BLOCK, OLD_MAX_BLOCK, ObjectId, Result, SECTOR, Txg};
+use codec::{ChecksumAlgo, CompressAlgo};
 use dmu::{Dnode, ObjSpec, Tx, TxPlan};
 use ondisk::bytes::{try_le16, try_le32, try_le64};
 use ondisk::dnode::{DNODE_SIZE, DNODES_PER_BLOCK, nblkptr_for};
@@ -14,6 +15,7 @@ use ondisk::stream::record_flags;
 
 use super::apply::Writer;
 use super::unpack::Item;
+use crate::props::{PropValue, check_feature};
 
 /// Magic of an attribute buffer (format page 08 section 3).
 const SA_MAGIC: u32 = 0x002F_505A;
@@ -131,9 +133,34 @@ impl Writer {
         Ok(Shape { spec: spec.bonus(bonustype, bonuslen), slots, has_spill })
     }
 
+    /// Refuses an object with a compression or a checksum of its own that this pool does not write.
+    pub(super) fn check_own(&self, r: &Object) -> Result<()> {
+        let bad = |what: &str, n: u8| Err(Error::corrupt(format!("object {}: {what} {n} does not exist", r.object)));
+        let is_one = |c: ChecksumAlgo| c.is_for_data() || c == ChecksumAlgo::Inherit;
+        if CompressAlgo::from_u8(r.compress).is_none() {
+            return bad("compression", r.compress);
+        }
+        let Some(checksum) = ChecksumAlgo::from_u8(r.checksum).filter(|c| is_one(*c)) else {
+            return bad("checksum", r.checksum);
+        };
+        let pool = &self.pool;
+        for (name, value) in [("compression", r.compress), ("checksum", r.checksum)] {
+            let value = PropValue::Num(u64::from(value));
+            check_feature(name, &value, |id| pool.features().is_enabled(id))
+                .map_err(|e| e.at(format_args!("object {}", r.object)))?;
+        }
+        // A pool gets its salt when a dataset is set to such a checksum.
+        if checksum.is_salted() && pool.ctx().zio().opts().salt.is_none() {
+            let why = "its checksum is keyed by the pool's salt, and this pool has none: set a file system to that checksum first";
+            return Err(Error::unsupported(format!("object {}: {why}", r.object)));
+        }
+        Ok(())
+    }
+
     /// Applies an OBJECT record.
     pub(super) async fn object(&mut self, r: &Object, item: &Item) -> Result<()> {
         let shape = self.shape(r)?;
+        self.check_own(r)?;
         let bonus = &item.content[..usize::from(shape.spec.bonuslen)];
         match self.os.hold(r.object).await {
             Ok(dn) => {

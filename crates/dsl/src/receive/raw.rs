@@ -96,6 +96,7 @@ impl Writer {
     /// Applies an OBJECT record of a raw stream.
     pub(super) async fn raw_object(&mut self, r: &Object, item: &Item) -> Result<()> {
         let shape = self.raw_shape(r, &item.content)?;
+        self.check_own(r)?;
         match self.os.hold(r.object).await {
             Ok(dn) if is_kept(&dn, &shape) => return self.raw_reshape(&dn, &shape, item.end).await,
             Ok(_) => self.free_object(r.object).await?,

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use base::{ErrorKind, Guid, ObjectId, Result};
 use bdev::Bytes;
+use dsl::props::PropValue;
 use dsl::receive::{RECV, ReceiveOpts, Source};
 use dsl::send::SendOpts;
 use ondisk::stream::record::{FreeObjects, Range};
@@ -221,6 +222,25 @@ fn records_that_no_sender_writes_are_refused() {
         parts.swap(x, y);
         let e = receive(&to, "to/fs@a", &joined(&parts), ReceiveOpts::default()).await.unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Corrupt, "{e}");
+        // Ways to store an object that this pool does not have, or none has.
+        for (compress, checksum, why) in [
+            (0, 12, "this pool has none"),
+            (0, 3, "checksum 3 does not exist"),
+            (0, 200, "checksum 200 does not exist"),
+            (200, 0, "compression 200 does not exist"),
+        ] {
+            let mut parts = good.clone();
+            let object = parts.iter_mut().find_map(|p| if let Record::Object(o) = &mut p.0 { Some(o) } else { None });
+            let object = object.unwrap();
+            (object.compress, object.checksum) = (compress, checksum);
+            let e = receive(&to, "to/fs@a", &joined(&parts), ReceiveOpts::default()).await.unwrap_err();
+            assert!(e.to_string().contains(why), "{e}");
+        }
+        // A dataset whose blocks are deduplicated by a keyed checksum makes the pool's salt.
+        let salted = |pool: &Pool| pool.dsl().ctx().zio().opts().salt.is_some();
+        assert!(!salted(&to));
+        to.dsl().set_props("to", vec![("dedup".to_string(), PropValue::Num(12))]).await.unwrap();
+        assert!(salted(&to));
         // A flipped bit is found by its sum.
         let mut flipped = a.clone();
         let at = a.len() / 2;
