@@ -18,7 +18,9 @@ def fio(uri, rw, bs, depth, seconds):
     args = ["fio", "--name=x", "--ioengine=nbd", f"--uri={uri}", f"--rw={rw}", f"--bs={bs}", f"--iodepth={depth}",
             f"--size={SIZE}", f"--runtime={seconds}", "--time_based", "--norandommap", "--randrepeat=0",
             "--refill_buffers", "--output-format=json"]
-    out = json.loads(subprocess.run(args, check=True, capture_output=True, text=True).stdout)
+    text = subprocess.run(args, check=True, capture_output=True, text=True).stdout
+    # The engine says a line of its own before.
+    out = json.loads(text[text.index("{"):])
     side = out["jobs"][0]["read" if "read" in rw else "write"]
     return side["bw_bytes"] / 1e6
 
