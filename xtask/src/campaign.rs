@@ -99,6 +99,7 @@ const PROFILES: &[Profile] = &[
     profile("foreign", 3, Runner::Ztest(&["--foreign", "{}"])),
     profile("rescues", 3, Runner::Ztest(&["--rescues", "{}"])),
     profile("sends", 2, Runner::Ztest(&["--sends", "{}"])),
+    profile("receive-cuts", 2, Runner::Ztest(&["--recvcuts", "{}", "--every", "10"])),
     profile("receives", 4, Runner::Ztest(&["--receives", "{}"])),
     profile("reference", 4, Runner::Ztest(&["--reference", "--start", "{seed}"])),
     profile("mutate", 4, Runner::Ztest(&["--mutate", "{}"])),

@@ -40,6 +40,8 @@ ztest --losses N|FROM..TO [--layout NAME] [--state FILE]
                                                     devices lost at any moment of a workload, as many as the layout can do without
 ztest --fill N|FROM..TO [--layout NAME] [--state FILE]
                                                     pools filled to the last block in every way, power cuts near it, room made again
+ztest --recvcuts N|FROM..TO [--every 1] [--state FILE]
+                                                    power cuts while streams are received, and while what came is rolled back
 ztest --snapcuts N|FROM..TO [--every 1] [--state FILE]
                                                     power cuts while snapshots, clones and file systems are destroyed, rolled back, promoted
 ztest --volumes N|FROM..TO [--layout NAME] [--ops 60] [--state FILE]
@@ -333,6 +335,18 @@ fn snapcuts(args: &Args, from: u64, to: u64) -> bool {
         let what = CUTS[seed as usize % CUTS.len()];
         seeds.run(seed, &format!("{what:?}"), || {
             let got = caught(|| cuts(seed, what, args.number("--every", 1).max(1) as usize));
+            let n = *got.as_ref().unwrap_or(&0);
+            (got.map(|_| Verdict::Good), vec![n])
+        });
+    });
+    seeds.end(&["cuts"])
+}
+
+fn recvcuts(args: &Args, from: u64, to: u64) -> bool {
+    let seeds = Seeds::new(args, 1);
+    spread(args, from, to, |seed| {
+        seeds.run(seed, "receive", || {
+            let got = caught(|| ztest::receives::cuts(seed, args.number("--every", 1).max(1) as usize));
             let n = *got.as_ref().unwrap_or(&0);
             (got.map(|_| Verdict::Good), vec![n])
         });
@@ -637,6 +651,8 @@ fn main() -> ExitCode {
         losses(&args, from, to, level)
     } else if let Some((from, to)) = of("--fill") {
         fill(&args, from, to, level)
+    } else if let Some((from, to)) = of("--recvcuts") {
+        recvcuts(&args, from, to)
     } else if let Some((from, to)) = of("--snapcuts") {
         snapcuts(&args, from, to)
     } else if let Some((from, to)) = of("--volumes") {

@@ -9,6 +9,7 @@
 //! ([`redacted`]). Then blocks of them are damaged, and healed from the streams (`heal`). At the
 //! end the devices go to the checker and to the judges.
 
+mod cut;
 mod heal;
 mod redacted;
 
@@ -31,6 +32,8 @@ use zpl::{Cred, Fallocate, MountOpts, SetXattr, Zfs};
 use crate::Check;
 use crate::lab::{Lab, Layout, POOL, SHAPES};
 use crate::snaps;
+
+pub use cut::cuts;
 
 /// Operations on the pool that sends.
 const OPS: u64 = 60;
@@ -524,6 +527,11 @@ fn layout_of(rng: &mut Rng) -> Layout {
     layout
 }
 
+/// Whether the checker reads pools of a layout: it does not know draid, zdb does.
+fn is_read(layout: &Layout) -> bool {
+    !layout.shape.groups.iter().any(|g| matches!(g.0, GroupKind::Draid { .. }))
+}
+
 /// One seed: what was received, and the disks that received, exported.
 pub fn run_seed(seed: u64) -> Check<(Counts, Vec<DiskImage>)> {
     let (images, from_layout) = snaps::images_after(seed, OPS)?;
@@ -554,8 +562,6 @@ pub fn run_seed(seed: u64) -> Check<(Counts, Vec<DiskImage>)> {
     within(&worlds.from, async { worlds.sender.pool.export().await })?;
     drop(pool);
     let images = worlds.to.images();
-    // The checker does not read draid; zdb does. The pool that sends has redaction bookmarks.
-    let is_read = |l: &Layout| !l.shape.groups.iter().any(|g| matches!(g.0, GroupKind::Draid { .. }));
     if is_read(&from_layout) {
         snaps::check_images(&worlds.from.images())?;
     }

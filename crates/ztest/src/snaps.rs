@@ -50,7 +50,7 @@ pub fn check_images(images: &[DiskImage]) -> Check {
 
 /// The same; true if a destroyed file system is freed in part. The checker does not walk the rest
 /// of it, which then looks leaked: only zdb can judge that.
-fn check_partly(images: &[DiskImage]) -> Check<bool> {
+pub(crate) fn check_partly(images: &[DiskImage]) -> Check<bool> {
     let labeled = images.iter().enumerate().map(|(n, image)| {
         let (path, image) = (format!("disk{n}.img"), without_table(image));
         Labeled::scan(Rc::new(Device::over(Path::new(&path), image.size(), Box::new(Image(image)))))

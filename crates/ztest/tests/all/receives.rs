@@ -1,7 +1,8 @@
-//! Streams received on other layouts. The long profile: `ztest --receives 0..200`.
+//! Streams received on other layouts, and power cuts meanwhile. The long profiles:
+//! `ztest --receives 0..200`, `ztest --recvcuts 0..100`.
 
 use ztest::judge::{Level, Verdict, judge};
-use ztest::receives::run_seed;
+use ztest::receives::{cuts, run_seed};
 
 #[test]
 fn random_streams_are_received_and_zdb_agrees() {
@@ -14,4 +15,11 @@ fn random_streams_are_received_and_zdb_agrees() {
             Verdict::Bad(why) => panic!("seed {seed}: {why}"),
         }
     }
+}
+
+/// To its end, rolled back, kept, aborted.
+#[test]
+fn a_snapshot_is_received_whole_or_not_at_all() {
+    let done: u64 = (1..7).map(|seed| cuts(seed, 60).unwrap_or_else(|e| panic!("seed {seed}: {e}"))).sum();
+    assert!(done > 20, "{done} cuts");
 }
