@@ -1,5 +1,5 @@
-//! Planted bugs of redaction, each of which `ztest --receives` must find. Only in builds with the
-//! feature `planted-bugs`.
+//! Planted bugs, only in builds with the feature `planted-bugs`: of redaction, each of which
+//! `ztest --receives` must find, and of changes and receives, for `ztest --recvcuts`.
 
 /// A planted bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,16 +14,22 @@ pub enum Bug {
     NothingAgain,
     /// What a stream is redacted by is not kept.
     MarkLost,
+    /// A change is told to be made before its txg is on disk.
+    ToldEarly,
+    /// An import keeps what is left of a receive that cannot be resumed.
+    PartLeft,
 }
 
 impl Bug {
     /// All of them, with the names that commands use.
-    pub const ALL: [(&'static str, Bug); 5] = [
+    pub const ALL: [(&'static str, Bug); 7] = [
         ("first-decides", Bug::FirstDecides),
         ("tail-sent", Bug::TailSent),
         ("last-entry-lost", Bug::LastEntryLost),
         ("nothing-again", Bug::NothingAgain),
         ("mark-lost", Bug::MarkLost),
+        ("told-early", Bug::ToldEarly),
+        ("part-left", Bug::PartLeft),
     ];
 }
 

@@ -40,7 +40,7 @@ ztest --losses N|FROM..TO [--layout NAME] [--state FILE]
                                                     devices lost at any moment of a workload, as many as the layout can do without
 ztest --fill N|FROM..TO [--layout NAME] [--state FILE]
                                                     pools filled to the last block in every way, power cuts near it, room made again
-ztest --recvcuts N|FROM..TO [--every 1] [--state FILE]
+ztest --recvcuts N|FROM..TO [--every 1] [--state FILE] [--bug NAME]
                                                     power cuts while streams are received, and while what came is rolled back
 ztest --snapcuts N|FROM..TO [--every 1] [--state FILE]
                                                     power cuts while snapshots, clones and file systems are destroyed, rolled back, promoted
@@ -344,8 +344,10 @@ fn snapcuts(args: &Args, from: u64, to: u64) -> bool {
 
 fn recvcuts(args: &Args, from: u64, to: u64) -> bool {
     let seeds = Seeds::new(args, 1);
+    let Some(plant) = ztest::bugs::planter(args.value("--bug")) else { return false };
     spread(args, from, to, |seed| {
         seeds.run(seed, "receive", || {
+            plant();
             let got = caught(|| ztest::receives::cuts(seed, args.number("--every", 1).max(1) as usize));
             let n = *got.as_ref().unwrap_or(&0);
             (got.map(|_| Verdict::Good), vec![n])
