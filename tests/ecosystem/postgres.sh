@@ -16,7 +16,7 @@ as "$bin/pgbench" -h "$top/sock" -i -s 10 -q postgres
 as "$bin/pgbench" -h "$top/sock" -c 4 -T 20 postgres
 sum() { as "$bin/psql" -h "$top/sock" -Atc "select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from pgbench_history), (select sum(bbalance) from pgbench_branches) = (select sum(delta) from pgbench_history)" postgres; }
 [ "$(sum)" = "t|t" ]
-as "$bin/pgbench" -h "$top/sock" -n -c 4 -T 60 postgres > "$top/sock/bench" 2>&1 & load=$!
+as "$bin/pgbench" -h "$top/sock" -n -c 4 -T 3600 postgres > "$top/sock/bench" 2>&1 & load=$!
 until [ "$(as "$bin/psql" -h "$top/sock" -Atc "select count(*) from pgbench_history" postgres)" -gt 25000 ]; do :; done
 postmaster=$(head -n 1 "$data/postmaster.pid")
 kill_daemon
