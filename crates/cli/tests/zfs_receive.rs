@@ -376,6 +376,38 @@ fn a_plain_stream_becomes_an_encryption_root() {
     w.ok("zpool export tank");
 }
 
+/// What came raw has the key of its parent where the sender has it so.
+#[test]
+fn a_raw_tree_has_the_keys_of_its_tops() {
+    let w = world("zfs-receive-raw");
+    std::fs::write(w.dir.join("key"), "correct horse battery\n").unwrap();
+    let own = format!("-o encryption=on -o keyformat=passphrase -o keylocation=file://{}", w.path("key"));
+    w.ok(&format!("zfs create {own} tank/e"));
+    w.ok("zfs create tank/e/x");
+    w.ok("zfs create tank/e/x/y");
+    w.ok(&format!("zfs create {own} tank/e/root"));
+    w.ok("zfs snapshot -r tank/e@1");
+    assert_eq!(piped(&w, "zfs send -Rw tank/e@1", "zfs receive -u tank/copy").code, 0);
+    let roots = |w: &World| {
+        let list = w.ok("zfs get -H -o name,value -t filesystem -r encryptionroot tank/copy");
+        list.lines().map(|l| l.replace('\t', " ")).collect::<Vec<String>>()
+    };
+    let want =
+        ["tank/copy tank/copy", "tank/copy/root tank/copy/root", "tank/copy/x tank/copy", "tank/copy/x/y tank/copy"];
+    assert_eq!(roots(&w), want);
+    w.ok(&format!("zfs load-key -L file://{} tank/copy", w.path("key")));
+    assert_eq!(value(&w, "keystatus", "tank/copy/x/y"), "available");
+    // A clone moves, and takes its place in the next package.
+    w.ok("zfs clone tank/e/x@1 tank/e/k");
+    w.ok("zfs snapshot -r tank/e@2");
+    assert_eq!(piped(&w, "zfs send -Rw -I @1 tank/e@2", "zfs receive -u -F tank/copy").code, 0);
+    w.ok("zfs rename tank/e/k tank/e/r");
+    w.ok("zfs snapshot -r tank/e@3");
+    let got = piped(&w, "zfs send -Rw -I @2 tank/e@3", "zfs receive -u -F tank/copy");
+    assert_eq!(got.code, 0, "{}", got.err);
+    assert_eq!(roots(&w)[1..3], ["tank/copy/r tank/copy", "tank/copy/root tank/copy/root"]);
+}
+
 #[test]
 fn a_damaged_file_comes_back_from_a_stream() {
     let Some(w) = World::new("zfs-receive-heal") else { return };

@@ -37,8 +37,9 @@ struct Listed {
     parent_from: u64,
     /// The snapshot that it is a clone of.
     origin: Option<u64>,
-    /// Whether it has a key of its own; none: it is not encrypted.
-    is_encroot: Option<bool>,
+    /// It has a key of its own. The list says nothing of others, and of those that are not
+    /// encrypted.
+    is_encroot: bool,
 }
 
 /// The list of a package.
@@ -124,7 +125,7 @@ impl Listed {
             name: fs.str("name").unwrap_or_default().to_string(),
             parent_from: fs.u64("parentfromsnap").unwrap_or(0),
             origin: fs.u64("origin").filter(|guid| *guid != 0),
-            is_encroot: fs.contains("is_encroot").then(|| fs.bool_flag("is_encroot")),
+            is_encroot: fs.bool_flag("is_encroot"),
         }
     }
 
@@ -198,7 +199,7 @@ impl PoolEngine {
         for head in self.heads_in(tree).into_iter().filter(|head| head.name() != tree) {
             let snaps = dsl.snapshots(&head).await?;
             let listed = snaps.iter().find_map(|s| list.of(Guid(s.phys().guid)));
-            if listed.is_some_and(|fs| fs.is_encroot == Some(false)) {
+            if listed.is_some_and(|fs| !fs.is_encroot) {
                 dsl.inherit_received_key(&head.name()).await?;
             }
         }
@@ -380,7 +381,7 @@ mod tests {
         let names: Vec<String> = b.received().into_iter().map(|(n, _)| n).collect();
         assert_eq!(names, ["compression", "x:y"]);
         let part = parsed.part("p/a", Guid(12));
-        assert!(part.is_below && part.holds == ["keep"] && b.origin.is_none() && b.is_encroot.is_none());
+        assert!(part.is_below && part.holds == ["keep"] && b.origin.is_none() && !b.is_encroot);
         assert!(!parsed.part("p/a/b", Guid(12)).is_below && parsed.part("p", Guid(13)).props.is_none());
         assert_eq!(b.snap_props["two"], [("m:n".to_string(), PropValue::Text("o".into()))]);
         assert!(!List::parse(&NvList::new().with_flag("not_recursive")).recursive);
