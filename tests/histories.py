@@ -65,9 +65,19 @@ class World:
         """Kills the daemon; the next command starts one, which imports the pools."""
         pid = self.lines("daemon", "status")[0].split()[1].rstrip(",:")
         subprocess.run(["kill", "-9", pid], check=True)
-        while os.path.exists(f"/proc/{pid}") and open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] != "Z":
+        while not self.is_gone(pid):
             pass
         self.counts["kills"] += 1
+
+    @staticmethod
+    def is_gone(pid):
+        """Whether no thread of a process is left but the first, as a zombie."""
+        try:
+            with open(f"/proc/{pid}/stat") as f:
+                state = f.read().rsplit(")", 1)[1].split()[0]
+            return state == "Z" and len(os.listdir(f"/proc/{pid}/task")) == 1
+        except OSError:
+            return True
 
     def end(self):
         self.run("daemon", "stop", "-f", ok=False)
@@ -122,7 +132,8 @@ def file_systems(w, pool):
 
 def snapshots(w, fs):
     """Names after the `@` and guids, oldest first."""
-    rows = w.lines("zfs", "list", "-H", "-p", "-o", "name,guid", "-t", "snapshot", "-d", "1", "-s", "createtxg", fs)
+    rows = w.run("zfs", "list", "-H", "-p", "-o", "name,guid", "-t", "snapshot", "-d", "1", "-s", "createtxg", fs,
+                 ok=False).stdout.splitlines()
     return [(name.split("@")[1], guid) for name, guid in (row.split("\t") for row in rows)]
 
 
@@ -161,8 +172,10 @@ def change(w, number, top):
             w.run("zfs", "clone", f"{fs}@{rng.choice(snaps)}", f"{top}/k{number}{n}", ok=False)
         elif kind == 1:
             w.run("zfs", "rename", fs, f"{fs}r", ok=False)
-        elif kind == 2 and snaps:
-            w.run("zfs", "destroy", f"{fs}@{rng.choice(snaps)}", ok=False)
+        elif kind == 2 and len(snaps) > 1:
+            # Not the newest: a package would have the whole file system then, which is not received
+            # over one that has snapshots.
+            w.run("zfs", "destroy", f"{fs}@{rng.choice(snaps[:-1])}", ok=False)
         elif kind == 3 and number > 1:
             w.run("zfs", "destroy", fs, ok=False)
         elif kind == 4:
@@ -204,7 +217,7 @@ def replicate(w, top, target, last, now, letters, raw):
     w.counts["bytes"] += os.path.getsize(stream)
     if w.chance(30):
         same_dump(w, stream)
-    args = ["-F", "-u", "-s"]
+    args = ["-F", "-u", "-s", "-x", "mountpoint"]
     if w.chance(30):
         receive_part(w, stream, target, args)
         seen = {fs: snapshots(w, fs) for fs in file_systems(w, "dst")}
@@ -232,7 +245,8 @@ def replicate(w, top, target, last, now, letters, raw):
             job.wait()
         w.run("zfs", "list", "-r", "dst")
         w.run("zfs", "load-key", "-r", "-L", f"file://{w.top}/key", "src/e", ok=False)
-        w.run("zfs", "mount", "-a", ok=False)
+        for fs in file_systems(w, "src"):
+            w.run("zfs", "mount", fs, ok=False)
         halves_are_hidden(w, top, target, {fs: snapshots(w, fs) for fs in file_systems(w, "dst")})
         for fs, _ in tokens(w):
             w.run("zfs", "receive", "-A", fs)
@@ -240,9 +254,11 @@ def replicate(w, top, target, last, now, letters, raw):
         with open(stream) as f:
             w.run("zfs", "receive", *args, target, stdin=f)
         return
-    if last is None and "dst/copy" in file_systems(w, "dst"):
-        # A full stream is not received over snapshots, whatever the letters.
-        w.run("zfs", "destroy", "-R", target)
+    # A full stream is not received over snapshots, whatever the letters: what the part that came
+    # made anew goes.
+    for fs in file_systems(w, "dst"):
+        if fs.startswith(target) and last not in [name for name, _ in snapshots(w, fs)]:
+            w.run("zfs", "destroy", "-R", fs, ok=fs == target)
     # Of an increment what is there already is passed over.
     with open(stream) as f:
         w.run("zfs", "receive", *args, target, stdin=f)
@@ -319,13 +335,14 @@ def compare(w, top, target, raw):
         at = f"{w.top}/look"
         os.makedirs(at, exist_ok=True)
         w.run("zfs", "set", f"mountpoint={at}", copy)
-        w.run("zfs", "mount", "-o", "ro", copy)
+        # After a kill it is mounted already.
+        w.run("zfs", "mount", copy, ok=False)
         try:
             for snap in {ours[-1][0], w.rng.choice(ours)[0]}:
                 same_tree(f"{mountpoint(w, fs)}/.zfs/snapshot/{snap}", f"{at}/.zfs/snapshot/{snap}", f"{copy}@{snap}")
         finally:
             w.run("zfs", "unmount", "-f", copy, ok=False)
-            w.run("zfs", "inherit", "-S", "mountpoint", copy, ok=False)
+            w.run("zfs", "inherit", "mountpoint", copy)
 
 
 def history(weir, seed, judge, parent):

@@ -74,8 +74,14 @@ for n in range(40):
         (os.link if rng.random() < 0.5 else os.symlink)(path if rng.random() < 0.5 else path, link)
 EOF
 }
-# `kill_daemon`: as a loss of power, but for what the kernel holds.
-kill_daemon() { kill -9 "$(weir daemon status | sed -n '1s/^daemon \([0-9]*\).*/\1/p')"; }
+# `kill_daemon`: as a loss of power, but for what the kernel holds. Waits until the process is gone.
+kill_daemon() {
+    local pid
+    pid=$(weir daemon status | sed -n '1s/^daemon \([0-9]*\).*/\1/p')
+    kill -9 "$pid"
+    # Threads may outlive the first one, which is a zombie then.
+    while [ "$(ls "/proc/$pid/task" 2> /dev/null | wc -l)" -gt 1 ] || grep -qs '^State:[[:space:]][^ZX]' "/proc/$pid/status"; do :; done
+}
 # `start_daemon POOL`: starts it, and waits for the pool.
 start_daemon() {
     weir daemon start

@@ -138,10 +138,19 @@ impl DslPool {
                 if key.root.get() != dir.object || wrapping(&key) != wrapping(&above) {
                     return Ok(false);
                 }
-                for key in pool.keys_of(dir.object) {
+                let keys = pool.keys_of(dir.object);
+                // With the key of the root loaded, theirs are open from now on.
+                let of_root = pool.keys().wrapping.borrow().get(&above.root.get()).cloned();
+                for key in keys.iter().filter(|key| key.key.borrow().is_none()) {
+                    let opened = of_root.as_ref().map(|of_root| key.open(of_root, &pool.keys().memory));
+                    let Ok(opened) = opened.transpose() else { return Ok(false) };
+                    *key.key.borrow_mut() = opened;
+                }
+                for key in keys {
                     key.root.set(above.root.get());
                     key.store_wrapping(&pool.mos().hold(key.object).await?, &tx).await?;
                 }
+                pool.keys().wrapping.borrow_mut().remove(&dir.object);
                 pool.write_prop(&dir, "keylocation", None, &tx).await?;
                 Ok(true)
             })
