@@ -304,8 +304,11 @@ pub async fn fuse_detach_dead(probe: impl Fn(&MountEntry) -> Probe + Send + 'sta
                 MountedBy::Us => unmount_as_root(&entry.at, true, false),
                 MountedBy::Helper => unmount_by_helper(&entry.at, true),
             };
-            gone?;
-            detached.push(entry.at.clone());
+            // Another daemon may have been there first.
+            match gone {
+                Err(e) if MountTable::read()?.entries().iter().any(|e| e.id == entry.id) => return Err(e),
+                _ => detached.push(entry.at.clone()),
+            }
         }
     })
     .await?
