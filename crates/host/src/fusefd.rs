@@ -304,14 +304,21 @@ pub async fn fuse_detach_dead(probe: impl Fn(&MountEntry) -> Probe + Send + 'sta
                 MountedBy::Us => unmount_as_root(&entry.at, true, false),
                 MountedBy::Helper => unmount_by_helper(&entry.at, true),
             };
-            // Another daemon may have been there first.
             match gone {
-                Err(e) if MountTable::read()?.entries().iter().any(|e| e.id == entry.id) => return Err(e),
-                _ => detached.push(entry.at.clone()),
+                Ok(()) => detached.push(entry.at.clone()),
+                // Another daemon may have been there first, and one within a dead mount goes with
+                // that.
+                Err(e) if probe(entry) == Probe::Always && is_there(entry.id)? => return Err(e),
+                Err(_) => {}
             }
         }
     })
     .await?
+}
+
+/// Whether there is a mount with that number.
+fn is_there(id: u64) -> Result<bool> {
+    Ok(MountTable::read()?.entries().iter().any(|e| e.id == id))
 }
 
 /// The FUSE connections that processes have open, as far as this user can see them (Linux shows the
