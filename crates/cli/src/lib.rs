@@ -165,15 +165,24 @@ pub(crate) fn print_to_reader(text: &str) -> bool {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
 }
 
-/// Sends a request to the daemon, with a progress bar if it takes long.
-pub(crate) fn ask<R: Request>(request: &R) -> Result<R::Reply, Fail> {
+/// Talks to the daemon, with a progress bar if that takes long.
+fn talk<T>(ask: impl FnOnce(&Client, &mut dyn FnMut(&str, u64, u64)) -> base::Result<T>) -> Result<T, Fail> {
     let client = Client::of_process()?;
     let mut bar = progress::Bar::new();
-    let command = (request.changes() != Changes::Nothing).then(command_line);
-    let answer = client.ask(request, command.as_deref(), &mut |what, done, total| bar.show(what, done, total));
+    let answer = ask(&client, &mut |what, done, total| bar.show(what, done, total));
     bar.clear();
     print_failures(&client);
     Ok(answer?)
+}
+
+/// The command line, if the request changes something that records it.
+fn recorded<R: Request>(request: &R) -> Option<String> {
+    (request.changes() != Changes::Nothing).then(command_line)
+}
+
+/// Sends a request to the daemon.
+pub(crate) fn ask<R: Request>(request: &R) -> Result<R::Reply, Fail> {
+    talk(|client, progress| client.ask(request, recorded(request).as_deref(), progress))
 }
 
 /// Sends a request whose stream is bytes; `each` gets them as they come ([`Client::ask_bytes`]).
@@ -181,44 +190,22 @@ pub(crate) fn ask_bytes<R: Request>(
     request: &R,
     each: &mut dyn FnMut(&[u8]) -> base::Result<()>,
 ) -> Result<R::Reply, Fail> {
-    let client = Client::of_process()?;
-    let mut bar = progress::Bar::new();
-    let answer = client.ask_bytes(request, &mut |what, done, total| bar.show(what, done, total), each);
-    bar.clear();
-    print_failures(&client);
-    Ok(answer?)
+    talk(|client, progress| client.ask_bytes(request, progress, each))
 }
 
 /// Sends a request whose stream goes to `output` ([`Client::ask_with_output`]).
 pub(crate) fn ask_with_output<R: Request>(request: &R, output: std::fs::File) -> Result<R::Reply, Fail> {
-    let client = Client::of_process()?;
-    let mut bar = progress::Bar::new();
-    let answer = client.ask_with_output(request, &mut |what, done, total| bar.show(what, done, total), output);
-    bar.clear();
-    print_failures(&client);
-    Ok(answer?)
+    talk(|client, progress| client.ask_with_output(request, progress, output))
 }
 
 /// Sends a request whose stream is what `input` gives ([`Client::ask_with_input`]).
 pub(crate) fn ask_with_input<R: Request>(request: &R, input: std::fs::File) -> Result<R::Reply, Fail> {
-    let client = Client::of_process()?;
-    let mut bar = progress::Bar::new();
-    let command = (request.changes() != Changes::Nothing).then(command_line);
-    let answer =
-        client.ask_with_input(request, command.as_deref(), &mut |what, done, total| bar.show(what, done, total), input);
-    bar.clear();
-    print_failures(&client);
-    Ok(answer?)
+    talk(|client, progress| client.ask_with_input(request, recorded(request).as_deref(), progress, input))
 }
 
 /// Sends a request for a report; `each` gets its items ([`Client::ask_each`]).
 pub(crate) fn ask_each<R: Report>(request: &R, each: &mut dyn FnMut(Option<R::Item>) -> bool) -> Done {
-    let client = Client::of_process()?;
-    let mut bar = progress::Bar::new();
-    let answer = client.ask_each(request, &mut |what, done, total| bar.show(what, done, total), each);
-    bar.clear();
-    print_failures(&client);
-    Ok(answer?)
+    talk(|client, progress| client.ask_each(request, progress, each))
 }
 
 /// Prints the pools that a new daemon could not import: only the command that started it does.

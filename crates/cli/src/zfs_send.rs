@@ -1,7 +1,7 @@
 //! `zfs send`.
 //!
-//! The bytes of the stream go to standard output as they come, with lines of progress through this
-//! process, else from the daemon. What `-n`, `-v`, `-P` and `-V` say
+//! The bytes of the stream go to standard output as they come: through this process where it prints
+//! lines of progress, else from the daemon. What `-n`, `-v`, `-P` and `-V` say
 //! is OpenZFS's, letter by letter, since tools read it (format page 25 section 2): on standard
 //! output in a dry run, else on standard error. [`item_of`] makes a request of the command line;
 //! `send_progress` follows the stream for the lines of progress.

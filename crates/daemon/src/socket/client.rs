@@ -222,9 +222,7 @@ impl Client {
         progress: &mut dyn FnMut(&str, u64, u64),
         each: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<R::Reply> {
-        let mut take = |bytes: &[u8]| each(bytes).map(|()| true);
-        let reply = converse_streaming(self.connection_for(R::RIGHTS)?, request, None, progress, &mut take)?;
-        reply.ok_or_else(|| Error::new(ErrorKind::Io, "the daemon's answer is missing"))
+        converse_bytes(self.connection_for(R::RIGHTS)?, request, progress, each)
     }
 
     /// Sends a request whose stream is bytes that go to `output`. A file or a pipe is given to the
@@ -240,7 +238,7 @@ impl Client {
             return converse_with_file(connection, request, None, progress, file);
         }
         let failed = |e: std::io::Error| Error::new(ErrorKind::Io, format!("cannot write the stream: {e}"));
-        self.ask_bytes(request, progress, &mut |bytes| output.write_all(bytes).map_err(failed))
+        converse_bytes(connection, request, progress, &mut |bytes| output.write_all(bytes).map_err(failed))
     }
 
     /// Sends a request whose stream is what `input` gives, any descriptor that can be read. A file
@@ -258,9 +256,7 @@ impl Client {
         if let Some(file) = passable_to(&connection, input.as_fd(), Access::Read) {
             return converse_with_file(connection, request, command, progress, file);
         }
-        let (mut ours, theirs) = UnixStream::pair().map_err(broken)?;
-        let conversation = Conversation::begin(connection, request, command, &[theirs.as_fd()])?;
-        drop(theirs);
+        let (mut ours, conversation) = Conversation::with_stream(connection, request, command, None)?;
         // The daemon closes its end when it needs no more, which ends this with an error.
         let copy = move || drop(std::io::copy(&mut BufReader::with_capacity(128 << 10, input), &mut ours));
         std::thread::Builder::new().name("input".into()).spawn(copy).map_err(broken)?;
@@ -350,11 +346,9 @@ fn converse_with_file<R: Request>(
     progress: &mut dyn FnMut(&str, u64, u64),
     file: OwnedFd,
 ) -> Result<R::Reply> {
-    let broken = |e: std::io::Error| Error::new(ErrorKind::Io, format!("the request cannot be sent: {e}"));
     // This end is held until the answer: when it is closed, the work ends.
-    let (_ours, theirs) = UnixStream::pair().map_err(broken)?;
-    let conversation = Conversation::begin(connection, request, command, &[theirs.as_fd(), file.as_fd()])?;
-    drop((theirs, file));
+    let (_ours, conversation) = Conversation::with_stream(connection, request, command, Some(file.as_fd()))?;
+    drop(file);
     conversation.end(progress)
 }
 
@@ -367,6 +361,17 @@ fn converse<R: Request>(
     Conversation::begin(stream, request, command, &[])?.end(progress)
 }
 
+/// As [`converse`], with the bytes that come over the stream of the request.
+fn converse_bytes<R: Request>(
+    stream: UnixStream,
+    request: &R,
+    progress: &mut dyn FnMut(&str, u64, u64),
+    each: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<R::Reply> {
+    let reply = converse_streaming(stream, request, None, progress, &mut |bytes| each(bytes).map(|()| true))?;
+    reply.ok_or_else(|| Error::new(ErrorKind::Io, "the daemon's answer is missing"))
+}
+
 /// As [`converse`], with what comes over the stream of the request; stops when `take` says so.
 fn converse_streaming<R: Request>(
     stream: UnixStream,
@@ -376,10 +381,7 @@ fn converse_streaming<R: Request>(
     take: &mut dyn FnMut(&[u8]) -> Result<bool>,
 ) -> Result<Option<R::Reply>> {
     let broken = |e: std::io::Error| Error::new(ErrorKind::Io, format!("the answer cannot be received: {e}"));
-    let (mut ours, theirs) = UnixStream::pair().map_err(broken)?;
-    let mut conversation = Conversation::begin(stream, request, command, &[theirs.as_fd()])?;
-    // The daemon's is the only one: the stream ends with it.
-    drop(theirs);
+    let (mut ours, mut conversation) = Conversation::with_stream(stream, request, command, None)?;
     let mut buf = vec![0; 256 << 10];
     let mut answer = None;
     loop {
@@ -431,6 +433,21 @@ impl Conversation {
         let call = Call::of(request, command)?;
         let sent = call.write(&mut Beside { socket: &stream, fds });
         Ok(Conversation { stream, sent })
+    }
+
+    /// As [`Conversation::begin`], with this end of a stream; `file` takes its place.
+    fn with_stream<R: Request>(
+        stream: UnixStream,
+        request: &R,
+        command: Option<&str>,
+        file: Option<BorrowedFd<'_>>,
+    ) -> Result<(UnixStream, Conversation)> {
+        let broken = |e: std::io::Error| Error::new(ErrorKind::Io, format!("the request cannot be sent: {e}"));
+        // The other end is the daemon's alone: the stream ends with it.
+        let (ours, theirs) = UnixStream::pair().map_err(broken)?;
+        let fds: Vec<BorrowedFd<'_>> = [theirs.as_fd()].into_iter().chain(file).collect();
+        let conversation = Conversation::begin(stream, request, command, &fds)?;
+        Ok((ours, conversation))
     }
 
     /// Waits for the answer.
