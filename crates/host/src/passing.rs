@@ -100,7 +100,7 @@ impl PassedStream {
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             let sent = match &self.file {
-                None => self.send(bytes)?,
+                None => now(|| send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))?,
                 Some(_) if self.is_closed() => return Err(io::ErrorKind::BrokenPipe.into()),
                 Some(file) => file.write(bytes)?,
             };
@@ -119,16 +119,9 @@ impl PassedStream {
     /// As of reading the file.
     pub fn read_within(&self, buf: &mut Vec<u8>, span: Duration) -> io::Result<Option<usize>> {
         assert!(buf.len() < buf.capacity(), "there is room");
-        match &self.file {
-            None => match self.recv(buf)? {
-                None if self.poll(PollFlags::IN, Some(span))? => self.recv(buf),
-                got => Ok(got),
-            },
-            Some(_) if self.is_closed() => Ok(Some(0)),
-            Some(file) => match file.read(buf)? {
-                None if self.poll(PollFlags::IN, Some(span))? => file.read(buf),
-                got => Ok(got),
-            },
+        match self.read(buf)? {
+            None if self.poll(PollFlags::IN, Some(span))? => self.read(buf),
+            got => Ok(got),
         }
     }
 
@@ -143,14 +136,13 @@ impl PassedStream {
         poll(&mut list, Some(&Timespec::default())).is_ok() && !list[0].revents().is_empty()
     }
 
-    /// Sends some of `bytes`; `None` if the socket takes none now.
-    fn send(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
-        now(|| send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
-    }
-
-    /// As [`PassedFile::read`], from the socket.
-    fn recv(&self, buf: &mut Vec<u8>) -> io::Result<Option<usize>> {
-        now(|| recv(&self.socket, spare_capacity(buf), RecvFlags::DONTWAIT).map(|(n, _)| n))
+    /// As [`PassedStream::read_within`], without waiting.
+    fn read(&self, buf: &mut Vec<u8>) -> io::Result<Option<usize>> {
+        match &self.file {
+            None => now(|| recv(&self.socket, spare_capacity(buf), RecvFlags::DONTWAIT).map(|(n, _)| n)),
+            Some(_) if self.is_closed() => Ok(Some(0)),
+            Some(file) => file.read(buf),
+        }
     }
 
     /// Waits until the file, or without one the socket, is ready, or the other end is closed; false

@@ -32,7 +32,8 @@ pub(crate) struct RunQueue<T> {
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Round {
     front: usize,
-    behind: usize,
+    /// It has come to those behind.
+    behind: bool,
 }
 
 impl<T> Default for RunQueue<T> {
@@ -54,16 +55,16 @@ impl<T> RunQueue<T> {
 
     /// The next task of a round that has taken `elapsed` so far; none at its end.
     pub(crate) fn next(&mut self, round: &mut Round, elapsed: Nanos) -> Option<T> {
-        if round.behind == 0 && round.front < FRONT_MAX && elapsed < FRONT_TIME {
+        if !round.behind && round.front < FRONT_MAX && elapsed < FRONT_TIME {
             round.front += 1;
             if let Some(task) = self.front.pop_front() {
                 return Some(task);
             }
         }
-        if round.behind > 0 && elapsed >= BEHIND_TIME {
+        if round.behind && elapsed >= BEHIND_TIME {
             return None;
         }
-        round.behind += 1;
+        round.behind = true;
         self.behind.pop_front()
     }
 }
