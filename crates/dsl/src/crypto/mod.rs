@@ -214,6 +214,16 @@ impl DslPool {
         self.keys().objects.borrow().values().filter(|k| k.root.get() == root).cloned().collect()
     }
 
+    /// Opens the key objects of the root that are not open; the error is the first that the
+    /// wrapping key does not open.
+    fn open_keys(&self, root: ObjectId, wrapping: &WrappingKey) -> std::result::Result<(), ObjectId> {
+        for key in self.keys_of(root).into_iter().filter(|key| key.key.borrow().is_none()) {
+            let opened = key.open(wrapping, &self.keys().memory).map_err(|_| key.object)?;
+            *key.key.borrow_mut() = Some(opened);
+        }
+        Ok(())
+    }
+
     /// Loads the key of an encryption root, for it and all datasets that inherit it. `check_only`:
     /// only checks the key (also if it is loaded). Errors: `Denied` for a wrong key, `Exists` if it
     /// is loaded already.
@@ -231,14 +241,9 @@ impl DslPool {
         if check_only {
             return Ok(());
         }
-        for key in self.keys_of(dir.object) {
-            if key.key.borrow().is_none() {
-                let opened = key.open(&wrapping, memory).map_err(|_| {
-                    Error::corrupt(format!("key object {} is not encrypted with the key of '{name}'", key.object))
-                })?;
-                *key.key.borrow_mut() = Some(opened);
-            }
-        }
+        self.open_keys(dir.object, &wrapping).map_err(|object| {
+            Error::corrupt(format!("key object {object} is not encrypted with the key of '{name}'"))
+        })?;
         self.keys().wrapping.borrow_mut().insert(dir.object, wrapping);
         Ok(())
     }

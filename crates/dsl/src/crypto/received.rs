@@ -138,15 +138,12 @@ impl DslPool {
                 if key.root.get() != dir.object || wrapping(&key) != wrapping(&above) {
                     return Ok(false);
                 }
-                let keys = pool.keys_of(dir.object);
                 // With the key of the root loaded, theirs are open from now on.
                 let of_root = pool.keys().wrapping.borrow().get(&above.root.get()).cloned();
-                for key in keys.iter().filter(|key| key.key.borrow().is_none()) {
-                    let opened = of_root.as_ref().map(|of_root| key.open(of_root, &pool.keys().memory));
-                    let Ok(opened) = opened.transpose() else { return Ok(false) };
-                    *key.key.borrow_mut() = opened;
+                if of_root.is_some_and(|of_root| pool.open_keys(dir.object, &of_root).is_err()) {
+                    return Ok(false);
                 }
-                for key in keys {
+                for key in pool.keys_of(dir.object) {
                     key.root.set(above.root.get());
                     key.store_wrapping(&pool.mos().hold(key.object).await?, &tx).await?;
                 }
