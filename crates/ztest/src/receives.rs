@@ -378,6 +378,14 @@ pub(crate) async fn receive(pool: &Pool, target: &str, feed: &mut Feed, opts: Re
     pool.dsl().receive(target, head, opts, &mut input).await.map(drop)
 }
 
+/// The token of an interrupted receive into a file system, if there is one.
+async fn token_of(pool: &Pool, fs: &str) -> base::Result<Option<String>> {
+    match pool.dsl().find(fs) {
+        Ok(head) => pool.dsl().resume_token(&head).await,
+        Err(_) => Ok(None),
+    }
+}
+
 impl Worlds {
     fn pool(&self) -> Rc<Pool> {
         self.pool.clone().expect("a pool is made first")
@@ -386,12 +394,7 @@ impl Worlds {
     /// The token of an interrupted receive.
     fn token(&self, fs: &str) -> Check<Option<String>> {
         let pool = self.pool();
-        within(&self.to, async {
-            match pool.dsl().find(fs) {
-                Ok(head) => pool.dsl().resume_token(&head).await,
-                Err(_) => Ok(None),
-            }
-        })
+        within(&self.to, token_of(&pool, fs))
     }
 
     /// Receives a stream up to `end`; true if all of it came.

@@ -15,7 +15,9 @@ use base::Nanos;
 use sim::{CutStyle, DiskImage, DiskLog, Rng};
 use spa::Pool;
 
-use super::{Feed, Sender, Sent, change_files, difference, is_read, layout_of, objects_of, receive, say, within};
+use super::{
+    Feed, Sender, Sent, change_files, difference, is_read, layout_of, objects_of, receive, say, token_of, within,
+};
 use crate::Check;
 use crate::lab::{Lab, Layout};
 use crate::snaps;
@@ -62,11 +64,7 @@ async fn receive_so(pool: &Pool, sent: &Sent, ends: Ends, resumable: bool, half:
     if got.is_ok() {
         return Err(base::Error::corrupt("a part of the stream was taken for all of it"));
     }
-    let kept = match pool.dsl().find(sent.fs()) {
-        Ok(head) => pool.dsl().resume_token(&head).await?.is_some(),
-        Err(_) => false,
-    };
-    if ends == Ends::Aborted && kept {
+    if ends == Ends::Aborted && token_of(pool, sent.fs()).await?.is_some() {
         pool.dsl().abort_receive(sent.fs()).await?;
     }
     Ok(false)
@@ -85,10 +83,7 @@ impl Recorded<'_> {
             if self.acked.is_some_and(|at| at <= moment) {
                 return Err("it was received, and is gone".into());
             }
-            let is_kept = match pool.dsl().find(self.sent.fs()) {
-                Ok(head) => pool.dsl().resume_token(&head).await.map_err(say)?.is_some(),
-                Err(_) => false,
-            };
+            let is_kept = token_of(pool, self.sent.fs()).await.map_err(say)?.is_some();
             let is_hidden = pool.dsl().all().iter().any(|d| d.is_partial());
             if is_hidden != is_kept || (is_kept && !self.resumable) {
                 return Err(format!("something is left: {is_hidden}, with a token: {is_kept}"));
