@@ -24,6 +24,10 @@ use crate::fs::temp_props::TempProps;
 use crate::request::inlet::Inlet;
 use crate::request::{Naming, ReceiveView, ReceiveWhat, ReceivedView};
 
+/// Bytes that are copied between two looks at the turn's budget. What is copied to is often touched
+/// for the first time, which takes several times as long as the copy.
+const COPY_PIECE: usize = 16 << 10;
+
 /// The bytes of an inlet, in the lengths that are asked for.
 struct Fed {
     rt: Rt,
@@ -43,7 +47,7 @@ impl Source for Fed {
                     let Some(piece) = self.inlet.next().await else { break };
                     (self.piece, self.at) = (piece, 0);
                 }
-                let n = (len - have).min(self.piece.len() - self.at);
+                let n = (len - have).min(self.piece.len() - self.at).min(COPY_PIECE);
                 self.rt.spend(rt::cost::COPY.cost(n as u64)).await;
                 out[have..have + n].copy_from_slice(&self.piece[self.at..self.at + n]);
                 (have, self.at) = (have + n, self.at + n);
