@@ -35,6 +35,7 @@ mod zfs_diff;
 pub mod zfs_key;
 mod zfs_out;
 mod zfs_receive;
+mod zfs_rewrite;
 mod zfs_send;
 mod zfs_snap;
 mod zpool;

@@ -12,7 +12,8 @@ use crate::zfs_out::{self, LIST_COLUMNS, SPACE_COLUMNS, SortKey};
 use crate::zpool::{fields, for_each_name, parse_for, run_other};
 use crate::zpool_out::get_table;
 use crate::{
-    Done, Fail, ask, assignment, json, print, unique, zfs_create, zfs_diff, zfs_key, zfs_receive, zfs_send, zfs_snap,
+    Done, Fail, ask, assignment, json, print, unique, zfs_create, zfs_diff, zfs_key, zfs_receive, zfs_rewrite,
+    zfs_send, zfs_snap,
 };
 
 /// Commands of OpenZFS that weir does not have yet.
@@ -58,6 +59,7 @@ pub fn run(args: &[String]) -> Done {
         "change-key" => zfs_key::change(&parse(rest, "lio:", &[], "change-key")?),
         "inherit" => inherit(&parse(rest, "rS", &[], "inherit")?),
         "rename" => rename(&parse(rest, "fpur", &[], "rename")?),
+        "rewrite" => zfs_rewrite::rewrite(&parse(rest, "Prvxl:o:", &[], "rewrite")?),
         "mount" => mount(&parse(rest, "aflvOo:", &[], "mount")?),
         "unmount" | "umount" => unmount(&parse(rest, "afu", &[], "unmount")?),
         other => run_other("zfs", other, rest, NOT_YET),

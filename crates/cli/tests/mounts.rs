@@ -4,6 +4,7 @@
 mod common;
 
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -233,4 +234,55 @@ fn mounts_are_listed_by_their_type() {
     let line = |l: &str| l.split_whitespace().collect::<Vec<_>>() == ["tank", &at];
     assert!(df.out.lines().any(line), "{}", df.out);
     w.ok("zpool destroy tank");
+}
+
+#[test]
+fn files_are_rewritten_through_their_mounts() {
+    let Some(w) = World::new("mounts-rewrite") else { return };
+    let at = w.path("m");
+    w.ok(&format!("zpool create --size 256M -O compression=off -m {at} tank a.img"));
+    w.ok("zfs create tank/below");
+    let text = "all work and no play\n".repeat(30_000);
+    fs::create_dir(format!("{at}/dir")).unwrap();
+    for name in ["one", "dir/two", "below/three"] {
+        fs::write(format!("{at}/{name}"), &text).unwrap();
+    }
+    std::os::unix::fs::symlink("one", format!("{at}/link")).unwrap();
+    w.ok("zpool sync");
+    let times = |name: &str| {
+        let m = fs::metadata(format!("{at}/{name}")).unwrap();
+        (m.mtime_nsec(), m.ctime_nsec())
+    };
+    // The kernel may remember the blocks of a file, so datasets are asked.
+    let used = |name: &str| -> u64 {
+        w.ok("zpool sync");
+        w.ok(&format!("zfs get -Hp -o value usedbydataset {name}")).trim().parse().unwrap()
+    };
+    let before = ["one", "dir/two"].map(times);
+    let (top, below) = (used("tank"), used("tank/below"));
+    w.ok("zfs set compression=lz4 tank");
+    assert_eq!(w.ok(&format!("zfs rewrite -v -o 100 -l 1 {at}/one {at}/dir {at}/link")), format!("{at}/one\n"));
+    let part = used("tank");
+    assert!(part < top && part > top * 3 / 4, "one block of ten: {part} {top}");
+    let said = w.ok(&format!("zfs rewrite -rvx {at}"));
+    let mut lines: Vec<&str> = said.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, [format!("{at}/dir/two"), format!("{at}/one")]);
+    assert!(used("tank") * 3 < top);
+    assert_eq!(used("tank/below"), below, "another file system");
+    w.ok(&format!("zfs rewrite -r {at}"));
+    assert!(used("tank/below") * 3 < below);
+    assert_eq!(["one", "dir/two"].map(times), before);
+    for name in ["one", "dir/two", "below/three"] {
+        assert_eq!(fs::read_to_string(format!("{at}/{name}")).unwrap(), text);
+    }
+    // What it may not do.
+    w.ok("zfs snapshot tank@s");
+    w.fails(&format!("zfs rewrite {at}/.zfs/snapshot/s/one"), &["cannot rewrite", "Read-only file system"]);
+    w.fails(&format!("zfs rewrite {}", w.path("a.img")), &["it is not on a file system of weir"]);
+    w.fails(&format!("zfs rewrite {at}/none"), &["cannot look at", "No such file"]);
+    w.fails("zfs rewrite -P x", &["physical_rewrite"]);
+    w.fails("zfs rewrite -o 1z x", &["bad offset '1z'"]);
+    w.ok("zpool export tank");
+    w.ok("zdb --check -p . tank");
 }

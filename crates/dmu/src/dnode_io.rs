@@ -272,6 +272,25 @@ impl Dnode {
         self.write_blocks(off, data, tx, async |part| DirtyBlk::Mut(self.copied(&data[part]).await)).await
     }
 
+    /// Writes the blocks anew without a change; holes stay, and blocks that the txg writes anyway.
+    /// The caller holds off other changes of the blocks. Returns the bytes of the blocks.
+    pub async fn rewrite_blocks(&self, blkids: Range<u64>, tx: &Tx) -> Result<u64> {
+        let mut bytes = 0;
+        for blkid in blkids {
+            self.check_write(blkid.saturating_mul(u64::from(self.block_size())), 1)?;
+            let written = {
+                let st = self.n.st.borrow();
+                st.dirty[tx.txg().slot()].as_ref().is_some_and(|d| d.txg == tx.txg() && d.blocks.contains(blkid))
+            };
+            if !written && let Some(content) = self.block(blkid).await? {
+                self.put_block(blkid, DirtyBlk::Frozen(content), tx)?;
+                bytes += u64::from(self.block_size());
+            }
+            self.os.ctx.rt().spend(rt::cost::DMU_POINTER).await;
+        }
+        Ok(bytes)
+    }
+
     /// Writes `data` at offset `off`; aligned whole blocks are taken without a copy.
     pub async fn write_bytes(&self, off: u64, data: Bytes, tx: &Tx) -> Result<()> {
         let whole = async |part: Range<usize>| {

@@ -331,7 +331,7 @@ pub trait Handler: 'static {
         Err(NO_SYS)
     }
     /// A control operation with `input`; its output, at most `out_size` bytes.
-    async fn ioctl(&self, node: u64, cmd: u32, input: &[u8], out_size: u32) -> Result<Vec<u8>, Errno> {
+    async fn ioctl(&self, node: u64, fh: u64, cmd: u32, input: &[u8], out_size: u32) -> Result<Vec<u8>, Errno> {
         Err(NOT_TTY)
     }
 }

@@ -198,8 +198,8 @@ impl Handler for TreeHandler {
         }
         Ok(())
     }
-    async fn ioctl(&self, node: u64, cmd: u32, input: &[u8], out_size: u32) -> Result<Vec<u8>, Errno> {
+    async fn ioctl(&self, node: u64, fh: u64, cmd: u32, input: &[u8], out_size: u32) -> Result<Vec<u8>, Errno> {
         let at = self.0.enter(node)?;
-        at.member.fs.ioctl(at.node, cmd, input, out_size).await
+        at.member.fs.ioctl(at.node, fh, cmd, input, out_size).await
     }
 }

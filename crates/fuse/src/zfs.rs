@@ -40,7 +40,7 @@ use crate::snapdir::{
 use crate::tree::Tree;
 use crate::tree_handler::TreeHandler;
 use crate::xattr_names::{check_namespace, is_system, missing};
-use open::{NOATIME, PAST_CACHE};
+use open::{NOATIME, PAST_CACHE, WRITABLE};
 
 /// How long the kernel may cache attributes that only it changes.
 const LONG: Duration = Duration::from_secs(3600);
@@ -658,9 +658,10 @@ impl Handler for ZfsHandler {
         Ok(self.zfs.sync_fs().await?)
     }
 
-    async fn ioctl(&self, node: u64, cmd: u32, input: &[u8], _: u32) -> Result<Vec<u8>, Errno> {
+    async fn ioctl(&self, node: u64, fh: u64, cmd: u32, input: &[u8], _: u32) -> Result<Vec<u8>, Errno> {
         let (zfs, obj) = self.at(node)?;
-        ioctl::ioctl(&zfs, obj, slot_of(node) != 0, cmd, input).await
+        let how = ioctl::How { in_snapshot: slot_of(node) != 0, writable: fh & WRITABLE != 0 };
+        ioctl::ioctl(&zfs, obj, how, cmd, input).await
     }
 
     async fn opendir(&self, node: u64) -> Result<Opened, Errno> {

@@ -32,6 +32,7 @@ mod passing;
 mod poller;
 mod process;
 mod remote;
+mod rewrite;
 mod ring;
 mod runqueue;
 mod secret;
@@ -65,6 +66,7 @@ pub use process::{
     terminate_self,
 };
 pub use remote::{RemoteCall, RemoteSpawner};
+pub use rewrite::{open_to_rewrite, rewrite_file};
 pub use secret::{SecretBytes, raise_locked_memory};
 pub use tempdir::TempDir;
 pub use terminal::{Screen, Woken, terminal_size};

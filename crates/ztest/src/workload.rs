@@ -74,6 +74,7 @@ enum Kind {
     Append,
     Truncate,
     Fallocate,
+    Rewrite,
     Setattr,
     Setxattr,
     Removexattr,
@@ -92,7 +93,7 @@ enum Kind {
     Remount,
 }
 
-const KINDS: [(Kind, u64); 28] = [
+const KINDS: [(Kind, u64); 29] = [
     (Kind::Create, 120),
     (Kind::Mkdir, 30),
     (Kind::Symlink, 12),
@@ -105,6 +106,7 @@ const KINDS: [(Kind, u64); 28] = [
     (Kind::Append, 60),
     (Kind::Truncate, 40),
     (Kind::Fallocate, 25),
+    (Kind::Rewrite, 20),
     (Kind::Setattr, 30),
     (Kind::Setxattr, 40),
     (Kind::Removexattr, 15),
@@ -707,6 +709,7 @@ impl Runner {
             Kind::Write | Kind::Append => self.write(kind == Kind::Append).await,
             Kind::Truncate => self.truncate().await,
             Kind::Fallocate => self.fallocate().await,
+            Kind::Rewrite => self.rewrite().await,
             Kind::Setattr => self.setattr().await,
             Kind::Setxattr => self.setxattr().await,
             Kind::Removexattr => self.removexattr().await,

@@ -147,6 +147,21 @@ the other snapshot. What is no visible ASCII in a name is printed as \\0ooo.
 ",
     },
     Page {
+        name: "zfs rewrite",
+        usage: &["rewrite [-Prvx] [-l length] [-o offset] <file|directory> ..."],
+        text: "\
+Writes the blocks of files anew: they get a new place, and the checksum,
+compression and copies that the properties ask for now. Content and times of
+the files stay, and so do holes and the size of blocks. What snapshots hold
+takes space twice, and the next incremental stream has the blocks.
+
+  -r  also the files in directories    -x  but not those of other file systems
+  -o  from this byte on    -l  this many bytes of each file
+  -v  print the name of each file
+  -P  keep the birth times of blocks: not in weir yet
+",
+    },
+    Page {
         name: "zfs rollback",
         usage: &["rollback [-rRf] <snapshot>"],
         text: "\

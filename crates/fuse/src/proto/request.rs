@@ -177,6 +177,7 @@ pub enum Op<'a> {
     },
     Destroy,
     Ioctl {
+        fh: u64,
         cmd: u32,
         input: &'a [u8],
         out_size: u32,
@@ -314,11 +315,12 @@ impl<'a> Op<'a> {
             opcode::INTERRUPT => Op::Interrupt { unique: f.u64()? },
             opcode::DESTROY => Op::Destroy,
             opcode::IOCTL => {
-                f.skip(12)?;
+                let fh = f.u64()?;
+                f.skip(4)?;
                 let cmd = f.u32()?;
                 f.skip(8)?;
                 let (in_size, out_size) = (f.u32()?, f.u32()?);
-                Op::Ioctl { cmd, input: f.bytes(in_size as usize)?, out_size }
+                Op::Ioctl { fh, cmd, input: f.bytes(in_size as usize)?, out_size }
             }
             opcode::FALLOCATE => Op::Fallocate { fh: f.u64()?, offset: f.u64()?, len: f.u64()?, mode: f.u32()? },
             opcode::LSEEK => Op::Lseek { fh: f.u64()?, offset: f.u64()?, whence: f.u32()? },

@@ -165,7 +165,7 @@ impl<H: Handler> Session<H> {
                 empty(released)?
             }
             Op::Destroy => Reply::Empty,
-            Op::Ioctl { cmd, input, out_size } => self.ioctl(node, cmd, input, out_size).await?,
+            Op::Ioctl { fh, cmd, input, out_size } => self.ioctl(node, fh, cmd, input, out_size).await?,
             Op::Fallocate { fh, offset, len, mode } => empty(fs.fallocate(who, node, fh, offset, len, mode).await)?,
             Op::Lseek { fh, offset, whence } if fs.may_be_mapped(node) => {
                 self.detach_lseek(h, fh, offset, whence);
@@ -191,13 +191,13 @@ impl<H: Handler> Session<H> {
         })
     }
 
-    async fn ioctl(&self, node: u64, cmd: u32, input: &[u8], out_size: u32) -> Result<Reply, Errno> {
+    async fn ioctl(&self, node: u64, fh: u64, cmd: u32, input: &[u8], out_size: u32) -> Result<Reply, Errno> {
         if matches!(cmd, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR) {
             // Stores to shared mappings from before the change of flags may still be written.
             self.core.drop_pages(node).await;
         }
         let out_size = out_size.min(SMALL_OUTPUT_MAX);
-        let out = self.handler.ioctl(node, cmd, input, out_size).await?;
+        let out = self.handler.ioctl(node, fh, cmd, input, out_size).await?;
         if out.len() > out_size as usize {
             return Err(RANGE);
         }

@@ -1,9 +1,10 @@
-//! Control operations on files: their flags and projects, as `linux/fs.h` has them.
+//! Control operations on files: their flags and projects, as `linux/fs.h` has them, and the rewrite
+//! of their blocks, as OpenZFS has it.
 
 use base::ObjectId;
 use zpl::{Zfs, ioc_flags};
 
-use crate::errno::{Errno, NOT_SUPPORTED, NOT_TTY};
+use crate::errno::{Errno, INVALID, NOT_SUPPORTED, NOT_TTY};
 use crate::proto::{FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS};
 use crate::snapdir::read_only;
 use crate::wire::{Fields, Put};
@@ -12,6 +13,12 @@ use crate::wire::{Fields, Put};
 const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
 /// `_IOR('X', 31, struct fsxattr)`.
 const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
+/// `ZFS_IOC_REWRITE` of OpenZFS 2.3.4 (`include/sys/fs/zfs.h`):
+/// `_IOW(0x83, 3, zfs_rewrite_args_t)`, which is offset, length, flags and a reserved word of 64
+/// bits each.
+const ZFS_IOC_REWRITE: u32 = 0x4020_8303;
+/// Flag of it, since 2.4: blocks keep their logical birth time.
+const ZFS_REWRITE_PHYSICAL: u64 = 1;
 /// Flags of `struct fsxattr` and the same as flags of `FS_IOC_GETFLAGS`.
 const XFLAGS: [(u32, u32); 4] = [
     (0x8, ioc_flags::IMMUTABLE),
@@ -29,19 +36,22 @@ fn from_xflags(xflags: u32) -> Option<u32> {
     (xflags & !known == 0).then(|| XFLAGS.iter().filter(|(x, _)| xflags & x != 0).map(|(_, f)| f).sum())
 }
 
+/// How the file is open.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct How {
+    /// It is one of a snapshot.
+    pub(super) in_snapshot: bool,
+    /// It is open for writing.
+    pub(super) writable: bool,
+}
+
 /// Serves a control operation on an object; the output.
-pub(super) async fn ioctl(
-    zfs: &Zfs,
-    obj: ObjectId,
-    in_snapshot: bool,
-    cmd: u32,
-    input: &[u8],
-) -> Result<Vec<u8>, Errno> {
+pub(super) async fn ioctl(zfs: &Zfs, obj: ObjectId, how: How, cmd: u32, input: &[u8]) -> Result<Vec<u8>, Errno> {
     let mut f = Fields::new(input);
     let mut out = Vec::new();
     match cmd {
         FS_IOC_GETFLAGS => out.u32(zfs.get_flags(obj).await?),
-        FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR if in_snapshot => return Err(read_only()),
+        FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR | ZFS_IOC_REWRITE if how.in_snapshot => return Err(read_only()),
         FS_IOC_SETFLAGS => zfs.set_flags(obj, f.u32()?).await?,
         FS_IOC_FSGETXATTR => {
             let a = zfs.getattr(obj).await?;
@@ -61,6 +71,17 @@ pub(super) async fn ioctl(
             let flags = from_xflags(xflags).ok_or(NOT_SUPPORTED)?;
             if flags != a.ioc_flags() {
                 zfs.set_flags(obj, flags).await?;
+            }
+        }
+        ZFS_IOC_REWRITE => {
+            let (off, len, flags, reserved) = (f.u64()?, f.u64()?, f.u64()?, f.u64()?);
+            match flags {
+                _ if !how.writable => return Err(Errno(libc::EBADF)),
+                _ if reserved != 0 => return Err(INVALID),
+                0 => zfs.rewrite(obj, off, len).await.map(drop)?,
+                // It needs the feature physical_rewrite, which no pool here has.
+                ZFS_REWRITE_PHYSICAL => return Err(NOT_SUPPORTED),
+                _ => return Err(INVALID),
             }
         }
         _ => return Err(NOT_TTY),

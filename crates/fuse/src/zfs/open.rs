@@ -16,6 +16,8 @@ pub(super) const NOATIME: u64 = 1;
 const MAPPABLE: u64 = 2;
 /// Bit of a handle: reads and writes go past the kernel's cache.
 pub(super) const PAST_CACHE: u64 = 4;
+/// Bit in the handle of files that are open for writing.
+pub(super) const WRITABLE: u64 = 8;
 
 impl ZfsHandler {
     pub(super) async fn opened(&self, who: Caller, node: u64, flags: u32, kill_suidgid: bool) -> Result<Opened, Errno> {
@@ -74,7 +76,9 @@ impl ZfsHandler {
             *self.cached.borrow_mut().entry(node).or_default() += 1;
         }
         let bit = |is: bool, bit: u64| if is { bit } else { 0 };
-        let fh = bit(noatime, NOATIME) | bit(mappable, MAPPABLE) | bit(past_cache, PAST_CACHE);
+        let writable = flags as i32 & libc::O_ACCMODE != libc::O_RDONLY;
+        let fh =
+            bit(noatime, NOATIME) | bit(mappable, MAPPABLE) | bit(past_cache, PAST_CACHE) | bit(writable, WRITABLE);
         Ok(Opened { fh, flags: answer })
     }
 

@@ -222,6 +222,51 @@ fn large_files_are_freed_over_several_txgs() {
     });
 }
 
+/// Compressible bytes that no two blocks of 4 KiB share.
+fn lines(len: usize) -> Vec<u8> {
+    (0..len).map(|i| if i % 4096 < 8 { (i / 4096) as u8 } else { b'z' }).collect()
+}
+
+#[test]
+fn rewritten_blocks_get_the_properties_of_now_and_nothing_else_changes() {
+    let setup = Setup { props: vec![("recordsize", 8192), ("compression", 2), ("atime", 0)], ..Setup::default() };
+    with_pool(setup, |w| async move {
+        let (f, g) = (w.file("f").await, w.file("g").await);
+        w.write(f, 0, &lines(100_000)).await;
+        w.write(f, 1 << 20, &lines(20_001)).await;
+        w.write(g, 0, &lines(3000)).await;
+        w.fs.sync_all().await.unwrap();
+        let content = w.read(f, 0, 2 << 20).await;
+        let before = [w.fs.getattr(f).await.unwrap(), w.fs.getattr(g).await.unwrap()];
+        let os = w.fs.objset().clone();
+        let lz4 = dmu::ObjsetProps::default().compression;
+        os.set_props(dmu::ObjsetProps {
+            compression: zio::Compression { algo: zio::CompressAlgo::Lz4, ..lz4 },
+            ..os.props()
+        });
+        // The middle of two blocks, then all, then beyond the end.
+        assert_eq!(w.fs.rewrite(f, 8000, 400).await.unwrap(), 2 * 8192);
+        w.fs.sync_all().await.unwrap();
+        let some = w.fs.getattr(f).await.unwrap().blocks;
+        assert!(some < before[0].blocks, "{some}");
+        assert_eq!(w.fs.rewrite(f, 0, 0).await.unwrap(), 16 * 8192, "13 blocks, a hole, and 3");
+        assert_eq!(w.fs.rewrite(g, 0, u64::MAX).await.unwrap(), 3072, "one block of its own size");
+        assert_eq!(w.fs.rewrite(f, 1_068_577, 0).await.unwrap(), 0);
+        assert_eq!(w.read(f, 0, 2 << 20).await, content, "before it is on disk");
+        w.fs.sync_all().await.unwrap();
+        for (obj, before) in [f, g].into_iter().zip(before) {
+            let after = w.fs.getattr(obj).await.unwrap();
+            assert!(obj == g || after.blocks * 4 < before.blocks, "{} {}", after.blocks, before.blocks);
+            assert_eq!(zpl::Attr { blocks: before.blocks, ..after }, before);
+        }
+        assert_eq!(w.read(f, 0, 2 << 20).await, content);
+        assert_eq!(w.fs.seek_hole(f, 0).await.unwrap(), Some(13 * 8192), "the hole stays");
+        w.fs.set_opts(zpl::MountOpts { readonly: true, ..w.fs.opts() });
+        assert_eq!(kind(w.fs.rewrite(f, 0, 0).await), ErrorKind::ReadOnly);
+        assert_eq!(kind(w.fs.rewrite(w.fs.root(), 0, 0).await), ErrorKind::IsDir);
+    });
+}
+
 #[test]
 fn block_size_follows_the_file() {
     with_pool(Setup { props: vec![("recordsize", 8192), ("compression", 2)], ..Setup::default() }, |w| async move {

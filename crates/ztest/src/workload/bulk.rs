@@ -1,5 +1,7 @@
 //! Many operations at once: side by side, a large directory, a full pool.
 
+use rt::join::join2;
+
 use super::*;
 
 impl Runner {
@@ -15,6 +17,8 @@ impl Runner {
         }
         let mut jobs = Vec::new();
         let mut plans = Vec::new();
+        // A rewrite beside the writes may neither lose them nor bring back what was before.
+        let mut rewrites = Vec::new();
         for ino in files {
             let size = self.fs(&t).get(ino).size();
             let len = self.draw_len() as usize;
@@ -23,13 +27,19 @@ impl Runner {
             let fs = t.fs.clone();
             jobs.push(async move { fs.write(ObjectId(ino), off, pieces, false).await });
             plans.push((ino, off, data));
+            let fs = t.fs.clone();
+            rewrites.push(async move { fs.rewrite(ObjectId(ino), 0, 0).await });
         }
         self.note(format!(
             "{} writes side by side: {:?}",
             plans.len(),
             plans.iter().map(|(i, o, d)| (*i, *o, d.len())).collect::<Vec<_>>()
         ));
-        for (got, (ino, off, data)) in join_all(jobs).await.into_iter().zip(plans) {
+        let (written, rewritten) = join2(join_all(jobs), join_all(rewrites)).await;
+        for got in rewritten {
+            self.agree("rewrite side by side", Ok(()), got)?;
+        }
+        for (got, (ino, off, data)) in written.into_iter().zip(plans) {
             if let Some((done, size)) = self.agree("write side by side", Ok(()), got)? {
                 self.wrote(&t, ino, off, &data, done, size)?;
                 self.adopt(&t, ino, if done == 0 { 0 } else { M | C }).await?;

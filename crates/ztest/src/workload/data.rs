@@ -69,6 +69,19 @@ impl Runner {
         Ok(())
     }
 
+    pub(super) async fn rewrite(&mut self) -> Check {
+        let t = self.turn().await?;
+        let Some(ino) = self.pick_file(&t) else { return Ok(()) };
+        let size = self.fs(&t).get(ino).size();
+        let off = if self.rng.percent(30) { 0 } else { self.draw_offset(size) };
+        let len = if self.rng.percent(30) { 0 } else { self.draw_len() };
+        self.note(format!("rewrite {ino} {off}+{len} size {size}"));
+        let got = t.fs.rewrite(ObjectId(ino), off, len).await;
+        // Nothing that a program sees changes, even if it failed halfway.
+        self.agree("rewrite", Ok(()), got)?;
+        self.adopt(&t, ino, 0).await
+    }
+
     pub(super) async fn fallocate(&mut self) -> Check {
         let t = self.turn().await?;
         let Some(ino) = self.pick_file(&t) else { return Ok(()) };

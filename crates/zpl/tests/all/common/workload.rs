@@ -194,7 +194,8 @@ impl Workload {
             67..=74 => self.read().await,
             75..=79 => self.setattr().await,
             80..=86 if self.mix.xattrs => self.xattr().await,
-            87..=90 => self.punch().await,
+            87..=88 => self.punch().await,
+            89..=90 => self.rewrite().await,
             91..=94 => self.open_or_release().await,
             _ => {
                 if self.rng.one_in(self.mix.sync) {
@@ -362,6 +363,15 @@ impl Workload {
             }
             Ok(())
         })?;
+        Ok(())
+    }
+
+    async fn rewrite(&mut self) -> Result<(), Mismatch> {
+        let Some(obj) = self.file() else { return Ok(()) };
+        let size = self.model.data(obj).map_or(0, |d| d.size);
+        let (off, len) = (self.offset(size), self.rng.below(self.mix.size_max));
+        let real = self.fs.rewrite(self.id(obj), off, len).await;
+        self.agree(format!("rewrite {len} bytes at {off} of {obj} (size {size})"), real, Ok(()))?;
         Ok(())
     }
 
