@@ -146,7 +146,7 @@ usage: weir <command> ...
     ] {
         out.push_str(&row(name, text));
     }
-    out.push_str(&row("lab", &format!("studies in virtual time: {}", commands("lab").join(", "))));
+    out.push_str(&list("lab", "studies in virtual time"));
     out.push_str(&row("version", "the version"));
     out.push_str(&row("help", "this, or 'weir help zpool create' and the like"));
     out + "\nCalled through a symbolic link named zpool, zfs, zdb or zstream it is that

@@ -1,5 +1,8 @@
 //! `weir lab`: studies in virtual time.
 
+mod arc;
+mod study;
+
 use std::fmt::Write as _;
 
 use base::Error;
@@ -14,10 +17,11 @@ use crate::{Done, Fail, print};
 /// Runs `weir lab ARGS`.
 pub fn run(args: &[String]) -> Done {
     match args.first().map(String::as_str) {
+        Some("arc") => arc::run(&args[1..]),
         Some("throttle") => throttle(&args[1..]),
         Some("zil") => crate::lab_zil::run(&args[1..]),
         Some("help" | "--help" | "-h") => crate::help::print_topic("lab", &args[1..]),
-        Some(other) => Err(Fail::Usage(format!("'{other}' is not a study: there are throttle and zil"), "")),
+        Some(other) => Err(Fail::Usage(format!("'{other}' is not a study: there are arc, throttle and zil"), "")),
         None => Err(Fail::Usage("missing study".into(), "")),
     }
 }

@@ -601,6 +601,21 @@ fn the_laboratory_answers_with_one_object() {
     w.fails("lab throttle --policy fast", 1, "legacy-2008");
     w.fails("lab throttle --block 3000", 1, "power of two");
     w.fails("lab fly", 2, "throttle");
+    // Studies with a table: figures, a page, and a file with finished runs.
+    let line = "lab arc --limit 8M --files 0 --seeds 2 --html page.html --state runs --json";
+    let first = w.ok(line);
+    let json: serde_json::Value = serde_json::from_str(&first).unwrap();
+    assert_eq!((json["study"].as_str(), json["seeds"].as_array().map(Vec::len)), (Some("arc"), Some(2)));
+    assert!(json["rows"].as_array().is_some_and(|r| r.iter().all(|r| r["measured"]["mean"].is_number())), "{json}");
+    let page = std::fs::read_to_string(w.path("page.html")).unwrap();
+    assert!(page.contains("<svg") && page.contains("weir lab arc --limit 8M"), "{page}");
+    let runs = std::fs::read(w.path("runs")).unwrap();
+    assert_eq!(w.ok(line), first, "the same seeds are the same bytes");
+    assert!(std::fs::read(w.path("runs")).unwrap() == runs, "nothing ran again");
+    w.fails("lab arc --seeds 0", 1, "--seeds");
+    w.fails("lab arc --limit 1", 1, "8M to 1G");
+    w.fails("lab arc --html no/where.html", 1, "no/where.html");
+    w.fails("lab arc extra", 2, "too much");
     assert!(!w.dir.join("run").exists(), "no daemon is needed");
 }
 

@@ -111,6 +111,32 @@ What a pool does, live; Ctrl-C ends it with a summary.
 ",
     },
     Page {
+        name: "lab arc",
+        usage: &[
+            "arc [--limit size] [--files n] [--writes n] [--seeds n] [--seed n] [--jobs n] [--state file] [--html file] [--json]",
+        ],
+        text: "\
+Hit rates of the cache in virtual time: working sets around its limit, loops,
+scans beside a hot set, random writes to many files; and how far it ever was
+above its limit. A table says what is claimed and whether that holds.
+
+  --limit   bytes of the cache (64M)
+  --files   files of 1 MiB that get random writes of 4 KiB, 0 for none (10000)
+  --writes  random writes to them (20000)
+
+Every study with a table:
+
+  --seeds   runs of everything, each with another seed (10)
+  --seed    the first seed (0); equal seeds give equal reports
+  --jobs    runs at once (the number of processors)
+  --state   where finished runs are kept, so that a study that was stopped goes
+            on; the file stays (default: a file in $XDG_CACHE_HOME/weir/lab or
+            $HOME/.cache/weir/lab, removed at the end)
+  --html    also write a page with the table and plots, which needs nothing else
+  --json    one object: the table, and every run in cells
+",
+    },
+    Page {
         name: "lab throttle",
         usage: &[
             "throttle [--policy name] [--bandwidth size] [--threads n] [--block size] [--copies n] [--seconds n] [--offered size] [--mem size] [--seed n] [--json]",
