@@ -1,6 +1,7 @@
 //! `weir lab`: studies in virtual time.
 
 mod arc;
+mod coldstart;
 mod study;
 
 use std::fmt::Write as _;
@@ -18,10 +19,13 @@ use crate::{Done, Fail, print};
 pub fn run(args: &[String]) -> Done {
     match args.first().map(String::as_str) {
         Some("arc") => arc::run(&args[1..]),
+        Some("coldstart") => coldstart::run(&args[1..]),
         Some("throttle") => throttle(&args[1..]),
         Some("zil") => crate::lab_zil::run(&args[1..]),
         Some("help" | "--help" | "-h") => crate::help::print_topic("lab", &args[1..]),
-        Some(other) => Err(Fail::Usage(format!("'{other}' is not a study: there are arc, throttle and zil"), "")),
+        Some(other) => {
+            Err(Fail::Usage(format!("'{other}' is not a study: there are arc, coldstart, throttle and zil"), ""))
+        }
         None => Err(Fail::Usage("missing study".into(), "")),
     }
 }

@@ -616,6 +616,7 @@ fn the_laboratory_answers_with_one_object() {
     w.fails("lab arc --limit 1", 1, "8M to 1G");
     w.fails("lab arc --html no/where.html", 1, "no/where.html");
     w.fails("lab arc extra", 2, "too much");
+    w.fails("lab coldstart --readers 4,x", 1, "--readers: 'x'");
     assert!(!w.dir.join("run").exists(), "no daemon is needed");
 }
 

@@ -8,11 +8,13 @@
 //! throttles. [`zil`]: synchronous writers on stripes of disks, under the commit policies of the
 //! intent log, beside the [`published`] measurements. [`sync_bytes`]: bytes that a device writes
 //! for each byte of synchronous writes. [`arc`]: hit rates of the cache, and that its limit holds.
+//! [`coldstart`]: many readers of one input at once.
 //!
 //! [`study`] is what studies are made of: cells that run on all processors, the table of published
 //! and measured figures, the page with plots, runs that go on after an interruption.
 
 pub mod arc;
+pub mod coldstart;
 pub mod hist;
 pub mod published;
 mod stage;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::Error;
 use lab::arc::{self, Params};
+use lab::coldstart;
 use lab::study::plot::{Axis, Body, Curve};
 use lab::study::{Cell, MEMORY_MAX, Plot, Progress, Report, Row, RunOpts, Seen, State, Study, Verdict, html};
 
@@ -160,5 +161,34 @@ fn the_cache_keeps_its_limit_and_its_hot_set() {
     assert_eq!(results, run(1).unwrap(), "the same seed is the same run");
     for bad in [Params { limit: 1, ..Params::default() }, Params { files: 1_000_000, ..Params::default() }] {
         assert!(arc::study(bad).is_err());
+    }
+}
+
+#[test]
+fn many_readers_share_reads_and_compression_saves_them() {
+    let params = coldstart::Params { readers: vec![12], cores: 4, input: 32 << 20 };
+    let study = coldstart::study(&params).unwrap();
+    let run = |jobs| study.run(RunOpts { seeds: 0..1, jobs, memory: MEMORY_MAX, engine: "", state: None }, &mut |_| {});
+    let results = run(2).unwrap();
+    eprintln!("{}", Report::of(&study, &results).text());
+    let of = |cell: &str, value| results.spread(cell, value).unwrap().mean;
+    // All of one file is read once, whoever asks.
+    for compression in ["off", "gzip"] {
+        let read = of(&format!("disk-{compression}-one-12"), "reads_of_stored");
+        assert!((0.7..1.2).contains(&read), "{compression}: {read}");
+    }
+    let stored = |compression| of(&format!("disk-{compression}-one-12"), "stored_mib");
+    assert!(stored("off") > 31.0 && stored("gzip") < 4.0 && stored("lz4") < stored("off") / 2.0);
+    assert!(of("disk-off-each-12", "seconds") > of("disk-gzip-each-12", "seconds") * 2.0);
+    assert!(of("raidz-10-gzip-each-12", "disk_read_kib") < 16.0);
+    assert!(!results.series("disk-off-each-12", "disk_mib_per_s").is_empty());
+    assert_eq!(results, run(1).unwrap(), "the same seed is the same run");
+    for bad in [
+        coldstart::Params { readers: vec![], ..params.clone() },
+        coldstart::Params { readers: vec![1], ..params.clone() },
+        coldstart::Params { cores: 0, ..params.clone() },
+        coldstart::Params { input: 1, ..params },
+    ] {
+        assert!(coldstart::study(&bad).is_err());
     }
 }

@@ -137,6 +137,25 @@ Every study with a table:
 ",
     },
     Page {
+        name: "lab coldstart",
+        usage: &[
+            "coldstart [--readers list] [--cores n] [--input size] [--seeds n] [--seed n] [--jobs n] [--state file] [--html file] [--json]",
+        ],
+        text: "\
+Programs that start at once and read the same input of 267 MB, cold, in virtual
+time: one disk without compression and with lzjb, lz4, gzip, zstd; RAID-Z of
+ten; six mirrors of two and eight of three. All read one file ('one'), or each
+a copy of its own ('each').
+
+  --readers  numbers of programs (63,255)
+  --cores    virtual cores (8)
+  --input    bytes of the input, 1M to 267M (267M)
+  --seeds    runs of everything, each with another seed (3)
+
+'weir help lab arc' explains the other options.
+",
+    },
+    Page {
         name: "lab throttle",
         usage: &[
             "throttle [--policy name] [--bandwidth size] [--threads n] [--block size] [--copies n] [--seconds n] [--offered size] [--mem size] [--seed n] [--json]",
