@@ -617,6 +617,14 @@ fn the_laboratory_answers_with_one_object() {
     w.fails("lab arc --html no/where.html", 1, "no/where.html");
     w.fails("lab arc extra", 2, "too much");
     w.fails("lab coldstart --readers 4,x", 1, "--readers: 'x'");
+    // A workload from a file.
+    std::fs::write(w.path("a.toml"), "[run]\nseconds = 1\n[[job]]\nblok = 1\n").unwrap();
+    w.fails("lab run a.toml", 1, "a.toml:4: blok: there is no such key here");
+    w.fails("lab run none.toml", 1, "none.toml cannot be read");
+    w.fails("lab run", 2, "one file");
+    std::fs::write(w.path("a.toml"), "[run]\nseconds = 1\n[[job]]\nsize = \"1M\"\nrate = \"fixed 40\"\n").unwrap();
+    let json: serde_json::Value = serde_json::from_str(&w.ok("lab run a.toml --seeds 2 --state r2 --json")).unwrap();
+    assert_eq!(json["rows"][0]["measured"]["mean"].as_f64().map(f64::round), Some(40.0), "{json}");
     assert!(!w.dir.join("run").exists(), "no daemon is needed");
 }
 

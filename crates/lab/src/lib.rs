@@ -8,7 +8,7 @@
 //! throttles. [`zil`]: synchronous writers on stripes of disks, under the commit policies of the
 //! intent log, beside the [`published`] measurements. [`sync_bytes`]: bytes that a device writes
 //! for each byte of synchronous writes. [`arc`]: hit rates of the cache, and that its limit holds.
-//! [`coldstart`]: many readers of one input at once.
+//! [`coldstart`]: many readers of one input at once. [`workload`]: workloads from files.
 //!
 //! [`study`] is what studies are made of: cells that run on all processors, the table of published
 //! and measured figures, the page with plots, runs that go on after an interruption.
@@ -21,4 +21,5 @@ mod stage;
 pub mod study;
 pub mod sync_bytes;
 pub mod throttle;
+pub mod workload;
 pub mod zil;

@@ -156,6 +156,44 @@ a copy of its own ('each').
 ",
     },
     Page {
+        name: "lab run",
+        usage: &["run [--seeds n] [--seed n] [--jobs n] [--state file] [--html file] [--json] FILE"],
+        text: "\
+A workload from a file, in virtual time. FILE is TOML (.toml):
+
+  [pool]
+  layout = \"mirrors 2 of 3\"  # disk, stripe N, mirror N, raidz N, raidz2 N, ...
+  device = \"hdd\"             # nvme, ssd, fixed LATENCY BANDWIDTH
+  log = \"nvme\"               # a log device (none)
+  memory = \"8G\"
+  cores = 4
+  recordsize = \"128k\"
+  compression = \"off\"
+
+  [run]
+  seconds = 30
+  warmup = 5
+
+  [[job]]
+  name = \"db\"
+  threads = 8                 # each with a file of its own
+  block = \"8k\"
+  pattern = \"random\"         # or sequential
+  read = 70                   # percentage of operations that read
+  size = \"256M\"              # of each file
+  sync = \"each\"              # none, each, after N
+  rate = \"poisson 64\"        # max, fixed N, poisson N, bursts N every TIME
+  compressible = 2.5          # times smaller, if the pool compresses
+
+or a job file of fio (.fio, .job) with rw, bs, numjobs, size, rwmixread, sync,
+fsync, rate_iops, rate_process, buffer_compress_percentage, runtime.
+
+  --seeds  runs, each with another seed (3)
+
+'weir help lab arc' explains the other options.
+",
+    },
+    Page {
         name: "lab throttle",
         usage: &[
             "throttle [--policy name] [--bandwidth size] [--threads n] [--block size] [--copies n] [--seconds n] [--offered size] [--mem size] [--seed n] [--json]",
