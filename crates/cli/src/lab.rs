@@ -2,6 +2,7 @@
 
 mod arc;
 mod coldstart;
+mod randwrite;
 mod run;
 mod study;
 
@@ -21,13 +22,15 @@ pub fn run(args: &[String]) -> Done {
     match args.first().map(String::as_str) {
         Some("arc") => arc::run(&args[1..]),
         Some("coldstart") => coldstart::run(&args[1..]),
+        Some("randwrite") => randwrite::run(&args[1..]),
         Some("run") => run::run(&args[1..]),
         Some("throttle") => throttle(&args[1..]),
         Some("zil") => crate::lab_zil::run(&args[1..]),
         Some("help" | "--help" | "-h") => crate::help::print_topic("lab", &args[1..]),
-        Some(other) => {
-            Err(Fail::Usage(format!("'{other}' is not a study: there are arc, coldstart, run, throttle and zil"), ""))
-        }
+        Some(other) => Err(Fail::Usage(
+            format!("'{other}' is not a study: there are arc, coldstart, randwrite, run, throttle and zil"),
+            "",
+        )),
         None => Err(Fail::Usage("missing study".into(), "")),
     }
 }

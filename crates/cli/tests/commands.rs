@@ -617,6 +617,12 @@ fn the_laboratory_answers_with_one_object() {
     w.fails("lab arc --html no/where.html", 1, "no/where.html");
     w.fails("lab arc extra", 2, "too much");
     w.fails("lab coldstart --readers 4,x", 1, "--readers: 'x'");
+    // Random writes to a real file.
+    w.fails("lab randwrite f", 1, "--overwrite");
+    let line = "lab randwrite --size 64k --seconds 1 --threads 2 --json f";
+    let json: serde_json::Value = serde_json::from_str(&w.ok(line)).unwrap();
+    assert!(json["writes"].as_u64().is_some_and(|n| n > 0) && json["size"] == 65536, "{json}");
+    w.fails(line, 1, "exists");
     // A workload from a file.
     std::fs::write(w.path("a.toml"), "[run]\nseconds = 1\n[[job]]\nblok = 1\n").unwrap();
     w.fails("lab run a.toml", 1, "a.toml:4: blok: there is no such key here");

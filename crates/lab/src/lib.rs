@@ -9,6 +9,7 @@
 //! intent log, beside the [`published`] measurements. [`sync_bytes`]: bytes that a device writes
 //! for each byte of synchronous writes. [`arc`]: hit rates of the cache, and that its limit holds.
 //! [`coldstart`]: many readers of one input at once. [`workload`]: workloads from files.
+//! [`randwrite`]: random writes to a file of a real file system.
 //!
 //! [`study`] is what studies are made of: cells that run on all processors, the table of published
 //! and measured figures, the page with plots, runs that go on after an interruption.
@@ -17,6 +18,7 @@ pub mod arc;
 pub mod coldstart;
 pub mod hist;
 pub mod published;
+pub mod randwrite;
 mod stage;
 pub mod study;
 pub mod sync_bytes;

@@ -156,6 +156,26 @@ a copy of its own ('each').
 ",
     },
     Page {
+        name: "lab randwrite",
+        usage: &[
+            "randwrite --size size | --overwrite [--threads n] [--block size] [--seconds n] [--sync] [--seed n] [--json] FILE",
+        ],
+        text: "\
+Random writes to a file of a real file system, of weir or any other: threads
+write blocks of random bytes at random blocks of it. Throughput by the second,
+and the distribution of latencies.
+
+  --size       make FILE with so many random bytes first
+  --overwrite  FILE is there, and its contents may be lost
+  --threads    threads (8)
+  --block      bytes of a write (8k)
+  --seconds    how long (30)
+  --sync       each write is durable before the next
+  --seed       what is left to chance (0)
+  --json       one object
+",
+    },
+    Page {
         name: "lab run",
         usage: &["run [--seeds n] [--seed n] [--jobs n] [--state file] [--html file] [--json] FILE"],
         text: "\
