@@ -5,10 +5,12 @@
 //!
 //! * *Working sets*: one reader draws blocks of a file evenly. No policy can have more hits than
 //!   the share of the file that the cache holds, and none that keeps the cache full has fewer.
-//! * *Loops*: the same file from begin to end, again and again. Past the limit LRU has no hit at all.
+//! * *Loops*: the same file from begin to end, again and again. Past the limit LRU has no hit at
+//!   all.
 //! * *Scans*: a hot file that fits, and beside each read of it some of a file that is read once. An
 //!   LRU loses the hot blocks to the scan ([`lru_beside_a_scan`]); the ARC moves its target and
-//!   keeps them (Megiddo and Modha, "ARC: a self-tuning, low overhead replacement cache", FAST 2003).
+//!   keeps them (Megiddo and Modha, "ARC: a self-tuning, low overhead replacement cache", FAST
+//!   2003).
 //! * *Files*: many files, all together far larger than the cache, with random writes of 4 KiB that
 //!   read their record first: dnodes and indexes count under the limit as well.
 //!
@@ -98,8 +100,8 @@ const SCANS: [u64; 4] = [1, 4, 16, 64];
 /// Size of the hot set beside a scan.
 const HOT: u64 = 25;
 
-/// Hits in percent of an LRU of `cache` blocks on even reads of `hot` blocks with `beside` blocks of
-/// a scan beside each. A hot block stays for the `m` reads of the hot set after which `cache`
+/// Hits in percent of an LRU of `cache` blocks on even reads of `hot` blocks with `beside` blocks
+/// of a scan beside each. A hot block stays for the `m` reads of the hot set after which `cache`
 /// different blocks were used: `m * beside + hot * (1 - exp(-m / hot)) = cache`; the next read of
 /// it comes within `m` reads with probability `1 - exp(-m / hot)`.
 pub fn lru_beside_a_scan(cache: f64, hot: f64, beside: f64) -> f64 {

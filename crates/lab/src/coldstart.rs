@@ -1,7 +1,7 @@
 //! `weir lab coldstart`: many programs start at once and read the same input, cold.
 //!
-//! It repeats what Jörg Möllenkamp describes in "Losing my fear of ZFS" (2009): 63 and 255 copies of
-//! a program whose input of 267 MB compresses 13 to 1, on UFS and on ZFS with gzip. Two forms:
+//! It repeats what Jörg Möllenkamp describes in "Losing my fear of ZFS" (2009): 63 and 255 copies
+//! of a program whose input of 267 MB compresses 13 to 1, on UFS and on ZFS with gzip. Two forms:
 //!
 //! * *one*: all read one file. Readers of the same record share one read of it.
 //! * *each*: every reader has a copy, as published. The copies are 1/32 of the size here, with the

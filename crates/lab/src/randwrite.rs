@@ -2,8 +2,8 @@
 //!
 //! The program of the article on fragmentation ("random writes of 8 KiB by eight processes"): each
 //! thread opens the file, and until the time is over it writes a block of random bytes at a random
-//! block of the file. The published program opens with `O_APPEND`, with which Linux appends whatever
-//! the offset says; this one does not.
+//! block of the file. The published program opens with `O_APPEND`, with which Linux appends
+//! whatever the offset says; this one does not.
 //!
 //! This is the only study with a real clock, real threads and a real disk, so nothing of it repeats
 //! to the byte.

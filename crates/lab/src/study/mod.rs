@@ -8,8 +8,8 @@
 //! [`Report`] is the table, as text and as JSON; [`html::page`] shows it with [`plot`]s on one page
 //! that needs no network.
 //!
-//! A study that was stopped goes on: finished runs are lines of a [`State`] file, found again by the
-//! cell's parameters, the seed and the program ([`Study::key`]).
+//! A study that was stopped goes on: finished runs are lines of a [`State`] file, found again by
+//! the cell's parameters, the seed and the program ([`Study::key`]).
 
 pub mod html;
 pub mod plot;

@@ -2,8 +2,8 @@
 //!
 //! Runs wait in one list, the longest first, so that the last ones to end are short. A thread takes
 //! the first run whose memory fits beside that of the runs in progress; one that is too large alone
-//! runs when no other does. Results are put in order afterwards, so neither threads nor their number
-//! show in them. The calling thread shows the progress.
+//! runs when no other does. Results are put in order afterwards, so neither threads nor their
+//! number show in them. The calling thread shows the progress.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

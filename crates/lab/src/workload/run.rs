@@ -234,7 +234,7 @@ async fn fill(fs: &Zfs, job: &Job, compression: &str, seed: u64) -> Result<Vec<O
         let file = fs.create(fs.root(), name.as_bytes(), 0o644, &Cred::new(0, 0), true).await?.obj;
         for at in (0..job.size).step_by(CHUNK as usize) {
             let len = CHUNK.min(job.size - at) as usize;
-            fs.write(file, at, vec![data.slice(..len)], false).await?;
+            fs.write(file, at, vec![Bytes::copy_from(&data[..len])], false).await?;
         }
         files.push(file);
     }
@@ -286,7 +286,8 @@ impl Thread {
     }
 
     async fn write(&self, offset: u64, written: u64) -> Result<()> {
-        let data = vec![self.data.slice(..self.job.block as usize)];
+        // Memory of its own, as a program's: what blocks share counts once in the cache.
+        let data = vec![Bytes::copy_from(&self.data[..self.job.block as usize])];
         match self.job.sync {
             Sync::Each => self.fs.write_sync(self.file, offset, data, false).await?,
             _ => self.fs.write(self.file, offset, data, false).await?,
