@@ -4,12 +4,14 @@ mod arc;
 mod coldstart;
 mod randwrite;
 mod run;
+mod starvation;
 mod study;
 
 use std::fmt::Write as _;
 
 use base::Error;
 use lab::throttle::{Report, Study};
+use lab::throttle_sweep::{self, Sweep};
 use txg::ThrottlePolicy;
 
 use crate::opts::Parsed;
@@ -24,11 +26,12 @@ pub fn run(args: &[String]) -> Done {
         Some("coldstart") => coldstart::run(&args[1..]),
         Some("randwrite") => randwrite::run(&args[1..]),
         Some("run") => run::run(&args[1..]),
+        Some("starvation") => starvation::run(&args[1..]),
         Some("throttle") => throttle(&args[1..]),
         Some("zil") => crate::lab_zil::run(&args[1..]),
         Some("help" | "--help" | "-h") => crate::help::print_topic("lab", &args[1..]),
         Some(other) => Err(Fail::Usage(
-            format!("'{other}' is not a study: there are arc, coldstart, randwrite, run, throttle and zil"),
+            format!("'{other}' is not a study: there are arc, coldstart, randwrite, run, starvation, throttle and zil"),
             "",
         )),
         None => Err(Fail::Usage("missing study".into(), "")),
@@ -47,8 +50,13 @@ fn throttle(args: &[String]) -> Done {
         ("mem", true, 'm'),
         ("offered", true, 'O'),
         ("json", false, 'j'),
+        ("sweep", true, 'W'),
+        ("seeds", true, 'n'),
+        ("jobs", true, 'J'),
+        ("html", true, 'H'),
+        ("state", true, 'F'),
     ];
-    let p = parse_study(args, "p:w:t:b:c:s:S:m:O:j", long, "throttle")?;
+    let p = parse_study(args, "p:w:t:b:c:s:S:m:O:jW:n:J:H:F:", long, "throttle")?;
     let mut study = Study::default();
     let size = |letter: char, name: &str, old: u64| match p.value(letter) {
         Some(text) => dsl::props::parse_size(text).map_err(|e| Error::invalid(format!("--{name}: {e}"))),
@@ -65,6 +73,14 @@ fn throttle(args: &[String]) -> Done {
     study.seed = size('S', "seed", study.seed)?;
     study.mem = size('m', "mem", study.mem)?;
     study.offered = size('O', "offered", study.offered)?;
+    // One run, or a table over seeds.
+    if ['W', 'n', 'J', 'H', 'F'].iter().any(|&letter| p.has(letter)) {
+        let sweep = Sweep::parse(p.value('W').unwrap_or("policies"))?;
+        if sweep == Sweep::Policies && p.has('p') {
+            return Err(Error::invalid("--policy does not go with a table of policies: name another --sweep").into());
+        }
+        return study::run(&p, &throttle_sweep::study(&study, sweep)?, None);
+    }
     let report = study.run()?;
     print_report(&p, || serde_json::to_string(&report), || show(&report))
 }

@@ -617,6 +617,12 @@ fn the_laboratory_answers_with_one_object() {
     w.fails("lab arc --html no/where.html", 1, "no/where.html");
     w.fails("lab arc extra", 2, "too much");
     w.fails("lab coldstart --readers 4,x", 1, "--readers: 'x'");
+    w.fails("lab starvation --seconds 1", 1, "--seconds");
+    w.fails("lab throttle --sweep moon", 1, "delay_scale");
+    w.fails("lab throttle --seeds 2 --policy openzfs", 1, "--sweep");
+    let small = "--bandwidth 4M --threads 10 --block 32k --seconds 4 --mem 256M --state t";
+    let table = w.ok(&format!("lab throttle --sweep delay_scale --seeds 2 {small}"));
+    assert!(table.contains("scale 500000: mean latency"), "{table}");
     // Random writes to a real file.
     w.fails("lab randwrite f", 1, "--overwrite");
     let line = "lab randwrite --size 64k --seconds 1 --threads 2 --json f";

@@ -9,6 +9,7 @@
 //! intent log, beside the [`published`] measurements. [`sync_bytes`]: bytes that a device writes
 //! for each byte of synchronous writes. [`arc`]: hit rates of the cache, and that its limit holds.
 //! [`coldstart`]: many readers of one input at once. [`workload`]: workloads from files.
+//! [`starvation`]: a writer with gzip-9 beside a reader. [`throttle_sweep`]: throttles over seeds.
 //! [`randwrite`]: random writes to a file of a real file system.
 //!
 //! [`study`] is what studies are made of: cells that run on all processors, the table of published
@@ -20,8 +21,10 @@ pub mod hist;
 pub mod published;
 pub mod randwrite;
 mod stage;
+pub mod starvation;
 pub mod study;
 pub mod sync_bytes;
 pub mod throttle;
+pub mod throttle_sweep;
 pub mod workload;
 pub mod zil;

@@ -191,7 +191,8 @@ struct Samples {
 }
 
 impl Study {
-    fn check(&self) -> Result<()> {
+    /// Fails if a parameter is out of range.
+    pub(crate) fn check(&self) -> Result<()> {
         let bad = |what: &str| Err(Error::invalid(format!("a study of the throttle needs {what}")));
         match () {
             () if self.bandwidth < 1 << 16 => bad("a bandwidth of at least 64K a second"),
@@ -205,6 +206,11 @@ impl Study {
             () if !(256 << 20..=1 << 40).contains(&self.mem) => bad("256M to 1T of memory"),
             () => Ok(()),
         }
+    }
+
+    /// Settings of the throttle: those given, or the defaults.
+    pub(crate) fn settings(&self) -> txg::TxgTunables {
+        self.opts().txg
     }
 
     fn opts(&self) -> EngineOpts {

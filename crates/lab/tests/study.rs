@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::Error;
 use lab::arc::{self, Params};
 use lab::coldstart;
+use lab::starvation;
 use lab::study::plot::{Axis, Body, Curve};
 use lab::study::{Cell, MEMORY_MAX, Plot, Progress, Report, Row, RunOpts, Seen, State, Study, Verdict, html};
 
@@ -191,4 +192,18 @@ fn many_readers_share_reads_and_compression_saves_them() {
     ] {
         assert!(coldstart::study(&bad).is_err());
     }
+}
+
+#[test]
+fn a_reader_beside_writes_waits_at_the_disk() {
+    let mut study = starvation::study(6).unwrap();
+    // Compression is real, and takes longer than a test may.
+    study.cells.retain(|c| !c.name.starts_with("gzip"));
+    let results =
+        study.run(RunOpts { seeds: 0..1, jobs: 2, memory: MEMORY_MAX, engine: "", state: None }, &mut |_| {}).unwrap();
+    eprintln!("{}", Report::of(&study, &results).text());
+    let of = |cell: &str, value| results.spread(cell, value).unwrap().mean;
+    assert!(of("off-10", "reader_ms") > of("reader-alone", "reader_ms") * 1.05);
+    assert!((of("off-10", "written_mib_per_s") / 40.0 - 1.0).abs() < 0.1 && of("off-10", "flush_ms") > 0.0);
+    assert!(starvation::study(1).is_err());
 }

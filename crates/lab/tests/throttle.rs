@@ -50,6 +50,29 @@ fn the_curve_settles_where_it_meets_the_device_and_2008_goes_in_pickets() {
 }
 
 #[test]
+fn throttles_and_their_settings_make_tables() {
+    use lab::study::{MEMORY_MAX, Report as Table, RunOpts, Verdict};
+    use lab::throttle_sweep::{Sweep, study};
+    let run = |study: &lab::study::Study| {
+        let opts = RunOpts { seeds: 0..1, jobs: 2, memory: MEMORY_MAX, engine: "", state: None };
+        let results = study.run(opts, &mut |_| {}).unwrap();
+        (Table::of(study, &results), (study.draw)(&results))
+    };
+    let base = small(ThrottlePolicy::OpenZfs);
+    let (table, plots) = run(&study(&base, Sweep::Policies).unwrap());
+    eprintln!("{}", table.text());
+    let modes = table.rows.iter().rfind(|r| r.name.starts_with("openzfs: modes")).unwrap();
+    assert_eq!((modes.verdict, plots.len()), (Verdict::Shape, 4));
+    // A later begin of the delay lets more be dirty.
+    let (table, _) =
+        run(&study(&Study { seconds: 12, ..base }, Sweep::parse("delay_min_dirty_percent").unwrap()).unwrap());
+    let dirty: Vec<f64> =
+        table.rows.iter().filter(|r| r.name.ends_with("dirty, steady")).map(|r| r.measured.unwrap().mean).collect();
+    assert!(dirty.len() == 3 && dirty.is_sorted(), "{dirty:?}");
+    assert!(Sweep::parse("nothing").is_err());
+}
+
+#[test]
 fn below_the_device_nobody_waits() {
     let r = run(&Study { offered: 8 << 20, seconds: 8, ..small(ThrottlePolicy::OpenZfs) });
     assert_eq!(r.delayed_percent, 0.0);

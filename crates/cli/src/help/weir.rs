@@ -214,9 +214,25 @@ fsync, rate_iops, rate_process, buffer_compress_percentage, runtime.
 ",
     },
     Page {
+        name: "lab starvation",
+        usage: &["starvation [--seconds n] [--seeds n] [--seed n] [--jobs n] [--state file] [--html file] [--json]"],
+        text: "\
+A thread that writes with gzip-9 beside one that reads at random places of one
+disk, in virtual time: with 10 and 3 writes of a txg at the disk
+(zfs_vdev_async_write_max_active), without compression, and with fewer cores
+for it (zio_taskq_batch_pct). CPU and the disk's queue are told apart.
+
+  --seconds  virtual time that counts, 5 to 600 (30)
+  --seeds    runs of everything, each with another seed (3)
+
+'weir help lab arc' explains the other options.
+",
+    },
+    Page {
         name: "lab throttle",
         usage: &[
             "throttle [--policy name] [--bandwidth size] [--threads n] [--block size] [--copies n] [--seconds n] [--offered size] [--mem size] [--seed n] [--json]",
+            "throttle [--sweep name] [--seeds n] [--jobs n] [--state file] [--html file] ...",
         ],
         text: "\
 Endless writers against a device of fixed bandwidth, in virtual time: the same
@@ -232,6 +248,13 @@ engine, so what it shows is what a pool does. Equal seeds give equal reports.
   --mem        memory of the machine (8G): a tenth of it may be dirty
   --seed       what is left to chance (0)
   --json       one object with everything, the timeline included
+
+With one of these it is a table over seeds, with plots of writes and total time
+by latency and of what clients and device write over time:
+
+  --sweep      policies (legacy-2008 and openzfs; the default), dirty_data_max,
+               delay_scale or delay_min_dirty_percent
+  --seeds, --jobs, --state, --html: see 'weir help lab arc'
 ",
     },
     Page {
