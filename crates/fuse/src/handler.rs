@@ -158,6 +158,11 @@ pub trait Handler: 'static {
     fn forget(&self, node: u64, count: u64) {}
     /// The session begins; `kernel` sends notifications to the kernel.
     fn begin(&self, kernel: Kernel) {}
+    /// The dataset and the object of a node, by number, for trace events; `None` if operations on
+    /// it are not traced.
+    fn traced(&self, node: u64) -> Option<(u64, u64)> {
+        None
+    }
     /// The session is over: nothing else will come.
     async fn end(&self) {}
     /// Looks up `name` in a directory.

@@ -20,6 +20,7 @@
 //! `reply` the replies.
 
 mod dispatch;
+mod ops;
 mod reply;
 mod request;
 #[cfg(test)]

@@ -25,6 +25,10 @@ impl Handler for TreeHandler {
     fn begin(&self, kernel: Kernel) {
         self.0.begin(kernel);
     }
+    fn traced(&self, node: u64) -> Option<(u64, u64)> {
+        let at = self.0.enter(node).ok()?;
+        at.member.fs.traced(at.node)
+    }
     async fn end(&self) {
         self.0.end().await;
     }

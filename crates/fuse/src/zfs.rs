@@ -228,6 +228,11 @@ impl Handler for ZfsHandler {
         }
     }
 
+    fn traced(&self, node: u64) -> Option<(u64, u64)> {
+        let (zfs, obj) = self.at(node).ok()?;
+        Some((zfs.objset().id(), obj.0))
+    }
+
     async fn end(&self) {
         self.zfs.forget_all_removed().await;
     }

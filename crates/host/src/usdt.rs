@@ -98,6 +98,7 @@ semaphores! {
     FAULT Groups::FAULT;
     DAMAGED Groups::FAULT;
     TURN Groups::TURN;
+    OP Groups::OP;
 }
 
 /// Passes the probe of an event of the pool `pool`.
@@ -129,6 +130,9 @@ pub fn fire(pool: &CStr, event: &Event) {
         }
         Event::Turn { task, id, took, on_cpu } => {
             probe!(TURN, "turn", pool, id, took.0, task.as_ptr() as usize as u64, task.len() as u64, on_cpu.0);
+        }
+        Event::Op(o) => {
+            probe!(OP, "op", pool, o.kind as u8, o.client, o.object, o.took.0, o.len, o.offset, o.dataset);
         }
     }
 }

@@ -77,6 +77,126 @@ impl FaultKind {
     }
 }
 
+/// The kind of a file system operation. The numbers are those of recordings (`rt::oplog`): a kind
+/// keeps its number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum OpKind {
+    /// A name was looked up in a directory.
+    Lookup = 0,
+    /// Attributes were read.
+    GetAttr = 1,
+    /// Attributes other than the size were set.
+    SetAttr = 2,
+    /// The size was set; the offset is the new size.
+    Truncate = 3,
+    /// A file that is no directory was made in a directory, and perhaps opened.
+    Create = 4,
+    /// A directory was made in a directory.
+    MakeDir = 5,
+    /// A name that is no directory was removed from a directory.
+    Remove = 6,
+    /// A directory was removed from a directory.
+    RemoveDir = 7,
+    /// A name moved from a directory to another.
+    Rename = 8,
+    /// A file got another name in a directory.
+    Link = 9,
+    /// A file was opened.
+    Open = 10,
+    /// A file was closed for the last time.
+    Release = 11,
+    /// Bytes were read.
+    Read = 12,
+    /// Bytes were written.
+    Write = 13,
+    /// A file was made durable.
+    Fsync = 14,
+    /// Entries of a directory were listed.
+    ReadDir = 15,
+    /// A range was allocated or freed.
+    Allocate = 16,
+    /// Extended attributes were read or changed.
+    Xattr = 17,
+    /// The whole file system was made durable.
+    SyncFs = 18,
+}
+
+impl OpKind {
+    /// All, by number.
+    pub const ALL: [OpKind; 19] = [
+        OpKind::Lookup,
+        OpKind::GetAttr,
+        OpKind::SetAttr,
+        OpKind::Truncate,
+        OpKind::Create,
+        OpKind::MakeDir,
+        OpKind::Remove,
+        OpKind::RemoveDir,
+        OpKind::Rename,
+        OpKind::Link,
+        OpKind::Open,
+        OpKind::Release,
+        OpKind::Read,
+        OpKind::Write,
+        OpKind::Fsync,
+        OpKind::ReadDir,
+        OpKind::Allocate,
+        OpKind::Xattr,
+        OpKind::SyncFs,
+    ];
+
+    /// Its name in tables and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            OpKind::Lookup => "lookup",
+            OpKind::GetAttr => "getattr",
+            OpKind::SetAttr => "setattr",
+            OpKind::Truncate => "truncate",
+            OpKind::Create => "create",
+            OpKind::MakeDir => "mkdir",
+            OpKind::Remove => "remove",
+            OpKind::RemoveDir => "rmdir",
+            OpKind::Rename => "rename",
+            OpKind::Link => "link",
+            OpKind::Open => "open",
+            OpKind::Release => "release",
+            OpKind::Read => "read",
+            OpKind::Write => "write",
+            OpKind::Fsync => "fsync",
+            OpKind::ReadDir => "readdir",
+            OpKind::Allocate => "allocate",
+            OpKind::Xattr => "xattr",
+            OpKind::SyncFs => "syncfs",
+        }
+    }
+}
+
+/// An operation of a user on a file system, as it was answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FsOp {
+    /// What it did.
+    pub kind: OpKind,
+    /// The thread that asked for it, by the system's number; 0 for the kernel itself.
+    pub client: u32,
+    /// The file system, by the number of its dataset.
+    pub dataset: u64,
+    /// The object: of those that change a directory, the directory.
+    pub object: u64,
+    /// What was found or made; the destination of a rename, the file of a link. 0 for none.
+    pub target: u64,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes asked for; 0 for operations without a range.
+    pub len: u64,
+    /// Durable when it ends (`O_SYNC`).
+    pub sync: bool,
+    /// Whether it succeeded.
+    pub ok: bool,
+    /// From its request to its answer: the time of the event is the end.
+    pub took: Nanos,
+}
+
 /// A trace event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
@@ -207,6 +327,8 @@ pub enum Event {
         /// the machine below it ran something else.
         on_cpu: Nanos,
     },
+    /// An operation of a user was answered.
+    Op(FsOp),
 }
 
 /// Groups of events, as bits.
@@ -228,6 +350,8 @@ impl Groups {
     pub const FAULT: Groups = Groups(32);
     /// Turns of tasks.
     pub const TURN: Groups = Groups(64);
+    /// Operations of users.
+    pub const OP: Groups = Groups(128);
     /// All groups.
     pub const ALL: Groups = Groups(u32::MAX);
 
@@ -248,6 +372,7 @@ impl Event {
             Event::Log { .. } => Groups::LOG,
             Event::Fault { .. } | Event::Damaged { .. } => Groups::FAULT,
             Event::Turn { .. } => Groups::TURN,
+            Event::Op(_) => Groups::OP,
         }
     }
 }
@@ -326,6 +451,11 @@ impl Tracer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kinds_of_operations_have_the_numbers_of_recordings() {
+        OpKind::ALL.iter().enumerate().for_each(|(n, kind)| assert_eq!(*kind as usize, n, "{}", kind.name()));
+    }
 
     #[test]
     fn listeners_get_what_they_asked_for_as_long_as_they_listen() {

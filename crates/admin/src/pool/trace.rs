@@ -32,8 +32,11 @@ const INSTRUMENTS: &[(&str, Groups)] = &[
     ("delay", Groups::DELAY),
     ("zil", Groups::LOG),
     ("turns", Groups::TURN),
-    ("all", Groups::ALL),
+    ("all", COUNTED),
 ];
+
+/// What [`Counters`] counts: operations of users are recorded (`super::record`), not counted.
+const COUNTED: Groups = Groups(Groups::ALL.0 & !Groups::OP.0);
 
 /// The longest turns that are kept between two requests.
 pub const LONGEST: usize = 10;
@@ -192,7 +195,7 @@ impl Counters {
                 });
             }
             Event::Turn { task, took, on_cpu, .. } => self.turn(Turn { task, took, on_cpu }),
-            Event::Log { .. } | Event::Fault { .. } | Event::Damaged { .. } => {}
+            Event::Log { .. } | Event::Fault { .. } | Event::Damaged { .. } | Event::Op(_) => {}
         }
     }
 

@@ -1,6 +1,7 @@
 //! Requests and handler calls: each operation calls one method of the [`Handler`] and puts its
 //! result into a reply.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use super::reply::{Reply, empty, sized};
@@ -40,7 +41,10 @@ impl<H: Handler> Session<H> {
         let mut copy = Vec::new();
         let parsed = request.args(h, &mut copy).and_then(|a| Op::parse(h.opcode, a, self.core.setxattr_ext.get()));
         let op = parsed.inspect_err(|_| self.core.count(|s| s.refused += 1))?;
-        self.dispatch(h, op).await
+        let (begun, found) = (self.op_begun(h, &op), Cell::new(0));
+        let result = self.dispatch(h, op, &found).await;
+        self.op_done(begun, found.get(), result.is_ok());
+        result
     }
 
     /// A `WRITE`, whose data lie in the buffers of the request.
@@ -57,9 +61,11 @@ impl<H: Handler> Session<H> {
             self.core.count(|s| s.refused += 1);
             return Err(INVALID);
         }
+        let begun = op.as_ref().ok().and_then(|op| self.op_begun(h, op));
         let data = take_data(&mut request.data, size as usize);
         let how = WriteHow { kill_suidgid, from_cache, sync };
         let done = self.handler.write(h.caller, h.node, fh, offset, data, how).await;
+        self.op_done(begun, 0, done.is_ok());
         if done == Err(DENIED) && from_cache {
             // The file has become immutable: a forbidden store to a shared mapping must not be
             // visible.
@@ -83,8 +89,13 @@ impl<H: Handler> Session<H> {
         Ok(reply)
     }
 
-    async fn dispatch(self: &Rc<Self>, h: &InHeader, op: Op<'_>) -> Result<Reply, Errno> {
+    /// Serves a request; the node of the entry in its reply goes to `found`.
+    async fn dispatch(self: &Rc<Self>, h: &InHeader, op: Op<'_>, found: &Cell<u64>) -> Result<Reply, Errno> {
         let (who, node, fs) = (h.caller, h.node, &self.handler);
+        let entry = |e: &Entry| {
+            found.set(e.node);
+            Reply::entry(e)
+        };
         if let Op::Init(i) = op {
             return self.negotiate(&i);
         }
@@ -92,7 +103,7 @@ impl<H: Handler> Session<H> {
             return Err(IO);
         }
         Ok(match op {
-            Op::Lookup { name } => Reply::entry(&fs.lookup(who, node, name).await?),
+            Op::Lookup { name } => entry(&fs.lookup(who, node, name).await?),
             Op::Forget { count } => {
                 fs.forget(node, count);
                 Reply::Nothing
@@ -105,19 +116,17 @@ impl<H: Handler> Session<H> {
             Op::Statx { fh } => Reply::statx(&fs.getattr(node, fh).await?),
             Op::SetAttr(set) => Reply::attr(&fs.setattr(who, node, set).await?),
             Op::ReadLink => Reply::Bytes(fs.readlink(node).await?),
-            Op::Symlink { name, target } => Reply::entry(&fs.symlink(who, node, name, target).await?),
+            Op::Symlink { name, target } => entry(&fs.symlink(who, node, name, target).await?),
             Op::MkNod { name, mode, rdev, umask } => {
-                Reply::entry(&fs.mknod(Caller { umask, ..who }, node, name, mode, rdev).await?)
+                entry(&fs.mknod(Caller { umask, ..who }, node, name, mode, rdev).await?)
             }
-            Op::MkDir { name, mode, umask } => {
-                Reply::entry(&fs.mkdir(Caller { umask, ..who }, node, name, mode).await?)
-            }
+            Op::MkDir { name, mode, umask } => entry(&fs.mkdir(Caller { umask, ..who }, node, name, mode).await?),
             Op::Unlink { name } => empty(fs.unlink(who, node, name).await)?,
             Op::RmDir { name } => empty(fs.rmdir(who, node, name).await)?,
             Op::Rename { name, new_dir, new_name, flags } => {
                 empty(fs.rename(who, (node, name), (new_dir, new_name), flags).await)?
             }
-            Op::Link { node: from, name } => Reply::entry(&fs.link(who, from, node, name).await?),
+            Op::Link { node: from, name } => entry(&fs.link(who, from, node, name).await?),
             Op::Open { flags, kill_suidgid } => {
                 let o = self.opened(fs.open(who, node, flags, kill_suidgid).await?);
                 self.core.count_open(true);
@@ -125,10 +134,12 @@ impl<H: Handler> Session<H> {
             }
             Op::Create { name, mode, umask, flags, kill_suidgid } => {
                 let (e, o) = fs.create(Caller { umask, ..who }, node, name, mode, flags, kill_suidgid).await?;
+                found.set(e.node);
                 self.created(&e, o)
             }
             Op::TmpFile { mode, umask, flags, kill_suidgid } => {
                 let (e, o) = fs.tmpfile(Caller { umask, ..who }, node, mode, flags, kill_suidgid).await?;
+                found.set(e.node);
                 self.created(&e, o)
             }
             Op::Read { fh, offset, size } => Reply::Data(fs.read(node, fh, offset, size.min(IO_MAX as u32)).await?),

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixDatagram;
 use bdev::Bytes;
 use host::{Engine, EngineConfig};
 use rt::sync::Notify;
+use rt::trace::{Event, FsOp, Groups, OpKind};
 
 use super::*;
 use crate::handler::{Attr, Caller, Entry, WriteHow};
@@ -20,6 +21,9 @@ struct Fs {
 }
 
 impl Handler for Fs {
+    fn traced(&self, node: u64) -> Option<(u64, u64)> {
+        (node != 99).then_some((7, node))
+    }
     async fn lookup(&self, _: Caller, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
         match name {
             b"slow" => {
@@ -105,8 +109,20 @@ impl Kernel {
 
 /// Runs `kernel` on a thread against a session; its counters and bytes written then.
 fn with_session(kernel: impl FnOnce(Kernel) + Send + 'static) -> (SessionStats, u64) {
+    with_listener(Groups(0), kernel).0
+}
+
+/// The same, with the operations that a listener of these groups gets.
+fn with_listener(groups: Groups, kernel: impl FnOnce(Kernel) + Send + 'static) -> ((SessionStats, u64), Vec<FsOp>) {
     let engine = Engine::new(EngineConfig::default()).expect("an engine");
     let rt = engine.rt();
+    let seen: Rc<RefCell<Vec<FsOp>>> = Rc::default();
+    let ops = seen.clone();
+    let _listening = rt.tracer().listen(groups, move |_, event| {
+        if let Event::Op(op) = *event {
+            ops.borrow_mut().push(op);
+        }
+    });
     let (ours, theirs) = UnixDatagram::pair().expect("pair");
     ours.set_nonblocking(true).expect("fcntl");
     let written = Rc::new(Cell::new(0));
@@ -114,7 +130,41 @@ fn with_session(kernel: impl FnOnce(Kernel) + Send + 'static) -> (SessionStats, 
     let core = Session::start(&rt, Rc::new(OwnedFd::from(ours)), fs, false, false).expect("a session");
     engine.block_on(host::blocking(move || kernel(Kernel(theirs)))).expect("the kernel does not panic");
     assert!(!core.is_over());
-    (core.stats(), written.get())
+    ((core.stats(), written.get()), seen.take())
+}
+
+#[test]
+fn operations_are_traced_for_those_who_listen() {
+    let talk = |k: Kernel| {
+        assert_eq!(k.ask(opcode::INIT, 1, &init_args()).0, 0);
+        let mut named = request(opcode::LOOKUP, 2, 5, b"quick\0");
+        // The thread, behind node, user and group.
+        named[32..36].copy_from_slice(&77u32.to_ne_bytes());
+        k.send(&named);
+        assert_eq!(k.reply().1, 0);
+        let mut args = Vec::new();
+        args.u64(0);
+        args.u64(300);
+        args.u32(4);
+        args.zeros(20);
+        assert_eq!(k.ask(opcode::READ, 3, &args).0, 0);
+        args.extend((0..4).map(|i| (300 + i) as u8));
+        assert_eq!(k.ask(opcode::WRITE, 4, &args).0, 0);
+        assert_eq!(k.ask(opcode::FSYNC, 5, &[0; 16]).0, -libc::ENOSYS);
+        k.send(&request(opcode::GETATTR, 6, 99, &[0; 16]));
+        assert_eq!(k.reply().1, 0);
+    };
+    let (_, ops) = with_listener(Groups::OP, talk);
+    let seen: Vec<_> = ops.iter().map(|o| (o.kind, o.client, o.object, o.target, o.offset, o.len, o.ok)).collect();
+    let want = [
+        (OpKind::Lookup, 77, 5, 6, 0, 0, true),
+        (OpKind::Read, 0, 1, 0, 300, 4, true),
+        (OpKind::Write, 0, 1, 0, 300, 4, true),
+        (OpKind::Fsync, 0, 1, 0, 0, 0, false),
+    ];
+    assert_eq!(seen, want);
+    assert!(ops.iter().all(|o| o.dataset == 7 && !o.sync));
+    assert!(with_listener(Groups::IO, talk).1.is_empty(), "listeners of other groups");
 }
 
 #[test]
