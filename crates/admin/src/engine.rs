@@ -45,6 +45,8 @@ pub struct PoolEngine {
     pub props: RefCell<crate::pool::props::Stored>,
     /// Instruments that listen.
     pub traces: crate::pool::trace::Traces,
+    /// Recordings of operations under way.
+    pub recordings: crate::pool::record::Recordings,
     /// The listener for attached USDT probes, and its groups.
     pub probes: RefCell<Option<(Groups, Listening)>>,
     /// When the counters of its devices started, on the engine's clock.
@@ -102,6 +104,7 @@ impl PoolEngine {
             load_guid,
             props,
             traces,
+            recordings: crate::pool::record::Recordings::default(),
             probes,
             since,
             admin,

@@ -25,6 +25,7 @@ mod send_progress;
 pub mod table;
 pub mod top;
 mod trace;
+mod trace_record;
 mod tree;
 mod tune;
 mod version;

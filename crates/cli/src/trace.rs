@@ -17,6 +17,9 @@ const INSTRUMENTS: &[&str] = &["dirty", "txg", "io", "queue", "delay", "zil", "t
 
 /// Runs `weir trace ARGS`.
 pub fn run(args: &[String]) -> Done {
+    if args.first().is_some_and(|a| a == "record") {
+        return crate::trace_record::run(&args[1..]);
+    }
     let long = &[("json", false, 'j'), ("interval", true, 'i'), ("count", true, 'c')];
     let p = parse_for("trace", args, "i:c:j", long, "")?;
     let [what, pool] = p.operands.as_slice() else {

@@ -4,7 +4,8 @@
 //! `host` implements it over the operating system, `sim` in virtual time. The engine holds an
 //! [`Rt`], a cheap handle on its world, and waits only through this crate: [`sync`] has FIFO locks
 //! and queues, [`join`] runs several futures in one task, [`rank`] orders locks, [`turn`] bounds
-//! how long a task keeps the thread, [`cost`] has CPU costs, [`trace`] has trace events.
+//! how long a task keeps the thread, [`cost`] has CPU costs, [`trace`] has trace events,
+//! [`oplog`] the recorded form of operations.
 //!
 //! Everything here is single-threaded: one thread owns a pool, futures are `!Send`, state is `Rc`
 //! and `Cell`. Only the closure given to [`Rt::cpu`] and its result cross threads.
@@ -12,6 +13,7 @@
 pub mod cost;
 mod handle;
 pub mod join;
+pub mod oplog;
 pub mod rank;
 pub mod sync;
 pub mod trace;

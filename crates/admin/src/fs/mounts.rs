@@ -147,6 +147,11 @@ impl Mounts {
         self.active.borrow().iter().map(|(n, m)| (n.clone(), m.path.clone())).collect()
     }
 
+    /// The file systems that are mounted, in order of name.
+    pub fn file_systems(&self) -> Vec<Rc<Zfs>> {
+        self.active.borrow().values().map(|m| m.zfs.clone()).collect()
+    }
+
     /// I/O through each mount: reads, bytes, writes, bytes.
     pub fn counted(&self) -> Vec<(String, [u64; 4])> {
         self.active.borrow().iter().map(|(n, m)| (n.clone(), m.zfs.io_counts())).collect()

@@ -6,6 +6,7 @@ mod history;
 pub mod import;
 pub mod labels;
 pub mod props;
+pub mod record;
 mod scan;
 pub mod trace;
 pub mod vdev_spec;

@@ -40,6 +40,7 @@ mod nbd;
 mod pools;
 mod process;
 mod receive;
+mod record;
 mod scan;
 mod secret;
 mod send;
@@ -63,8 +64,8 @@ pub use stream::{Direction, Report, Stream};
 
 // Globs, so that only its own file names a new request.
 pub use {
-    devices::*, diff::*, fs::*, keys::*, mounts::*, nbd::*, pools::*, process::*, receive::*, scan::*, send::*,
-    snaps::*, watch::*,
+    devices::*, diff::*, fs::*, keys::*, mounts::*, nbd::*, pools::*, process::*, receive::*, record::*, scan::*,
+    send::*, snaps::*, watch::*,
 };
 
 /// A request of a command.
@@ -259,6 +260,7 @@ const KINDS: &[&[Kind]] = &[
     devices::KINDS,
     scan::KINDS,
     watch::KINDS,
+    record::KINDS,
     fs::KINDS,
     receive::KINDS,
     send::KINDS,

@@ -171,6 +171,19 @@ pub struct TxgView {
     pub spans: [Option<u64>; 4],
 }
 
+/// What was recorded of the operations of a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct RecordedView {
+    /// Operations.
+    pub ops: u64,
+    /// Operations that were lost because the recording was not taken fast enough.
+    pub lost: u64,
+    /// Bytes of the recording.
+    pub bytes: u64,
+    /// How long it took, in nanoseconds.
+    pub span: u64,
+}
+
 /// The counts of trace events.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct TraceView {

@@ -13,7 +13,7 @@ pub mod types;
 
 pub use figures::{
     ActivityView, DatasetIo, Dist, EventView, EventsView, FlowView, IoStats, IoView, LogView, PoolLatency,
-    SlowTaskView, TraceView, TurnView, TxgSpan, TxgView,
+    RecordedView, SlowTaskView, TraceView, TurnView, TxgSpan, TxgView,
 };
 pub use types::{
     Candidate, CheckpointView, Created, DaemonInfo, DatasetView, Destroyed, HistoryLine, HoldView, Imported, KeyView,

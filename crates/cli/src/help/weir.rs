@@ -229,6 +229,19 @@ for it (zio_taskq_batch_pct). CPU and the disk's queue are told apart.
 ",
     },
     Page {
+        name: "trace record",
+        usage: &["record -o file [-s seconds] <pool>"],
+        text: "\
+Records the operations of a pool's users in its mounts, with their times: reads,
+writes, names that are looked up, made and removed. Ctrl-C ends it. The file has
+no names and no contents; files are numbers. Operations that come faster than
+the file is written are counted as lost.
+
+  -o, --output   the file
+  -s, --seconds  end after so many
+",
+    },
+    Page {
         name: "lab throttle",
         usage: &[
             "throttle [--policy name] [--bandwidth size] [--threads n] [--block size] [--copies n] [--seconds n] [--offered size] [--mem size] [--seed n] [--json]",
