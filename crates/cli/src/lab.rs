@@ -29,9 +29,12 @@ pub fn run(args: &[String]) -> Done {
         Some("starvation") => starvation::run(&args[1..]),
         Some("throttle") => throttle(&args[1..]),
         Some("zil") => crate::lab_zil::run(&args[1..]),
+        Some("replay") => crate::lab_replay::run(&args[1..]),
         Some("help" | "--help" | "-h") => crate::help::print_topic("lab", &args[1..]),
         Some(other) => Err(Fail::Usage(
-            format!("'{other}' is not a study: there are arc, coldstart, randwrite, run, starvation, throttle and zil"),
+            format!(
+                "'{other}' is not a study: there are arc, coldstart, randwrite, replay, run, starvation, throttle and zil"
+            ),
             "",
         )),
         None => Err(Fail::Usage("missing study".into(), "")),

@@ -15,6 +15,7 @@ mod help;
 pub mod iostat;
 mod json;
 mod lab;
+mod lab_replay;
 mod lab_zil;
 mod nbd;
 pub mod opts;

@@ -76,6 +76,18 @@ fn operations_of_users_are_recorded_without_names_and_contents() {
     assert_eq!(r.header.get(&format!("dataset.{}.compression", dir.dataset)), Some("zstd-3"));
     assert!(r.header.get("tunable.zfs_dirty_data_max").is_some_and(|v| v.parse::<u64>().is_ok_and(|n| n > 0)));
     let bytes = fs::read(&file).unwrap();
+    // In virtual time, twice the same.
+    let replay = |more: &str| w.ok(&format!("lab replay {file} {more}"));
+    let json = replay("--json --layout single --model fixed:100:1000");
+    assert_eq!(json, replay("--json --layout single --model fixed:100:1000"));
+    assert!(json.contains("\"failed\":0,") && json.contains("\"complete\":true"), "{json}");
+    assert!(json.contains("{\"kind\":\"write\",\"count\":20,"), "{json}");
+    let table = replay("--tunable zfs_dirty_data_max=64M");
+    assert!(table.contains("operations on nvme, seed 0") && table.contains("\nwrite            20 "), "{table}");
+    w.fails(&format!("lab replay {file} --tunable zfs_no=1"), &["zfs_no"]);
+    w.fails(&format!("lab replay {file} --layout raidz9:2"), &["'raidz9:2' is no vdev of a layout"]);
+    fs::write(w.path("junk"), "no recording at all").unwrap();
+    w.fails(&format!("lab replay {}", w.path("junk")), &["damaged at byte 0"]);
     for secret in ["secret", "before", "below", "tank"] {
         assert!(!bytes.windows(secret.len()).any(|w| w == secret.as_bytes()), "{secret}");
     }

@@ -10,7 +10,8 @@
 //! for each byte of synchronous writes. [`arc`]: hit rates of the cache, and that its limit holds.
 //! [`coldstart`]: many readers of one input at once. [`workload`]: workloads from files.
 //! [`starvation`]: a writer with gzip-9 beside a reader. [`throttle_sweep`]: throttles over seeds.
-//! [`randwrite`]: random writes to a file of a real file system.
+//! [`randwrite`]: random writes to a file of a real file system. [`replay`]: recorded operations of
+//! users on any layout.
 //!
 //! [`study`] is what studies are made of: cells that run on all processors, the table of published
 //! and measured figures, the page with plots, runs that go on after an interruption.
@@ -20,6 +21,7 @@ pub mod coldstart;
 pub mod hist;
 pub mod published;
 pub mod randwrite;
+pub mod replay;
 mod stage;
 pub mod starvation;
 pub mod study;

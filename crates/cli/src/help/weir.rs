@@ -294,6 +294,27 @@ reports.
 ",
     },
     Page {
+        name: "lab replay",
+        usage: &[
+            "replay [--layout vdevs] [--model name] [--tunable name=value] ... [--mem size] [--cores n] [--seed n] [--json] <recording>",
+        ],
+        text: "\
+The operations of a recording ('weir help trace record') in virtual time, and
+their latencies beside the recorded ones. Clients keep their order and the time
+that they took themselves. Equal seeds give equal reports.
+
+  --layout     single, mirror:N, raidz1:N to raidz3:N, with log- or special-
+               before it, several with commas (as recorded)
+  --model      nvme, sata-ssd, sas-ssd, hdd, hdd-10k, or
+               fixed:MICROSECONDS:MIB_A_SECOND (nvme)
+  --tunable    another value than the recorded pool had; more than once
+  --mem        memory of the machine (8G)
+  --cores      its cores for compression and the like (2)
+  --seed       what is left to chance (0)
+  --json       one object
+",
+    },
+    Page {
         name: "quickstart",
         usage: &["quickstart [--dir DIR] [--tree DIR]"],
         text: "\

@@ -1,0 +1,565 @@
+//! `weir lab replay`: recorded operations of users (`rt::oplog`) in virtual time, on any layout,
+//! device model and settings.
+//!
+//! **Closed loop.** Each client keeps the order of its operations and the time between them
+//! ([`plan`]): a program that waits for its answers goes on earlier on a faster pool and later on a
+//! slower one, as it would. An open loop by recorded times would pile up on a slower pool what no
+//! program had asked for yet; only the kernel's own writes come by the clock. An operation also
+//! waits until the file that it is about has been made.
+//!
+//! **What is not in a recording.** Contents: blocks are zeros, stored uncompressed at their full
+//! size. Names: see [`plan`]. The pool: it is new, its files were written one after the other, and
+//! the cache is empty when the replay begins. All file systems are replayed as one, with the
+//! properties of the one that has most operations.
+//!
+//! Latencies on both sides are from the request to its answer within the engine: the kernel's part
+//! is in neither.
+
+mod layout;
+mod plan;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use base::{Error, ErrorKind, Nanos, ObjectId, Result};
+use bdev::Bytes;
+use rt::Rt;
+use rt::sync::Notify;
+use rt::trace::OpKind;
+use serde::Serialize;
+use sim::{DiskConfig, DiskImage, Pick, Sim, SimConfig, SimDisk};
+use spa::{EngineOpts, Pool};
+use zpl::{Cred, RenameFlags, Zfs};
+
+pub use layout::LayoutSpec;
+pub use plan::Plan;
+pub use rt::oplog::{FILE_MAX, Recording, parse};
+
+use crate::{hist, stage};
+use plan::{Act, Chain, ROOT, Slot};
+
+/// Properties that the file system of the replay takes from the recording.
+const PROPS: &[&str] = &[
+    "recordsize",
+    "checksum",
+    "copies",
+    "sync",
+    "logbias",
+    "atime",
+    "relatime",
+    "primarycache",
+    "dnodesize",
+    "redundant_metadata",
+];
+/// Bytes of one write when files are made before the replay.
+const FILL: u64 = 1 << 20;
+/// Entries that a listing takes at a time.
+const LIST: usize = 128;
+
+/// The parameters of a replay.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    /// Its vdevs.
+    pub layout: LayoutSpec,
+    /// The model of each device, by name ([`Replay::check`]).
+    pub model: String,
+    /// Settings of the engine.
+    pub opts: EngineOpts,
+    /// Cores for heavy work.
+    pub cores: usize,
+    /// log2 of the allocation unit.
+    pub ashift: u8,
+    /// Seed of the world.
+    pub seed: u64,
+}
+
+/// Percentiles of latencies in microseconds.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+pub struct Latency {
+    /// Mean.
+    pub mean_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 90th percentile.
+    pub p90_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
+    /// The longest.
+    pub max_us: f64,
+}
+
+impl Latency {
+    fn of(mut ns: Vec<u64>) -> Latency {
+        ns.sort_unstable();
+        let us = |ns: u64| ns as f64 / 1000.0;
+        let at = |permille| us(hist::percentile(&ns, permille));
+        let mean_us = ns.iter().map(|&n| us(n)).sum::<f64>() / ns.len().max(1) as f64;
+        let max_us = us(ns.last().copied().unwrap_or(0));
+        Latency { mean_us, p50_us: at(500), p90_us: at(900), p99_us: at(990), p999_us: at(999), max_us }
+    }
+}
+
+/// The operations of a kind.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct KindReport {
+    /// `read`, `write`, ...
+    pub kind: &'static str,
+    /// How many worked both times.
+    pub count: u64,
+    /// As recorded.
+    pub recorded: Latency,
+    /// As replayed.
+    pub predicted: Latency,
+}
+
+/// The result of a replay.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Report {
+    /// Seed of the world.
+    pub seed: u64,
+    /// The model of its devices.
+    pub model: String,
+    /// Operations that were replayed.
+    pub ops: u64,
+    /// Of them, those that worked in the recording and not here.
+    pub failed: u64,
+    /// Operations that the recording lost.
+    pub lost: u64,
+    /// Whether the recording has its end.
+    pub complete: bool,
+    /// From the begin of the recording to the end of the last operation.
+    pub recorded_seconds: f64,
+    /// The same, replayed.
+    pub predicted_seconds: f64,
+    /// Bytes read a second, recorded and replayed.
+    pub read_bytes_per_s: [f64; 2],
+    /// Bytes written a second, recorded and replayed.
+    pub write_bytes_per_s: [f64; 2],
+    /// Each kind that there is, in the order of their numbers.
+    pub kinds: Vec<KindReport>,
+    /// Identifies the run: equal for equal replays.
+    pub digest: String,
+}
+
+/// Where an object is now.
+#[derive(Clone, Copy)]
+struct Place {
+    obj: Option<ObjectId>,
+    dir: ObjectId,
+    name: u64,
+}
+
+/// The replay while it runs.
+struct Stage {
+    rt: Rt,
+    fs: Rc<Zfs>,
+    slots: Vec<Slot>,
+    places: RefCell<Vec<Place>>,
+    /// Something was made.
+    made: Notify,
+    opens: RefCell<BTreeMap<u64, u64>>,
+    next_name: Cell<u64>,
+    /// Recorded and replayed latencies of what worked, by kind.
+    samples: RefCell<BTreeMap<OpKind, [Vec<u64>; 2]>>,
+    failed: Cell<u64>,
+    last_end: Cell<Nanos>,
+}
+
+fn name_of(name: u64) -> Vec<u8> {
+    format!("n{name}").into_bytes()
+}
+
+impl Replay {
+    /// Fails if a parameter is out of range.
+    pub fn check(&self) -> Result<()> {
+        layout::model(&self.model, 0)?;
+        match () {
+            () if !(1..=1024).contains(&self.cores) => Err(Error::invalid("a replay needs 1 to 1024 cores")),
+            () if !(9..=16).contains(&self.ashift) => Err(Error::invalid("a replay needs an ashift of 9 to 16")),
+            () => Ok(()),
+        }
+    }
+
+    /// Runs it.
+    pub fn run(&self, recording: &Recording) -> Result<Report> {
+        self.check()?;
+        let plan = Plan::new(recording)?;
+        let sim = Sim::new(SimConfig {
+            physmem: (self.opts.arc_max * 2).max(1 << 30),
+            cores: self.cores,
+            pick: Pick::Fifo,
+            polls_per_instant_max: u64::MAX,
+            ..SimConfig::seeded(self.seed)
+        });
+        let writes = recording.ops.iter().filter(|o| o.op.kind == OpKind::Write);
+        let written = writes.map(|o| o.op.len.min(1 << 20)).fold(0, u64::saturating_add);
+        let before: u64 = plan.slots.iter().filter_map(|s| s.before).sum();
+        let size = ((before + written) * 3 + (8 << 30)).next_multiple_of(1 << 30);
+        let disk = |n: usize| {
+            let seed = self.seed.wrapping_mul(256).wrapping_add(n as u64);
+            let mut disk = DiskConfig::new(DiskImage::zeroed(size), layout::model(&self.model, seed)?, seed);
+            // No power cuts here: the disks need no undo data.
+            disk.volatile = false;
+            Ok(SimDisk::with(&sim.handle(), disk))
+        };
+        let disks = (0..self.layout.devices()).map(disk).collect::<Result<Vec<_>>>()?;
+        let done = self.on(&sim, &disks, recording, &plan);
+        // Remains of a pool that was not exported may hold its disks: free their contents.
+        sim.crash();
+        disks.iter().for_each(|d| d.restore(&DiskImage::zeroed(size)));
+        done
+    }
+
+    fn on(&self, sim: &Sim, disks: &[SimDisk], recording: &Recording, plan: &Plan) -> Result<Report> {
+        let header = |prop: &str| recording.header.get(&format!("dataset.{}.{prop}", plan.dataset));
+        let mut props = vec![("compression", "off")];
+        props.extend(PROPS.iter().filter_map(|prop| Some((*prop, header(prop)?))));
+        let begun = sim.block_on(async {
+            let layout = self.layout.on(disks);
+            let opts = self.opts.clone();
+            let (pool, fs) = stage::new_fs_on(&sim.handle(), layout, opts, self.ashift, &props).await?;
+            Ok::<_, Error>((pool.clone(), Stage::fill(&sim.rt(), fs, &pool, plan).await?))
+        });
+        let (pool, stage) = begun?;
+        let begin = sim.now();
+        let tasks: Vec<_> = plan
+            .chains
+            .iter()
+            .map(|chain| {
+                let (stage, chain) = (stage.clone(), chain.clone());
+                sim.rt().spawn("replay", async move { stage.follow(begin, &chain).await })
+            })
+            .collect();
+        sim.block_on(async {
+            for task in tasks {
+                task.await;
+            }
+        });
+        if let Some(e) = pool.txg().ended() {
+            return Err(e);
+        }
+        Ok(self.report(recording, plan, &stage, stage.last_end.get().since(begin), sim.digest()))
+    }
+
+    fn report(&self, recording: &Recording, plan: &Plan, stage: &Stage, span: Nanos, digest: u64) -> Report {
+        let seconds = |n: Nanos| n.0 as f64 / 1e9;
+        let spans = [seconds(plan.span), seconds(span)];
+        let bytes = |kind: OpKind| {
+            let of_kind = recording.ops.iter().filter(|o| o.op.kind == kind && o.op.ok);
+            of_kind.map(|o| o.op.len as f64).sum::<f64>()
+        };
+        let rates = |kind| spans.map(|s| bytes(kind) / s.max(1e-9));
+        let kinds = stage.samples.take().into_iter().map(|(kind, [recorded, predicted])| KindReport {
+            kind: kind.name(),
+            count: predicted.len() as u64,
+            recorded: Latency::of(recorded),
+            predicted: Latency::of(predicted),
+        });
+        Report {
+            seed: self.seed,
+            model: self.model.clone(),
+            ops: recording.ops.len() as u64,
+            failed: stage.failed.get(),
+            lost: recording.lost,
+            complete: recording.is_complete(),
+            recorded_seconds: spans[0],
+            predicted_seconds: spans[1],
+            read_bytes_per_s: rates(OpKind::Read),
+            write_bytes_per_s: rates(OpKind::Write),
+            kinds: kinds.collect(),
+            digest: format!("{digest:016x}"),
+        }
+    }
+}
+
+impl Stage {
+    /// Makes what is there before, and empties the cache.
+    async fn fill(rt: &Rt, fs: Rc<Zfs>, pool: &Rc<Pool>, plan: &Plan) -> Result<Rc<Stage>> {
+        let (root, cred) = (fs.root(), Cred::new(0, 0));
+        let place = |n| Place { obj: None, dir: root, name: n as u64 };
+        let mut places: Vec<Place> = (0..plan.slots.len()).map(place).collect();
+        places[ROOT].obj = Some(root);
+        for first in 1..plan.slots.len() {
+            // From the outermost directory that is not there yet.
+            let mut path = Vec::new();
+            let mut at = first;
+            while places[at].obj.is_none() && plan.slots[at].before.is_some() {
+                path.push(at);
+                at = plan.slots[at].dir;
+            }
+            while let Some(s) = path.pop() {
+                let (slot, name) = (&plan.slots[s], name_of(s as u64));
+                places[s].dir = places[slot.dir].obj.unwrap_or(root);
+                let dir = places[s].dir;
+                let obj = match slot.is_dir {
+                    true => fs.mkdir(dir, &name, 0o755, &cred).await?.obj,
+                    false => fs.create(dir, &name, 0o644, &cred, true).await?.obj,
+                };
+                places[s].obj = Some(obj);
+                let size = slot.before.filter(|_| !slot.is_dir).unwrap_or(0);
+                let mut done = 0;
+                while done < size {
+                    let len = (size - done).min(FILL);
+                    fs.write(obj, done, vec![Bytes::zeroed(len as usize)], false).await?;
+                    done += len;
+                }
+            }
+        }
+        // The first commit of a file system makes its log, which takes a txg: long ago in a pool in
+        // use.
+        let first = fs.create(root, b"first", 0o644, &cred, true).await?.obj;
+        fs.write_sync(first, 0, vec![Bytes::zeroed(512)], false).await?;
+        fs.unlink(root, b"first").await?;
+        fs.sync_all().await?;
+        let limit = pool.arc().limit();
+        pool.arc().set_limit(0);
+        pool.arc().set_limit(limit);
+        Ok(Rc::new(Stage {
+            rt: rt.clone(),
+            fs,
+            slots: plan.slots.clone(),
+            next_name: Cell::new(places.len() as u64),
+            places: RefCell::new(places),
+            made: Notify::new(),
+            opens: RefCell::default(),
+            samples: RefCell::default(),
+            failed: Cell::new(0),
+            last_end: Cell::new(rt.now()),
+        }))
+    }
+
+    /// Follows a chain of a replay that began at `begin`.
+    async fn follow(&self, begin: Nanos, chain: &Chain) {
+        let mut last = begin;
+        for step in &chain.steps {
+            let from = if chain.by_clock { begin } else { last };
+            self.rt.sleep_until(from + step.wait).await;
+            self.is_made(step.act).await;
+            let at = self.rt.now();
+            let worked = self.act(step.act).await.is_ok();
+            last = self.rt.now();
+            self.last_end.set(self.last_end.get().max(last));
+            match (worked, step.counts) {
+                (true, true) => {
+                    let mut samples = self.samples.borrow_mut();
+                    let [recorded, predicted] = samples.entry(step.kind).or_default();
+                    recorded.push(step.took.0);
+                    predicted.push(last.since(at).0);
+                }
+                (false, true) => self.failed.set(self.failed.get() + 1),
+                (_, false) => {}
+            }
+        }
+    }
+
+    /// Waits until the objects of a step have been made.
+    async fn is_made(&self, act: Act) {
+        let needs = match act {
+            Act::SyncFs => [ROOT, ROOT],
+            Act::Make(s) => [self.slots[s].dir; 2],
+            Act::Lookup(a, b) => [a, b.unwrap_or(a)],
+            Act::Move(a, b) | Act::Link(a, b) => [a, b],
+            Act::GetAttr(a)
+            | Act::Touch(a)
+            | Act::Truncate(a, _)
+            | Act::Remove(a)
+            | Act::Open(a)
+            | Act::Release(a)
+            | Act::Read(a, ..)
+            | Act::Write(a, ..)
+            | Act::Fsync(a)
+            | Act::List(a)
+            | Act::Xattr(a) => [a, a],
+        };
+        while needs.iter().any(|&s| self.places.borrow()[s].obj.is_none()) {
+            self.made.notified().await;
+        }
+    }
+
+    fn place(&self, slot: usize) -> Place {
+        self.places.borrow()[slot]
+    }
+
+    /// The object of a slot; none that exists if it could not be made.
+    fn obj(&self, slot: usize) -> ObjectId {
+        self.place(slot).obj.unwrap_or(ObjectId(0))
+    }
+
+    fn new_name(&self) -> u64 {
+        let name = self.next_name.get();
+        self.next_name.set(name + 1);
+        name
+    }
+
+    async fn act(&self, act: Act) -> Result<()> {
+        let fs = &self.fs;
+        match act {
+            Act::Lookup(dir, None) => match fs.lookup(self.obj(dir), b"missing").await {
+                Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+                other => other.map(drop),
+            },
+            Act::Lookup(_, Some(slot)) => {
+                let place = self.place(slot);
+                if slot == ROOT {
+                    return fs.getattr(self.obj(ROOT)).await.map(drop);
+                }
+                fs.lookup(place.dir, &name_of(place.name)).await.map(drop)
+            }
+            Act::GetAttr(s) => fs.getattr(self.obj(s)).await.map(drop),
+            Act::Touch(s) => fs.touch_ctime(self.obj(s)).await.map(drop),
+            Act::Truncate(s, size) => fs.truncate(self.obj(s), size).await,
+            Act::Make(_) | Act::Remove(_) | Act::Move(..) | Act::Link(..) => self.change(act).await,
+            Act::Open(s) => self.act_open(self.obj(s)).await,
+            Act::Release(s) => {
+                let obj = self.obj(s);
+                // Opened before the recording began, if it is not open here.
+                let count = self.opens.borrow().get(&obj.0).copied().unwrap_or(0);
+                if count > 0 {
+                    self.opens.borrow_mut().insert(obj.0, count - 1);
+                    fs.release(obj).await;
+                }
+                Ok(())
+            }
+            Act::Read(s, offset, len) => fs.read(self.obj(s), offset, len).await.map(drop),
+            Act::Write(s, offset, len, sync) => {
+                let data = vec![Bytes::zeroed(len as usize)];
+                match sync {
+                    true => fs.write_sync(self.obj(s), offset, data, false).await.map(drop),
+                    false => fs.write(self.obj(s), offset, data, false).await.map(drop),
+                }
+            }
+            Act::Fsync(s) => fs.fsync(self.obj(s)).await,
+            Act::List(s) => fs.readdir(self.obj(s), 0, LIST).await.map(drop),
+            Act::Xattr(s) => fs.listxattr(self.obj(s)).await.map(drop),
+            Act::SyncFs => fs.sync_fs().await,
+        }
+    }
+
+    async fn act_open(&self, obj: ObjectId) -> Result<()> {
+        self.fs.open_file(obj).await?;
+        *self.opens.borrow_mut().entry(obj.0).or_default() += 1;
+        Ok(())
+    }
+
+    /// Makes, removes, moves or links.
+    async fn change(&self, act: Act) -> Result<()> {
+        let (fs, cred) = (&self.fs, Cred::new(0, 0));
+        match act {
+            Act::Make(s) => {
+                let (dir, name) = (self.obj(self.slots[s].dir), name_of(s as u64));
+                let made = match self.slots[s].is_dir {
+                    true => fs.mkdir(dir, &name, 0o755, &cred).await,
+                    false => fs.create(dir, &name, 0o644, &cred, true).await,
+                };
+                // Whoever waits for it must go on, and fails.
+                let obj = made.as_ref().map_or(ObjectId(0), |a| a.obj);
+                self.places.borrow_mut()[s] = Place { obj: Some(obj), dir, name: s as u64 };
+                self.made.notify_all();
+                made?;
+                // Whoever makes a file has it open.
+                if self.slots[s].is_dir { Ok(()) } else { self.act_open(obj).await }
+            }
+            Act::Remove(s) => {
+                let (place, name) = (self.place(s), name_of(self.place(s).name));
+                match self.slots[s].is_dir {
+                    true => fs.rmdir(place.dir, &name).await,
+                    false => fs.unlink(place.dir, &name).await,
+                }
+            }
+            Act::Move(s, dir) => {
+                let (place, to, name) = (self.place(s), self.obj(dir), self.new_name());
+                let how = RenameFlags::default();
+                fs.rename(place.dir, &name_of(place.name), to, &name_of(name), how).await?;
+                self.places.borrow_mut()[s] = Place { dir: to, name, ..place };
+                Ok(())
+            }
+            Act::Link(s, dir) => {
+                let name = name_of(self.new_name());
+                fs.link(self.obj(s), self.obj(dir), &name).await.map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rt::oplog::{Header, OpRecord};
+    use rt::trace::FsOp;
+
+    use super::*;
+
+    /// Three clients that each make a file, write it 30 times, read what was there before, make
+    /// theirs durable and remove it; with 1 ms of their own between operations.
+    fn recording() -> Recording {
+        let mut ops = Vec::new();
+        for client in 1..=3u32 {
+            let file = 100 + u64::from(client);
+            let mut at = u64::from(client) * 100;
+            let mut add = |kind, object, target, offset, len, sync| {
+                at += 1000;
+                let took = Nanos::from_us(200);
+                let op = FsOp { kind, client, dataset: 7, object, target, offset, len, sync, ok: true, took };
+                ops.push(OpRecord { end: Nanos::from_us(at + 200), op });
+                at += 200;
+            };
+            add(OpKind::Lookup, 3, 0, 0, 0, false);
+            add(OpKind::Create, 3, file, 0, 0, false);
+            (0..30).for_each(|n| add(OpKind::Write, file, 0, n * 8192, 8192, n % 3 == 0));
+            (0..10).for_each(|n| add(OpKind::Read, 50, 0, n * 65_536, 4096, false));
+            add(OpKind::Fsync, file, 0, 0, 0, false);
+            add(OpKind::GetAttr, file, 0, 0, 0, false);
+            add(OpKind::Release, file, 0, 0, 0, false);
+            add(OpKind::Remove, 3, 0, 0, 0, false);
+        }
+        ops.sort_by_key(|o| o.end);
+        let pairs = vec![("dataset.7.recordsize".into(), "8192".into()), ("dataset.7.atime".into(), "off".into())];
+        Recording { header: Header { pairs }, ops, lost: 0, span: Some(Nanos::from_ms(60)) }
+    }
+
+    fn replay(model: &str, layout: &str, seed: u64) -> Report {
+        let opts = EngineOpts::for_memory(1 << 30);
+        let layout = LayoutSpec::parse(layout).unwrap();
+        Replay { layout, model: model.into(), opts, cores: 2, ashift: 12, seed }.run(&recording()).unwrap()
+    }
+
+    #[test]
+    fn a_recording_is_replayed_on_any_devices() {
+        let fast = replay("fixed:50:2000", "single", 1);
+        assert_eq!((fast.ops, fast.failed), (recording().ops.len() as u64, 0), "{fast:?}");
+        assert_eq!(fast, replay("fixed:50:2000", "single", 1), "equal seeds, equal reports");
+        let slow = replay("fixed:5000:2000", "single", 1);
+        let of = |r: &Report, kind: &str| {
+            let found = r.kinds.iter().find(|k| k.kind == kind).unwrap();
+            (found.count, found.recorded.p50_us, found.predicted.p50_us)
+        };
+        assert_eq!((of(&fast, "write").0, of(&fast, "read").0, of(&fast, "remove").0), (90, 30, 3));
+        assert_eq!(of(&fast, "write").1, 200.0);
+        // What is durable waits for the device; what is read was not in the cache.
+        assert!(of(&fast, "fsync").2 < 1000.0, "{fast:?}");
+        assert!(of(&slow, "fsync").2 >= 5000.0, "{slow:?}");
+        assert!(slow.kinds.iter().find(|k| k.kind == "read").unwrap().predicted.max_us >= 5000.0, "{slow:?}");
+        // Clients keep their own time, 46 ms each, and wait longer on the slow one.
+        assert!(fast.predicted_seconds >= 0.046, "{fast:?}");
+        assert!(slow.predicted_seconds > fast.predicted_seconds + 0.050, "{slow:?}");
+    }
+
+    #[test]
+    fn layouts_are_used() {
+        let r = replay("nvme", "raidz1:3,log-single", 2);
+        assert_eq!(r.failed, 0, "{r:?}");
+        let bad = Replay {
+            layout: LayoutSpec::parse("log-single").unwrap(),
+            model: "nvme".into(),
+            opts: EngineOpts::for_memory(1 << 30),
+            cores: 2,
+            ashift: 12,
+            seed: 0,
+        };
+        assert!(bad.run(&recording()).is_err(), "a pool of a log alone");
+        assert!(Replay { model: "tape".into(), ..bad }.check().is_err());
+    }
+}
