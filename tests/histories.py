@@ -251,7 +251,7 @@ def replicate(w, top, target, last, now, letters, raw):
             w.kill()
             job.wait()
         w.run("zfs", "list", "-r", "dst")
-        w.run("zfs", "load-key", "-r", "-L", f"file://{w.top}/key", "src/e", ok=False)
+        w.run("zfs", "load-key", "-r", "-L", f"file://{w.top}/key", "src", ok=False)
         for fs in file_systems(w, "src"):
             w.run("zfs", "mount", fs, ok=False)
         halves_are_hidden(w)
