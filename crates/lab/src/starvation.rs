@@ -146,7 +146,7 @@ fn rows() -> Vec<Row> {
     rows.push(change("10 to 3 writes at the disk: flush", "gzip-9-10", "gzip-9-3", "flush_ms").shape(
         "the post's claim: 42.7 to 25.1 ms",
         f64::NEG_INFINITY,
-        0.0,
+        -10.0,
     ));
     rows.push(change("10 to 3 writes at the disk: the reader's time", "gzip-9-10", "gzip-9-3", "reader_ms"));
     rows.push(change("the same without compression: the queue alone", "off-10", "off-3", "reader_ms"));
