@@ -95,6 +95,10 @@ impl State {
             }
         }
     }
+    /// Whether the txg has written block `blkid`.
+    fn writes(&self, blkid: u64, txg: base::Txg) -> bool {
+        self.dirty[txg.slot()].as_ref().is_some_and(|d| d.txg == txg && d.blocks.contains(blkid))
+    }
     /// Whether the committed tree certainly has no block `blkid`.
     fn beyond_committed(&self, blkid: u64) -> bool {
         !self.on_disk || blkid > self.phys.maxblkid
@@ -278,10 +282,7 @@ impl Dnode {
         let mut bytes = 0;
         for blkid in blkids {
             self.check_write(blkid.saturating_mul(u64::from(self.block_size())), 1)?;
-            let written = {
-                let st = self.n.st.borrow();
-                st.dirty[tx.txg().slot()].as_ref().is_some_and(|d| d.txg == tx.txg() && d.blocks.contains(blkid))
-            };
+            let written = self.n.st.borrow().writes(blkid, tx.txg());
             if !written && let Some(content) = self.block(blkid).await? {
                 self.put_block(blkid, DirtyBlk::Frozen(content), tx)?;
                 bytes += u64::from(self.block_size());
@@ -502,8 +503,7 @@ impl Dnode {
         let mut st = self.n.st.borrow_mut();
         let st = &mut *st;
         let size = st.blksz as usize;
-        let there = st.dirty[tx.txg().slot()].as_ref().is_some_and(|d| d.txg == tx.txg() && d.blocks.contains(blkid));
-        if !there {
+        if !st.writes(blkid, tx.txg()) {
             let buf = match st.overlay_mut(blkid, Some(tx.txg())) {
                 Overlay::Data(b) => match ready.take(&b) {
                     Some(copy) if copy.len() == size => copy,

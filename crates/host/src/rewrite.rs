@@ -7,8 +7,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// `ZFS_IOC_REWRITE` of OpenZFS 2.3.4 (`include/sys/fs/zfs.h`):
-/// `_IOW(0x83, 3, zfs_rewrite_args_t)`.
-const ZFS_IOC_REWRITE: libc::Ioctl = 0x4020_8303;
+/// `_IOW(0x83, 3, zfs_rewrite_args_t)`, which is offset, length, flags and a reserved word of 64
+/// bits each.
+pub const ZFS_IOC_REWRITE: u32 = 0x4020_8303;
 
 /// Opens a regular file for [`rewrite_file`]. It waits for nothing and follows no link, since a
 /// name may have become a link or a pipe since it was looked at.
@@ -21,10 +22,9 @@ pub fn open_to_rewrite(path: &Path) -> io::Result<File> {
 ///
 /// Errors: `Unsupported` if the file system knows no such request, and what it answers.
 pub fn rewrite_file(file: &File, off: u64, len: u64) -> io::Result<()> {
-    // Offset, length, flags, and a word that is reserved.
     let args = [off, len, 0, 0];
     // SAFETY: the request reads four words of 64 bits, which `args` has.
-    if unsafe { libc::ioctl(file.as_raw_fd(), ZFS_IOC_REWRITE, args.as_ptr()) } != 0 {
+    if unsafe { libc::ioctl(file.as_raw_fd(), ZFS_IOC_REWRITE as libc::Ioctl, args.as_ptr()) } != 0 {
         let e = io::Error::last_os_error();
         let unknown = e.raw_os_error() == Some(libc::ENOTTY);
         return Err(if unknown { io::ErrorKind::Unsupported.into() } else { e });

@@ -2,6 +2,7 @@
 //! of their blocks, as OpenZFS has it.
 
 use base::ObjectId;
+use host::ZFS_IOC_REWRITE;
 use zpl::{Zfs, ioc_flags};
 
 use crate::errno::{Errno, INVALID, NOT_SUPPORTED, NOT_TTY};
@@ -13,11 +14,7 @@ use crate::wire::{Fields, Put};
 const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
 /// `_IOR('X', 31, struct fsxattr)`.
 const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
-/// `ZFS_IOC_REWRITE` of OpenZFS 2.3.4 (`include/sys/fs/zfs.h`):
-/// `_IOW(0x83, 3, zfs_rewrite_args_t)`, which is offset, length, flags and a reserved word of 64
-/// bits each.
-const ZFS_IOC_REWRITE: u32 = 0x4020_8303;
-/// Flag of it, since 2.4: blocks keep their logical birth time.
+/// Flag of [`ZFS_IOC_REWRITE`], since 2.4: blocks keep their logical birth time.
 const ZFS_REWRITE_PHYSICAL: u64 = 1;
 /// Flags of `struct fsxattr` and the same as flags of `FS_IOC_GETFLAGS`.
 const XFLAGS: [(u32, u32); 4] = [
