@@ -5,11 +5,12 @@ mod coldstart;
 mod randwrite;
 mod run;
 mod starvation;
-mod study;
+pub(crate) mod study;
 
 use std::fmt::Write as _;
 
 use base::Error;
+use lab::hist::Bucket;
 use lab::throttle::{Report, Study};
 use lab::throttle_sweep::{self, Sweep};
 use txg::ThrottlePolicy;
@@ -42,29 +43,20 @@ pub fn run(args: &[String]) -> Done {
 }
 
 fn throttle(args: &[String]) -> Done {
-    let long: &'static [(&'static str, bool, char)] = &[
+    let long: &'static [(&'static str, bool, char)] = study::study_options![
         ("policy", true, 'p'),
         ("bandwidth", true, 'w'),
         ("threads", true, 't'),
         ("block", true, 'b'),
         ("copies", true, 'c'),
         ("seconds", true, 's'),
-        ("seed", true, 'S'),
         ("mem", true, 'm'),
         ("offered", true, 'O'),
-        ("json", false, 'j'),
         ("sweep", true, 'W'),
-        ("seeds", true, 'n'),
-        ("jobs", true, 'J'),
-        ("html", true, 'H'),
-        ("state", true, 'F'),
     ];
     let p = parse_study(args, "p:w:t:b:c:s:S:m:O:jW:n:J:H:F:", long, "throttle")?;
     let mut study = Study::default();
-    let size = |letter: char, name: &str, old: u64| match p.value(letter) {
-        Some(text) => dsl::props::parse_size(text).map_err(|e| Error::invalid(format!("--{name}: {e}"))),
-        None => Ok(old),
-    };
+    let size = |letter, name: &str, old| study::size(&p, letter, name, old);
     if let Some(name) = p.value('p') {
         study.policy = ThrottlePolicy::parse(name)?;
     }
@@ -152,6 +144,10 @@ fn show(r: &Report) -> String {
         r.cv_admitted, r.cv_device, r.cv_queue
     );
     let _ = writeln!(out, "\n  write latency, us");
-    let buckets: Vec<(u64, u64)> = r.latency_histogram.iter().map(|b| (b.from_us, b.count)).collect();
-    out + &quantize(&buckets)
+    out + &histogram(&r.latency_histogram)
+}
+
+/// A distribution as `quantize` draws it.
+fn histogram(buckets: &[Bucket]) -> String {
+    quantize(&buckets.iter().map(|b| (b.from_us, b.count)).collect::<Vec<_>>())
 }

@@ -8,6 +8,7 @@ use base::{Error, ErrorKind};
 use lab::replay::{KindReport, LayoutSpec, Recording, Replay, Report};
 
 use crate::lab::print_report;
+use crate::lab::study::size;
 use crate::zpool::parse_for;
 use crate::{Done, Fail};
 
@@ -29,11 +30,7 @@ pub fn run(args: &[String]) -> Done {
     let [path] = p.operands.as_slice() else {
         return Err(Fail::Usage("one recording is needed".into(), "replay"));
     };
-    let number = |letter, name: &str, old: u64| match p.value(letter) {
-        Some(text) => dsl::props::parse_size(text).map_err(|e| Error::invalid(format!("--{name}: {e}"))),
-        None => Ok(old),
-    };
-    let (mem, cores, seed) = (number('M', "mem", MEM)?, number('c', "cores", 2)?, number('S', "seed", 0)?);
+    let (mem, cores, seed) = (size(&p, 'M', "mem", MEM)?, size(&p, 'c', "cores", 2)?, size(&p, 'S', "seed", 0)?);
     if !(256 << 20..=1 << 40).contains(&mem) {
         return Err(Error::invalid("a replay needs 256M to 1T of memory").into());
     }

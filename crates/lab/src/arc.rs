@@ -24,7 +24,7 @@ use base::{Error, Nanos, ObjectId, Result};
 use bdev::Buf;
 use sim::{DiskImage, Model, Rng, Sim, SimDisk};
 use spa::{EngineOpts, Pool};
-use zpl::{Cred, Zfs};
+use zpl::Zfs;
 
 use crate::stage;
 use crate::study::plot::{Axis, Body, Curve};
@@ -298,8 +298,7 @@ impl World {
         seen.set("header_memory_bytes", stats.header_memory as f64);
         seen.set("charged_bytes", stats.charged as f64);
         seen.set("virtual_seconds", self.sim.now().0 as f64 / 1e9);
-        self.sim.crash();
-        self.disk.restore(&DiskImage::zeroed(DISK));
+        stage::end(&self.sim, std::slice::from_ref(&self.disk));
         Ok(seen)
     }
 
@@ -316,7 +315,7 @@ impl World {
 
     /// A file of so many bytes of zeros.
     async fn file(&self, name: &str, bytes: u64) -> Result<ObjectId> {
-        let file = self.fs.create(self.fs.root(), name.as_bytes(), 0o644, &Cred::new(0, 0), true).await?.obj;
+        let file = stage::new_file(&self.fs, name).await?;
         let record = if self.load == Load::Files { LARGE } else { RECORD };
         for at in (0..bytes).step_by(record as usize) {
             // Each record has memory of its own: shared memory counts once.

@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use base::{Error, Nanos, ObjectId, Result};
 use bdev::{Buf, Bytes};
 use sim::{Counters, DiskImage, Model, Rng, Sim, SimDisk, SimHandle};
-use spa::{Bias, DevSpec, EngineOpts, Group, GroupKind, ImportOpts, Layout, Pool};
-use zpl::{Cred, MountOpts, Zfs};
+use spa::{EngineOpts, GroupKind, ImportOpts, Layout, Pool};
+use zpl::Zfs;
 
 use crate::stage;
 use crate::study::plot::{Axis, Body, Curve};
@@ -92,14 +92,12 @@ impl Disks {
         }
     }
     fn layout(self, disks: &[SimDisk]) -> Layout {
-        let spec = |d: &SimDisk| DevSpec { dev: d.dev(), is_disk: false };
         let (kind, width) = match self {
             Disks::One => (GroupKind::Single, 1),
             Disks::Raidz => (GroupKind::Raidz(1), 10),
             Disks::Mirrors(_, of) => (GroupKind::Mirror, of as usize),
         };
-        let group = |part: &[SimDisk]| Group { kind, bias: Bias::Normal, devices: part.iter().map(spec).collect() };
-        Layout { groups: disks.chunks(width).map(group).collect(), ..Layout::default() }
+        Layout { groups: stage::groups(disks, kind, width), ..Layout::default() }
     }
 }
 
@@ -380,9 +378,7 @@ impl Filled {
             let (pool, fs) = stage::new_fs_on(&sim.handle(), c.disks.layout(&disks), opts, 12, &props).await?;
             let mut files = Vec::new();
             for n in 0..c.copies {
-                files.push(
-                    fs.create(fs.root(), format!("input{n}").as_bytes(), 0o644, &Cred::new(0, 0), true).await?.obj,
-                );
+                files.push(stage::new_file(&fs, &format!("input{n}")).await?);
             }
             fs.sync_all().await?;
             let before = pool.space().alloc;
@@ -481,8 +477,7 @@ fn run(content: &Content, filled: &Filled, readers: u32, cores: u32, seed: u64) 
     // One more core is the engine's own.
     curve("cpu_percent", &|t| t.cpu, 1e7 * f64::from(cores + 1));
     drop((fs, pool));
-    sim.crash();
-    disks.iter().for_each(|d| d.restore(&DiskImage::zeroed(DISK)));
+    stage::end(&sim, &disks);
     Ok(out)
 }
 
@@ -507,8 +502,7 @@ async fn import(sim: &Sim, disks: &[SimDisk], opts: EngineOpts) -> Result<(Rc<Po
     let mut found = spa::scan(disks.iter().map(|d| d.dev()).collect()).await;
     let candidate = found.pop().ok_or_else(|| Error::invalid("the filled disks hold no pool"))?;
     let pool = Pool::import(sim.rt(), candidate, ImportOpts::default(), opts).await?;
-    let ds = pool.dsl().find("lab")?;
-    let fs = Zfs::open(&ds, MountOpts::from_props(&ds)).await?;
+    let fs = stage::open(&pool).await?;
     Ok((pool, fs))
 }
 

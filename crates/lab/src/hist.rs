@@ -27,6 +27,11 @@ pub fn buckets(ns: &[u64]) -> Vec<Bucket> {
     (first..=last).map(|i| Bucket { from_us: from(i), count: counts[i] }).collect()
 }
 
+/// The buckets of values in nanoseconds as points of a curve: microseconds, at least 1, and count.
+pub fn points(ns: &[u64]) -> Vec<(f64, f64)> {
+    buckets(ns).into_iter().map(|b| (b.from_us.max(1) as f64, b.count as f64)).collect()
+}
+
 /// The value that `permille` thousandths of the sorted values do not exceed; 0 if there are none.
 pub fn percentile(sorted: &[u64], permille: u64) -> u64 {
     let n = sorted.len() as u64;

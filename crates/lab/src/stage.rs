@@ -1,11 +1,11 @@
-//! The start of every study: a pool with one file system on simulated devices.
+//! The start and the end of every study: a pool with one file system on simulated devices.
 
 use std::rc::Rc;
 
-use base::{Error, Result};
+use base::{Error, ObjectId, Result};
 use sim::{DiskConfig, DiskImage, Model, Pick, Sim, SimConfig, SimDisk, SimHandle};
-use spa::{DevSpec, EngineOpts, Layout, Pool, PoolSpec};
-use zpl::{FsCreateProps, InitOwner, MountOpts, Zfs, init_fs};
+use spa::{Bias, DevSpec, EngineOpts, Group, GroupKind, Layout, Pool, PoolSpec};
+use zpl::{Cred, FsCreateProps, InitOwner, MountOpts, Zfs, init_fs};
 
 /// A world for a study: a machine with `mem` bytes of memory and `cores` cores for CPU jobs.
 pub fn world(seed: u64, mem: u64, cores: usize) -> Sim {
@@ -25,6 +25,24 @@ pub fn disk(sim: &SimHandle, image: DiskImage, model: Model, seed: u64) -> SimDi
     SimDisk::with(sim, config)
 }
 
+/// Ends a world. Remains of a pool that was not exported may hold its disks, so their contents are
+/// freed.
+pub fn end(sim: &Sim, disks: &[SimDisk]) {
+    sim.crash();
+    disks.iter().for_each(|d| d.restore(&DiskImage::zeroed(d.dev().size())));
+}
+
+/// Top-level vdevs of one kind, each of `width` of the disks.
+pub fn groups(disks: &[SimDisk], kind: GroupKind, width: usize) -> Vec<Group> {
+    let group = |part: &[SimDisk]| Group { kind, bias: Bias::Normal, devices: part.iter().map(device).collect() };
+    disks.chunks(width).map(group).collect()
+}
+
+/// A disk as a device of a pool.
+pub fn device(disk: &SimDisk) -> DevSpec {
+    DevSpec { dev: disk.dev(), is_disk: false }
+}
+
 /// Creates the pool `lab` as a stripe over `disks`, with these properties of its root file system,
 /// and opens that.
 pub async fn new_fs(
@@ -34,7 +52,7 @@ pub async fn new_fs(
     ashift: u8,
     props: &[(&str, &str)],
 ) -> Result<(Rc<Pool>, Rc<Zfs>)> {
-    let devices: Vec<DevSpec> = disks.iter().map(|d| DevSpec { dev: d.dev(), is_disk: false }).collect();
+    let devices: Vec<DevSpec> = disks.iter().map(device).collect();
     new_fs_on(sim, devices.into(), opts, ashift, props).await
 }
 
@@ -61,7 +79,17 @@ pub async fn new_fs_on(
         init: init_fs(InitOwner { uid: 0, gid: 0, mode: 0o755, time }, FsCreateProps::default()),
     };
     let pool = Pool::create(sim.rt(), spec, opts).await?;
-    let ds = pool.dsl().find("lab")?;
-    let fs = Zfs::open(&ds, MountOpts::from_props(&ds)).await?;
+    let fs = open(&pool).await?;
     Ok((pool, fs))
+}
+
+/// Opens the file system of the pool `lab`.
+pub async fn open(pool: &Pool) -> Result<Rc<Zfs>> {
+    let ds = pool.dsl().find("lab")?;
+    Zfs::open(&ds, MountOpts::from_props(&ds)).await
+}
+
+/// Makes an empty file in the root directory.
+pub async fn new_file(fs: &Zfs, name: &str) -> Result<ObjectId> {
+    Ok(fs.create(fs.root(), name.as_bytes(), 0o644, &Cred::new(0, 0), true).await?.obj)
 }

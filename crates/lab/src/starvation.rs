@@ -22,7 +22,7 @@ use rt::trace::{Event, Groups};
 use sim::{DiskImage, Model, Rng, Sim, SimDisk};
 use spa::{EngineOpts, Pool};
 use vdev::Prio;
-use zpl::{Cred, Zfs};
+use zpl::Zfs;
 
 use crate::study::plot::{Axis, Body, Curve};
 use crate::study::{Cell, Plot, Results, Row, Rule, Seen, Study};
@@ -219,7 +219,7 @@ impl World {
         let (pool, fs, file) = sim.block_on(async {
             let (pool, fs) = stage::new_fs(&sim.handle(), disks, opts, 12, &props).await?;
             // The file that is read is not compressed: reads need the disk and a checksum.
-            let file = fs.create(fs.root(), b"read", 0o644, &Cred::new(0, 0), true).await?.obj;
+            let file = stage::new_file(&fs, "read").await?;
             for at in (0..READ).step_by(RECORD as usize) {
                 // Memory of its own: what records share counts once in the cache.
                 fs.write(file, at, vec![Buf::zeroed(RECORD as usize).freeze()], false).await?;
@@ -272,12 +272,10 @@ impl World {
             seen.set(&format!("{name}_p99_ms"), ms(hist::percentile(&list, 990)));
             seen.set(&format!("{name}_max_ms"), ms(max));
             seen.set(&format!("{name}_per_s"), list.len() as f64 / seconds as f64);
-            let points = hist::buckets(&list).into_iter().map(|b| (b.from_us.max(1) as f64, b.count as f64));
-            seen.series.insert(name.into(), points.collect());
+            seen.series.insert(name.into(), hist::points(&list));
         }
         seen.set("written_mib_per_s", samples.written.get() as f64 / f64::from(1 << 20) / seconds as f64);
-        self.sim.crash();
-        self.disk.restore(&DiskImage::zeroed(DISK));
+        stage::end(&self.sim, std::slice::from_ref(&self.disk));
         Ok(seen)
     }
 
@@ -305,7 +303,7 @@ impl World {
             let value = known.parse("gzip-9")?;
             self.sim.block_on(self.pool.dsl().set_props("lab", vec![("compression".into(), value)]))?;
         }
-        let file = self.sim.block_on(fs.create(fs.root(), b"written", 0o644, &Cred::new(0, 0), true))?.obj;
+        let file = self.sim.block_on(stage::new_file(&fs, "written"))?;
         let gzip = self.config.gzip;
         let mut rng = Rng::stream(self.seed, 2);
         let begin = rt.now();

@@ -11,9 +11,9 @@ use std::rc::Rc;
 
 use base::Result;
 use bdev::{Buf, Bytes};
-use sim::{DiskConfig, DiskImage, Model, Rng, Sim, SimConfig, SimDisk, SsdModel};
+use sim::{DiskImage, Model, Rng, Sim, SimConfig, SimDisk, SsdModel};
 use spa::{EngineOpts, Pool};
-use zpl::{Cred, Zfs};
+use zpl::Zfs;
 
 use crate::stage;
 
@@ -70,9 +70,7 @@ impl Cell {
     pub fn run(&self, total: u64, seed: u64) -> Result<Outcome> {
         let sim = Sim::new(SimConfig { physmem: MEM, polls_per_instant_max: u64::MAX, ..SimConfig::seeded(seed) });
         let model = Model::Ssd(SsdModel::enterprise_sas());
-        let mut config = DiskConfig::new(DiskImage::zeroed(DISK), model, seed);
-        config.volatile = false;
-        let disk = SimDisk::with(&sim.handle(), config);
+        let disk = stage::disk(&sim.handle(), DiskImage::zeroed(DISK), model, seed);
         let seen = sim.block_on(self.write(&sim, &disk, total, seed))?;
         sim.crash();
         Ok(seen)
@@ -85,7 +83,7 @@ impl Cell {
         let opts = EngineOpts::for_memory(MEM);
         let disks = [disk.clone()];
         let (_pool, fs): (Rc<Pool>, Rc<Zfs>) = stage::new_fs(&sim.handle(), &disks, opts, 12, &props).await?;
-        let file = fs.create(fs.root(), b"file", 0o644, &Cred::new(0, 0), true).await?.obj;
+        let file = stage::new_file(&fs, "file").await?;
         let mut rng = Rng::stream(seed, 1);
         let mut noise = |len: u64| -> Bytes {
             let mut buf = Buf::for_overwrite(len as usize);

@@ -16,11 +16,11 @@ use base::{Error, Nanos, ObjectId, Result};
 use bdev::Bytes;
 use rt::trace::{Event, Groups};
 use serde::Serialize;
-use sim::{DiskConfig, DiskImage, Model, Pick, Sim, SimConfig, SimDisk};
+use sim::{DiskImage, Model, Pick, Sim, SimConfig, SimDisk};
 use spa::{EngineOpts, Pool};
 use txg::ThrottlePolicy;
 use vdev::QueueTunables;
-use zpl::{Cred, Zfs};
+use zpl::Zfs;
 
 use crate::hist::{self, Bucket};
 use crate::stage;
@@ -162,8 +162,7 @@ impl Stage {
         let mut files = Vec::new();
         for n in 0..count {
             let name = format!("file{n}");
-            let attr = self.fs.create(self.fs.root(), name.as_bytes(), 0o644, &Cred::new(0, 0), true).await?;
-            files.push(attr.obj);
+            files.push(stage::new_file(&self.fs, &name).await?);
             // In small txgs: from a large one of compressible metadata alone the throttle of 2008
             // would estimate a wrong throughput.
             if n % 50 == 49 {
@@ -241,14 +240,8 @@ impl Study {
         let sim = Sim::new(config);
         let written = self.bandwidth.saturating_mul(self.seconds);
         let size = (written * 3 + (opts.txg.dirty_data_max * 4) + (8 << 30)).next_multiple_of(1 << 30);
-        let mut disk = DiskConfig::new(
-            DiskImage::zeroed(size),
-            Model::Fixed { latency: LATENCY, bandwidth: self.bandwidth },
-            self.seed,
-        );
-        // The disk keeps no undo data for power cuts.
-        disk.volatile = false;
-        let disk = SimDisk::with(&sim.handle(), disk);
+        let model = Model::Fixed { latency: LATENCY, bandwidth: self.bandwidth };
+        let disk = stage::disk(&sim.handle(), DiskImage::zeroed(size), model, self.seed);
         let (pool, fs) = sim.block_on(self.start(&sim, &disk, opts))?;
         Ok(Stage { fs, pool, disk, sim })
     }

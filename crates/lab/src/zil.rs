@@ -20,10 +20,10 @@ use base::{Error, Nanos, ObjectId, Result};
 use bdev::Bytes;
 use rt::trace::{Event, Groups, LogPhase};
 use serde::Serialize;
-use sim::{DiskConfig, DiskImage, HddModel, Model, Pick, Rng, Sim, SimConfig, SimDisk, SsdModel};
+use sim::{DiskImage, HddModel, Model, Pick, Rng, Sim, SimConfig, SimDisk, SsdModel};
 use spa::{EngineOpts, Pool};
 use vdev::Prio;
-use zpl::{Cred, Zfs};
+use zpl::Zfs;
 
 use crate::{hist, published, stage};
 
@@ -231,10 +231,10 @@ impl Cores {
 
 /// The gap before the next event of a Poisson process of `rate` a second, from a uniform random
 /// number.
-pub fn poisson_gap(rate: u32, drawn: u64) -> Nanos {
+pub fn poisson_gap(rate: impl Into<f64>, drawn: u64) -> Nanos {
     // 53 bits, never 0: its logarithm is finite.
     let even = ((drawn >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
-    Nanos((-even.ln() * 1e9 / f64::from(rate)) as u64)
+    Nanos((-even.ln() * 1e9 / rate.into()) as u64)
 }
 
 impl Cell {
@@ -293,10 +293,7 @@ impl Cell {
             .map(|n| {
                 let image = DiskImage::zeroed(self.medium.size());
                 let seed = self.seed * 64 + u64::from(n);
-                let mut disk = DiskConfig::new(image, self.medium.model(seed), seed);
-                // No power cuts here: the disks need no undo data.
-                disk.volatile = false;
-                SimDisk::with(&sim.handle(), disk)
+                stage::disk(&sim.handle(), image, self.medium.model(seed), seed)
             })
             .collect();
         let (pool, fs, files) = sim.block_on(self.start(&sim, &disks))?;
@@ -337,9 +334,7 @@ impl Cell {
         let txgs = pool.txg().last_synced().0 - before.1;
         let seen =
             self.outcome(&samples, sim.now().since(before.0), txgs, (before.2, self.log_stats(&fs)?), sim.digest());
-        // Remains of a pool that was not exported may hold its disks: free their contents.
-        sim.crash();
-        disks.iter().for_each(|d| d.restore(&DiskImage::zeroed(self.medium.size())));
+        stage::end(&sim, &disks);
         Ok(seen)
     }
 
@@ -356,7 +351,7 @@ impl Cell {
         let mut files = Vec::new();
         for n in 0..self.threads {
             let name = format!("job{n}");
-            files.push(fs.create(fs.root(), name.as_bytes(), 0o644, &Cred::new(0, 0), true).await?.obj);
+            files.push(stage::new_file(&fs, &name).await?);
         }
         fs.sync_all().await?;
         Ok((pool, fs, files))

@@ -27,6 +27,20 @@ pub const BUFFER_MAX: usize = 1 << 20;
 pub const BLOCK_MAX: usize = BUFFER_MAX + (256 << 10);
 /// Most bytes of a recording that is read.
 pub const FILE_MAX: u64 = 1 << 30;
+/// Properties of file systems that change how operations travel: those that a header has.
+pub const PROPS: &[&str] = &[
+    "recordsize",
+    "compression",
+    "checksum",
+    "copies",
+    "sync",
+    "logbias",
+    "atime",
+    "relatime",
+    "primarycache",
+    "dnodesize",
+    "redundant_metadata",
+];
 /// Most bytes of the header's text.
 const HEADER_MAX: usize = 128 << 10;
 /// Longest record of an operation: tag, kind and seven varints of at most ten bytes.

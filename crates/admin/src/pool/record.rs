@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use base::{Error, Nanos, Result};
 use ondisk::vdev_config::{VdevConfig, VdevKind};
-use rt::oplog::{FILE_MAX, Header, Writer};
+use rt::oplog::{FILE_MAX, Header, PROPS, Writer};
 use rt::trace::{Event, Groups};
 
 use crate::engine::PoolEngine;
@@ -22,21 +22,6 @@ use crate::view::{RecordedView, TunableView};
 const STEP: Nanos = Nanos(100_000_000);
 /// Recordings of a pool at once.
 const RECORDINGS_MAX: usize = 4;
-/// Properties of file systems that change how operations travel.
-const PROPS: &[&str] = &[
-    "recordsize",
-    "compression",
-    "checksum",
-    "copies",
-    "sync",
-    "logbias",
-    "atime",
-    "relatime",
-    "primarycache",
-    "dnodesize",
-    "redundant_metadata",
-];
-
 /// A recording under way.
 struct Running {
     token: u64,

@@ -5,10 +5,9 @@ use std::fmt::Write as _;
 use base::Error;
 use lab::randwrite::{Params, Report};
 
-use super::print_report;
 use super::study::{number, size};
+use super::{histogram, print_report};
 use crate::progress::Bar;
-use crate::quantize::quantize;
 use crate::zpool::parse_for;
 use crate::{Done, Fail};
 
@@ -65,6 +64,5 @@ fn show(r: &Report) -> String {
     );
     let seconds: Vec<String> = r.bytes_by_second.iter().map(|b| format!("{:.1}", *b as f64 / mib)).collect();
     let _ = writeln!(out, "MiB in each second: {}\n\n  write latency, us", seconds.join(" "));
-    let buckets: Vec<(u64, u64)> = r.latency_histogram.iter().map(|b| (b.from_us, b.count)).collect();
-    out + &quantize(&buckets)
+    out + &histogram(&r.latency_histogram)
 }

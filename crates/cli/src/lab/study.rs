@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use base::{Error, Result};
 use lab::study::{MEMORY_MAX, Progress, Report, Results, RunOpts, State, Study, html};
 
+use super::print_report;
+use crate::Done;
 use crate::opts::Parsed;
 use crate::progress::Bar;
-use crate::{Done, print};
 
 /// Seeds of a study by default: enough for a spread.
 const SEEDS: u64 = 10;
@@ -76,11 +77,7 @@ pub(crate) fn run(p: &Parsed, study: &Study, seeds: Option<u64>) -> Done {
         let written = std::io::Write::write_all(&mut file, text.as_bytes());
         written.map_err(|e| Error::invalid(format!("the page {path} cannot be written: {e}")))?;
     }
-    if p.has('j') {
-        print(&format!("{}\n", report.json()?));
-    } else {
-        print(&report.text());
-    }
+    print_report(p, || report.json(), || report.text())?;
     // A file that the user named stays: the study may be repeated with more seeds.
     match state.filter(|_| own.is_none()) {
         Some(state) => Ok(state.remove()?),

@@ -2,7 +2,9 @@
 
 use base::{Error, Nanos, Result};
 use sim::{HddModel, Model, SimDisk, SsdModel};
-use spa::{Bias, DevSpec, Group, GroupKind, Layout};
+use spa::{Bias, Group, GroupKind, Layout};
+
+use crate::stage;
 
 /// Most devices of a layout.
 const DEVICES_MAX: usize = 256;
@@ -45,7 +47,7 @@ impl LayoutSpec {
     pub fn on(&self, disks: &[SimDisk]) -> Layout {
         let mut disks = disks.iter();
         let group = |t: &Top| {
-            let devices = disks.by_ref().take(t.devices).map(|d| DevSpec { dev: d.dev(), is_disk: false }).collect();
+            let devices = disks.by_ref().take(t.devices).map(stage::device).collect();
             Group { kind: t.kind, bias: t.bias, devices }
         };
         Layout { groups: self.0.iter().map(group).collect(), ..Layout::default() }

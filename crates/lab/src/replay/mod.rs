@@ -25,10 +25,11 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, Nanos, ObjectId, Result};
 use bdev::Bytes;
 use rt::Rt;
+use rt::oplog::PROPS;
 use rt::sync::Notify;
 use rt::trace::OpKind;
 use serde::Serialize;
-use sim::{DiskConfig, DiskImage, Pick, Sim, SimConfig, SimDisk};
+use sim::{DiskImage, Sim, SimDisk};
 use spa::{EngineOpts, Pool};
 use zpl::{Cred, RenameFlags, Zfs};
 
@@ -39,19 +40,6 @@ pub use rt::oplog::{FILE_MAX, Recording, parse};
 use crate::{hist, stage};
 use plan::{Act, Chain, ROOT, Slot};
 
-/// Properties that the file system of the replay takes from the recording.
-const PROPS: &[&str] = &[
-    "recordsize",
-    "checksum",
-    "copies",
-    "sync",
-    "logbias",
-    "atime",
-    "relatime",
-    "primarycache",
-    "dnodesize",
-    "redundant_metadata",
-];
 /// Bytes of one write when files are made before the replay.
 const FILL: u64 = 1 << 20;
 /// Entries that a listing takes at a time.
@@ -187,36 +175,27 @@ impl Replay {
     pub fn run(&self, recording: &Recording) -> Result<Report> {
         self.check()?;
         let plan = Plan::new(recording)?;
-        let sim = Sim::new(SimConfig {
-            physmem: (self.opts.arc_max * 2).max(1 << 30),
-            cores: self.cores,
-            pick: Pick::Fifo,
-            polls_per_instant_max: u64::MAX,
-            ..SimConfig::seeded(self.seed)
-        });
+        let sim = stage::world(self.seed, (self.opts.arc_max * 2).max(1 << 30), self.cores);
         let writes = recording.ops.iter().filter(|o| o.op.kind == OpKind::Write);
         let written = writes.map(|o| o.op.len.min(1 << 20)).fold(0, u64::saturating_add);
         let before: u64 = plan.slots.iter().filter_map(|s| s.before).sum();
         let size = ((before + written) * 3 + (8 << 30)).next_multiple_of(1 << 30);
         let disk = |n: usize| {
             let seed = self.seed.wrapping_mul(256).wrapping_add(n as u64);
-            let mut disk = DiskConfig::new(DiskImage::zeroed(size), layout::model(&self.model, seed)?, seed);
-            // No power cuts here: the disks need no undo data.
-            disk.volatile = false;
-            Ok(SimDisk::with(&sim.handle(), disk))
+            Ok(stage::disk(&sim.handle(), DiskImage::zeroed(size), layout::model(&self.model, seed)?, seed))
         };
         let disks = (0..self.layout.devices()).map(disk).collect::<Result<Vec<_>>>()?;
         let done = self.on(&sim, &disks, recording, &plan);
-        // Remains of a pool that was not exported may hold its disks: free their contents.
-        sim.crash();
-        disks.iter().for_each(|d| d.restore(&DiskImage::zeroed(size)));
+        stage::end(&sim, &disks);
         done
     }
 
     fn on(&self, sim: &Sim, disks: &[SimDisk], recording: &Recording, plan: &Plan) -> Result<Report> {
         let header = |prop: &str| recording.header.get(&format!("dataset.{}.{prop}", plan.dataset));
+        // Blocks are stored uncompressed, whatever was recorded.
+        let recorded = PROPS.iter().filter(|prop| **prop != "compression");
         let mut props = vec![("compression", "off")];
-        props.extend(PROPS.iter().filter_map(|prop| Some((*prop, header(prop)?))));
+        props.extend(recorded.filter_map(|prop| Some((*prop, header(prop)?))));
         let begun = sim.block_on(async {
             let layout = self.layout.on(disks);
             let opts = self.opts.clone();

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use base::{Error, Result};
 use serde::Serialize;
 
 use super::{Results, Spread, Study};
@@ -163,8 +162,8 @@ impl Report {
     }
 
     /// One JSON object on a line.
-    pub fn json(&self) -> Result<String> {
-        serde_json::to_string(self).map_err(|e| Error::invalid(format!("the report cannot be written: {e}")))
+    pub fn json(&self) -> serde_json::Result<String> {
+        serde_json::to_string(self)
     }
 
     /// The table as text, and how many rows agree.

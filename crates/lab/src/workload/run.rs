@@ -10,12 +10,13 @@ use std::rc::Rc;
 use base::{Error, Nanos, ObjectId, Result};
 use bdev::{Buf, Bytes};
 use sim::{DiskImage, Model, Rng, Sim, SimDisk};
-use spa::{Bias, DevSpec, EngineOpts, Group, GroupKind, Pool};
-use zpl::{Cred, Zfs};
+use spa::{Bias, EngineOpts, Group, GroupKind, Pool};
+use zpl::Zfs;
 
 use super::{Job, Layout, Pattern, PoolOf, Rate, Sync, Workload};
 use crate::study::plot::{Axis, Body, Curve};
 use crate::study::{Cell, Plot, Row, Seen, Study};
+use crate::zil::poisson_gap;
 use crate::{hist, stage};
 
 /// Bytes of a write that fills a file.
@@ -138,8 +139,7 @@ fn run(workload: &Workload, seed: u64) -> Result<Seen> {
         }
         note(&mut seen, job, samples, workload.seconds as f64);
     }
-    sim.crash();
-    disks.iter().for_each(|d| d.restore(&DiskImage::zeroed(disk_size(workload))));
+    stage::end(&sim, &disks);
     Ok(seen)
 }
 
@@ -160,8 +160,7 @@ fn note(seen: &mut Seen, job: &Job, samples: &Samples, seconds: f64) {
     }
     seen.set(&format!("{}.iops", job.name), all.len() as f64 / seconds);
     seen.set(&format!("{}.mib_per_s", job.name), samples.bytes.get() as f64 / mib / seconds);
-    let histogram = hist::buckets(&all).into_iter().map(|b| (b.from_us.max(1) as f64, b.count as f64)).collect();
-    seen.series.insert(format!("{}.histogram", job.name), histogram);
+    seen.series.insert(format!("{}.histogram", job.name), hist::points(&all));
     let bins = samples.bins.borrow();
     let bin = BIN.0 as f64 / 1e9;
     let before = std::iter::once(0).chain(bins.iter().copied());
@@ -195,13 +194,9 @@ async fn start(pool: &PoolOf, sim: &Sim, disks: &[SimDisk]) -> Result<(Rc<Pool>,
         Layout::Mirrors(_, of) => (GroupKind::Mirror, of as usize),
         Layout::Raidz(_, of, parity) => (GroupKind::Raidz(parity), of as usize),
     };
-    let spec = |d: &SimDisk| DevSpec { dev: d.dev(), is_disk: false };
     let (data, log) = disks.split_at(disks.len() - usize::from(pool.log.is_some()));
-    let mut groups: Vec<Group> = data
-        .chunks(width)
-        .map(|part| Group { kind, bias: Bias::Normal, devices: part.iter().map(spec).collect() })
-        .collect();
-    groups.extend(log.iter().map(|d| Group { kind: GroupKind::Single, bias: Bias::Log, devices: vec![spec(d)] }));
+    let mut groups = stage::groups(data, kind, width);
+    groups.extend(stage::groups(log, GroupKind::Single, 1).into_iter().map(|g| Group { bias: Bias::Log, ..g }));
     let mut opts = EngineOpts::for_memory(pool.memory);
     opts.arc_max = opts.arc_max.min(CACHE_MAX);
     let recordsize = pool.recordsize.to_string();
@@ -231,7 +226,7 @@ async fn fill(fs: &Zfs, job: &Job, compression: &str, seed: u64) -> Result<Vec<O
     let mut files = Vec::new();
     for n in 0..job.threads {
         let name = format!("{}.{n}", job.name.replace('/', "_"));
-        let file = fs.create(fs.root(), name.as_bytes(), 0o644, &Cred::new(0, 0), true).await?.obj;
+        let file = stage::new_file(fs, &name).await?;
         for at in (0..job.size).step_by(CHUNK as usize) {
             let len = CHUNK.min(job.size - at) as usize;
             fs.write(file, at, vec![Bytes::copy_from(&data[..len])], false).await?;
@@ -262,7 +257,7 @@ impl Thread {
             due = match job.rate {
                 Rate::Max => rt.now().max(begin),
                 Rate::Fixed(rate) => begin + Nanos((n as f64 * 1e9 / rate) as u64),
-                Rate::Poisson(rate) => due + gap(rate, self.rng.next_u64()),
+                Rate::Poisson(rate) => due + poisson_gap(rate, self.rng.next_u64()),
                 Rate::Bursts { count, every } => begin + Nanos(every.0.saturating_mul(n / count)),
             };
             rt.sleep_until(due).await;
@@ -297,11 +292,4 @@ impl Thread {
             _ => Ok(()),
         }
     }
-}
-
-/// The gap before the next event of a Poisson process of `rate` a second.
-fn gap(rate: f64, drawn: u64) -> Nanos {
-    // 53 bits, never 0: its logarithm is finite.
-    let even = ((drawn >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
-    Nanos((-even.ln() * 1e9 / rate) as u64)
 }
