@@ -13,7 +13,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::buffer::spare_capacity;
 use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fstat, major, minor, open};
 use rustix::io::Errno;
 
@@ -103,10 +102,10 @@ impl PassedFile {
         &self.0
     }
 
-    /// Appends the next bytes, as many as there is room for (at least one); `None` if there are
-    /// none now, 0 at the end.
-    pub(crate) fn read(&self, buf: &mut Vec<u8>) -> io::Result<Option<usize>> {
-        now(|| rustix::io::read(&self.0, spare_capacity(buf)))
+    /// Fills `buf` (not empty) with the next bytes, from its beginning, and returns how many; `None`
+    /// if there are none now, 0 at the end.
+    pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
+        now(|| rustix::io::read(&self.0, &mut *buf))
     }
 
     /// Writes some of `bytes`, and returns how many; `None` if none can be written now.
@@ -168,7 +167,7 @@ mod tests {
         let out = PassedFile::new(passable(writer.as_fd(), Access::Write).expect("passed"), Access::Write);
         let from = PassedFile::new(passable(reader.as_fd(), Access::Read).expect("passed"), Access::Read);
         let (out, from) = (out.expect("taken"), from.expect("taken"));
-        let mut got = Vec::with_capacity(8);
+        let mut got = [0; 8];
         assert_eq!(from.read(&mut got).expect("nothing yet"), None);
         let mut sent = 0;
         while let Some(n) = out.write(&[7; 4096]).expect("written") {
@@ -180,8 +179,10 @@ mod tests {
         assert!(!fcntl_getfl(&reader).expect("its flags").contains(OFlags::NONBLOCK));
         // The end comes when both writers are closed.
         drop((writer, out));
-        let mut rest = Vec::with_capacity(sent);
-        while from.read(&mut rest).expect("read").expect("no writer is left") > 0 && rest.len() < rest.capacity() {}
-        assert_eq!(rest.len(), sent - 8);
+        let (mut rest, mut have) = (vec![0; sent], 0);
+        while let n @ 1.. = from.read(&mut rest[have..]).expect("read").expect("no writer is left") {
+            have += n;
+        }
+        assert_eq!(have, sent - 8);
     }
 }

@@ -11,7 +11,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::buffer::spare_capacity;
 use rustix::cmsg_space;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -111,14 +110,14 @@ impl PassedStream {
         }
     }
 
-    /// Appends the next bytes to `buf`, as many as there is room for (at least one), and returns
-    /// how many; waits at most `span`: `None` if nothing came. 0: the other end is closed, or that
-    /// is the end of the file.
+    /// Fills `buf` (not empty) with the next bytes, from its beginning, and returns how many; waits
+    /// at most `span`: `None` if nothing came. 0: the other end is closed, or that is the end of the
+    /// file.
     ///
     /// # Errors
     /// As of reading the file.
-    pub fn read_within(&self, buf: &mut Vec<u8>, span: Duration) -> io::Result<Option<usize>> {
-        assert!(buf.len() < buf.capacity(), "there is room");
+    pub fn read_within(&self, buf: &mut [u8], span: Duration) -> io::Result<Option<usize>> {
+        assert!(!buf.is_empty(), "there is room");
         match self.read(buf)? {
             None if self.poll(PollFlags::IN, Some(span))? => self.read(buf),
             got => Ok(got),
@@ -137,9 +136,9 @@ impl PassedStream {
     }
 
     /// As [`PassedStream::read_within`], without waiting.
-    fn read(&self, buf: &mut Vec<u8>) -> io::Result<Option<usize>> {
+    fn read(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         match &self.file {
-            None => now(|| recv(&self.socket, spare_capacity(buf), RecvFlags::DONTWAIT).map(|(n, _)| n)),
+            None => now(|| recv(&self.socket, &mut *buf, RecvFlags::DONTWAIT).map(|(n, _)| n)),
             Some(_) if self.is_closed() => Ok(Some(0)),
             Some(file) => file.read(buf),
         }
@@ -194,13 +193,12 @@ mod tests {
         assert_eq!(end.write(b"hello").expect("written"), 5);
         (&d).read_exact(&mut buf[..5]).expect("read");
         (&d).write_all(b"you").expect("written");
-        let mut more = Vec::with_capacity(8);
+        let mut more = [0; 8];
         assert_eq!(end.read_within(&mut more, Duration::from_secs(60)).expect("read"), Some(3));
-        let mut more = Vec::with_capacity(8);
         assert_eq!(end.read_within(&mut more, Duration::ZERO).expect("nothing"), None);
         (&d).write_all(b"me").expect("written");
         assert_eq!(end.read_within(&mut more, Duration::from_secs(60)).expect("read"), Some(2));
-        assert_eq!(more, b"me");
+        assert_eq!(&more[..3], b"meu");
         drop(d);
         assert!(end.is_closed());
         assert_eq!(end.read_within(&mut more, Duration::from_secs(60)).expect("the end"), Some(0));
@@ -250,9 +248,9 @@ mod tests {
         let (from, e) = with(reader.as_fd(), Access::Read);
         assert_eq!(to.write(b"hello").expect("written"), 5);
         (&e).write_all(b"not this").expect("written");
-        let mut got = Vec::with_capacity(16);
+        let mut got = [0; 16];
         assert_eq!(from.read_within(&mut got, Duration::from_secs(60)).expect("read"), Some(5));
-        assert_eq!(got, b"hello");
+        assert_eq!(&got[..6], b"hello\0");
         assert_eq!(from.read_within(&mut got, Duration::ZERO).expect("nothing"), None);
         drop(e);
         assert_eq!(from.read_within(&mut got, Duration::from_secs(60)).expect("the end"), Some(0));

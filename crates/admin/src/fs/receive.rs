@@ -28,25 +28,43 @@ use crate::request::{Naming, ReceiveView, ReceiveWhat, ReceivedView};
 /// for the first time, which takes several times as long as the copy.
 const COPY_PIECE: usize = 16 << 10;
 
-/// The bytes of an inlet, in the lengths that are asked for.
+/// The bytes of an inlet, in the lengths that are asked for. A piece that is asked for as a whole is
+/// given as it is.
 struct Fed {
     rt: Rt,
     inlet: Inlet,
-    piece: Vec<u8>,
+    piece: Bytes,
     /// Bytes of the piece that were taken.
     at: usize,
+}
+
+impl Fed {
+    /// The stream from its beginning.
+    fn new(rt: Rt, inlet: Inlet) -> Fed {
+        Fed { rt, inlet, piece: Bytes::empty(), at: 0 }
+    }
+
+    /// Has bytes in the piece; false at the end of the stream.
+    async fn fill(&mut self) -> bool {
+        if self.at == self.piece.len() {
+            (self.piece, self.at) = (self.inlet.next().await.unwrap_or_default(), 0);
+        }
+        !self.piece.is_empty()
+    }
 }
 
 impl Source for Fed {
     fn take(&mut self, len: usize) -> LocalBoxFuture<'_, Result<Bytes>> {
         Box::pin(async move {
+            if !self.fill().await {
+                return Ok(Bytes::empty());
+            }
+            if self.at == 0 && self.piece.len() == len {
+                return Ok(std::mem::take(&mut self.piece));
+            }
             let mut out = Buf::for_overwrite(len);
             let mut have = 0;
-            while have < len {
-                if self.at == self.piece.len() {
-                    let Some(piece) = self.inlet.next().await else { break };
-                    (self.piece, self.at) = (piece, 0);
-                }
+            while have < len && self.fill().await {
                 let n = (len - have).min(self.piece.len() - self.at).min(COPY_PIECE);
                 self.rt.spend(rt::cost::COPY.cost(n as u64)).await;
                 out[have..have + n].copy_from_slice(&self.piece[self.at..self.at + n]);
@@ -201,7 +219,7 @@ impl PoolEngine {
     pub(crate) async fn receive(&self, what: &ReceiveWhat, inlet: Inlet) -> Result<ReceiveView> {
         let rt = self.pool.rt().clone();
         check_props(what).map_err(|e| e.at(format!("cannot receive into '{}'", what.target)))?;
-        let mut fed = Fed { rt: rt.clone(), inlet, piece: Vec::new(), at: 0 };
+        let mut fed = Fed::new(rt.clone(), inlet);
         let mut input = Input::new(rt, &mut fed);
         let mut view = ReceiveView::default();
         let head = input.begin().await.map_err(|e| e.at("cannot receive"))?;

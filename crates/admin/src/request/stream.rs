@@ -131,9 +131,9 @@ impl Stream {
         self.write_all(&line(item)?)
     }
 
-    /// Appends the next bytes from the client, as many as there is room for: `None` if none came
-    /// within `span`, 0 at the end.
-    pub(super) fn read_within(&self, buf: &mut Vec<u8>, span: Duration) -> Result<Option<usize>> {
+    /// Fills `buf` with the next bytes from the client, from its beginning, and returns how many:
+    /// `None` if none came within `span`, 0 at the end.
+    pub(super) fn read_within(&self, buf: &mut [u8], span: Duration) -> Result<Option<usize>> {
         waiting(Wait::Client, || self.0.read_within(buf, span).map_err(|_| gone()))
     }
 
