@@ -102,8 +102,8 @@ impl PassedFile {
         &self.0
     }
 
-    /// Fills `buf` (not empty) with the next bytes, from its beginning, and returns how many; `None`
-    /// if there are none now, 0 at the end.
+    /// Fills `buf` (not empty) with the next bytes, from its beginning, and returns how many;
+    /// `None` if there are none now, 0 at the end.
     pub(crate) fn read(&self, buf: &mut [u8]) -> io::Result<Option<usize>> {
         now(|| rustix::io::read(&self.0, &mut *buf))
     }

@@ -111,8 +111,8 @@ impl PassedStream {
     }
 
     /// Fills `buf` (not empty) with the next bytes, from its beginning, and returns how many; waits
-    /// at most `span`: `None` if nothing came. 0: the other end is closed, or that is the end of the
-    /// file.
+    /// at most `span`: `None` if nothing came. 0: the other end is closed, or that is the end of
+    /// the file.
     ///
     /// # Errors
     /// As of reading the file.

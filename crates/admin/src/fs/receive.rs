@@ -28,8 +28,8 @@ use crate::request::{Naming, ReceiveView, ReceiveWhat, ReceivedView};
 /// for the first time, which takes several times as long as the copy.
 const COPY_PIECE: usize = 16 << 10;
 
-/// The bytes of an inlet, in the lengths that are asked for. A piece that is asked for as a whole is
-/// given as it is.
+/// The bytes of an inlet, in the lengths that are asked for. A piece that is asked for as a whole
+/// is given as it is.
 struct Fed {
     rt: Rt,
     inlet: Inlet,

@@ -226,8 +226,8 @@ impl Stream {
         Some(piece.freeze())
     }
 
-    /// Fills `buf` with the next bytes, and returns how many; 0 at the end. `None` if the task takes
-    /// no more.
+    /// Fills `buf` with the next bytes, and returns how many; 0 at the end. `None` if the task
+    /// takes no more.
     fn read(&self, buf: &mut [u8], to: &Feeder) -> Option<usize> {
         while !to.is_gone() {
             match self.read_within(buf, GONE_CHECK) {

@@ -2,8 +2,10 @@
 //!
 //! The reader reads into a buffer of its own, which takes many short requests at once; what a write
 //! of more bytes lacks goes straight into the memory that the engine keeps, and behind it, in the
-//! same call, what comes next goes into the buffer. That memory is cut at multiples of a few blocks
-//! of the volume, so that whole blocks are taken as they are (`dmu::Dnode::write_bytes`).
+//! same call, what comes next goes into the buffer. While writes are long that buffer is a short
+//! one, so that few bytes of the next are copied out of it. The memory of the engine is cut at
+//! multiples of a few blocks of the volume, so that whole blocks are taken as they are
+//! (`dmu::Dnode::write_bytes`).
 //!
 //! Invariant: before the reader waits, for bytes or for room, every answer that is ready has been
 //! sent as far as possible: a client may send its next request only then.
@@ -16,6 +18,8 @@ use super::outbox::{Front, Permits};
 
 /// Bytes of the buffer: a thousand requests without payload, or seven of 4 KiB.
 const BUFFER: usize = 32 << 10;
+/// Bytes of the short one, with room for a few headers.
+const SHORT_BUFFER: usize = 512;
 /// Blocks of a volume in one piece of a payload: the most at which a block keeps its memory without
 /// a copy.
 const PIECE_BLOCKS: usize = 8;
@@ -36,7 +40,12 @@ pub(super) struct Job {
 /// The reading side of a connection.
 pub(super) struct Reader {
     intake: Intake,
+    /// The buffer that was read into last.
     buf: Buf,
+    /// The other one of the two.
+    idle: Buf,
+    /// The last request was a write of more bytes than the buffer has: the next is likely one too.
+    long: bool,
     /// What is left in the buffer.
     at: usize,
     have: usize,
@@ -76,7 +85,7 @@ impl Reader {
     pub(super) fn new(first: &[u8]) -> Reader {
         let mut buf = Buf::zeroed(BUFFER.max(first.len()));
         buf[..first.len()].copy_from_slice(first);
-        Reader { intake: Intake::new(), buf, at: 0, have: first.len() }
+        Reader { intake: Intake::new(), buf, idle: Buf::zeroed(SHORT_BUFFER), long: false, at: 0, have: first.len() }
     }
 
     /// The next request to serve. None: there will be no more.
@@ -108,8 +117,12 @@ impl Reader {
 
     /// The payload of a write.
     async fn payload(&mut self, conn: &Conn, request: &Request) -> Option<Vec<Bytes>> {
-        let Command::Write { span, .. } = request.command else { return Some(Vec::new()) };
+        let Command::Write { span, .. } = request.command else {
+            self.long = false;
+            return Some(Vec::new());
+        };
         let len = span.length as usize;
+        self.long = len > BUFFER;
         let cut = pieces(span.offset, len, conn.block_size());
         let mut bufs: Vec<Buf> = cut.into_iter().map(Buf::for_overwrite).collect();
         let mut filled = 0;
@@ -134,8 +147,11 @@ impl Reader {
     }
 
     /// Reads at least a byte into `bufs` behind `skip` bytes, and what comes behind them into the
-    /// buffer; how many. None: the client is gone.
+    /// buffer, all of which was used; how many. None: the client is gone.
     async fn read(&mut self, conn: &Conn, mut bufs: Vec<Buf>, skip: usize) -> Option<(Vec<Buf>, usize)> {
+        if self.long != (self.buf.len() == SHORT_BUFFER) {
+            std::mem::swap(&mut self.buf, &mut self.idle);
+        }
         bufs.push(std::mem::take(&mut self.buf));
         let (mut bufs, result) = conn.receive(bufs, skip).await;
         self.buf = bufs.pop()?;
