@@ -75,9 +75,8 @@ pub struct Feature {
     pub release: Release,
     /// weir's support for pools where it is active.
     pub support: Support,
-    /// Whether `zpool create` of weir enables it by default, as OpenZFS does with all its features:
-    /// every feature that weir may enable ([`Feature::may_be_enabled`]), those of OpenZFS 2.1 among
-    /// them.
+    /// Whether `zpool create` of weir enables it by default: the features of OpenZFS 2.1, and
+    /// blake3. Later ones that weir may enable ([`Feature::may_be_enabled`]) have to be asked for.
     pub default_on: bool,
     /// Its purpose, as stored in `feature_descriptions`.
     pub description: &'static str,
@@ -153,7 +152,7 @@ features! {
     HeadErrlog "head_errlog" "com.delphix:head_errlog" Read [activate_on_enable] [] OpenZfs22 Read off "The error log names damaged blocks by dataset head.";
     Blake3 "blake3" "org.openzfs:blake3" Read [per_dataset] [ExtensibleDataset] OpenZfs22 Write on "BLAKE3 checksums.";
     BlockCloning "block_cloning" "com.fudosecurity:block_cloning" Write [] [] OpenZfs22 Read off "Files can share blocks by reference counts.";
-    VdevZapsV2 "vdev_zaps_v2" "com.klarasystems:vdev_zaps_v2" Read [mos] [] OpenZfs22 Read off "The root vdev has a ZAP, too.";
+    VdevZapsV2 "vdev_zaps_v2" "com.klarasystems:vdev_zaps_v2" Read [mos] [] OpenZfs22 Write off "The root vdev has a ZAP, too.";
     Zilsaxattr "zilsaxattr" "org.openzfs:zilsaxattr" Write [per_dataset] [ExtensibleDataset] OpenZfs22 Read off "The intent log knows extended attributes kept as system attributes.";
     RedactionListSpill "redaction_list_spill" "com.delphix:redaction_list_spill" Read [] [RedactionBookmarks] OpenZfs23 Read off "Redaction lists may name many snapshots.";
     RaidzExpansion "raidz_expansion" "org.openzfs:raidz_expansion" Read [mos] [] OpenZfs23 None off "A raidz can grow by a device.";

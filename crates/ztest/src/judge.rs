@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ondisk::feature::{FeatureId, Release};
+use ondisk::label::{CONFIG_SIZE, LabelConfig, config_offset, label_offsets, parse_config};
 use sim::DiskImage;
 
 use crate::judge_known;
@@ -111,8 +113,22 @@ fn last_lines(text: &str) -> String {
     lines[lines.len().saturating_sub(4)..].join(" | ")
 }
 
-fn zdb(dir: &Path, flag: &str, pool: &str) -> Check {
-    let (status, text) = zdb_run::zdb(&["-e", "-p", utf8(dir)?, flag, pool]).ok_or("zdb is not there")?;
+/// Which zdb looks at a pool.
+#[derive(Clone, Copy)]
+enum By {
+    /// The installed one.
+    Installed,
+    /// That of OpenZFS 2.4.
+    V24,
+}
+
+fn zdb(by: By, dir: &Path, flag: &str, pool: &str) -> Check {
+    let args = ["-e", "-p", utf8(dir)?, flag, pool];
+    let done = match by {
+        By::Installed => zdb_run::zdb(&args),
+        By::V24 => zdb_run::zdb24(&args),
+    };
+    let (status, text) = done.ok_or("zdb is not there")?;
     let blocks = flag == "-bcc";
     if blocks && !text.contains("No leaks (block sum matches space maps exactly)") {
         return Err(format!("zdb {flag}: status {status}: {}", last_lines(&text)));
@@ -138,10 +154,38 @@ fn ask_zdb_about(dir: &Path, flags: &[&str], pool: &str) -> Verdict {
     if !has_zdb() {
         return Verdict::Missing("zdb (zfsutils-linux)".into());
     }
-    match flags.iter().try_for_each(|f| zdb(dir, f, pool)) {
+    match flags.iter().try_for_each(|f| zdb(By::Installed, dir, f, pool)) {
         Ok(()) => Verdict::Good,
         Err(why) => Verdict::Bad(why),
     }
+}
+
+/// Has the zdb of OpenZFS 2.4 judge the images of a pool of that name.
+pub fn judge24(images: &[DiskImage], name: &str, pool: &str) -> Verdict {
+    if zdb_run::zdb24_program().is_none() {
+        return Verdict::Missing("zdb of OpenZFS 2.4 (shared/judges/get-zfs24)".into());
+    }
+    let scratch = match Scratch::new(name) {
+        Ok(scratch) => scratch,
+        Err(e) => return Verdict::Missing(format!("a scratch folder: {e}")),
+    };
+    if let Err(why) = save(images, scratch.path()) {
+        return Verdict::Missing(why);
+    }
+    match ["-bcc", "-dd", "-dddd"].iter().try_for_each(|f| zdb(By::V24, scratch.path(), f, pool)) {
+        Ok(()) => Verdict::Good,
+        Err(why) => Verdict::Bad(why),
+    }
+}
+
+/// Whether the labels list a feature of OpenZFS 2.2 or later, which the zdb of 2.1 does not know.
+fn is_newer(images: &[DiskImage]) -> bool {
+    let lists = images.iter().filter_map(|image| {
+        let at = config_offset(*label_offsets(image.size()).first()?);
+        let label = parse_config(&image.read_vec(at, CONFIG_SIZE), at).ok()?;
+        LabelConfig::from_nvlist(&label).ok().map(|c| c.features_for_read)
+    });
+    lists.flatten().filter_map(|guid| FeatureId::by_guid(&guid)).any(|id| id.get().release >= Release::OpenZfs22)
 }
 
 /// Judges the images.
@@ -153,6 +197,9 @@ pub fn judge(images: &[DiskImage], level: Level, name: &str) -> Verdict {
 pub fn judge_pool(images: &[DiskImage], level: Level, name: &str, pool: &str) -> Verdict {
     if level == Level::None {
         return Verdict::Good;
+    }
+    if level == Level::Zdb && is_newer(images) {
+        return judge24(images, name, pool);
     }
     let scratch = match Scratch::new(name) {
         Ok(scratch) => scratch,

@@ -69,3 +69,27 @@ pub fn zdb(args: &[&str]) -> Option<(i32, String)> {
         }
     }
 }
+
+/// The zdb of OpenZFS 2.4, which `shared/judges/get-zfs24` unpacks beside the installed one: where
+/// ZFS24_DIR says, or in the judges' cache. Pools with features of 2.2 and later are judged by it.
+pub fn zdb24_program() -> Option<PathBuf> {
+    let cache = || {
+        if let Some(own) = std::env::var_os("JUDGE_CACHE") {
+            return Some(PathBuf::from(own));
+        }
+        let home = || std::env::var_os("HOME").map(|h| Path::new(&h).join(".cache"));
+        Some(std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?.join("judges"))
+    };
+    let folder = match std::env::var_os("ZFS24_DIR") {
+        Some(dir) => PathBuf::from(dir),
+        None => cache()?.join("zfs24"),
+    };
+    Some(folder.join("bin/zdb24")).filter(|p| p.is_file())
+}
+
+/// Runs the zdb of OpenZFS 2.4; `None` if it is not there.
+pub fn zdb24(args: &[&str]) -> Option<(i32, String)> {
+    let mut c = Command::new(zdb24_program()?);
+    c.args(args);
+    run(c)
+}

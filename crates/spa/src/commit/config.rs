@@ -64,6 +64,11 @@ impl Config {
         self.now.borrow().state
     }
 
+    /// The ZAP of the root vdev.
+    pub(crate) fn root_zap(&self) -> Option<ObjectId> {
+        self.now.borrow().vdev_tree.zap_root.filter(|o| o.0 != 0)
+    }
+
     /// Changes it, to be written by [`Config::mark_dirty`].
     pub(crate) fn update(&self, f: impl FnOnce(&mut MosConfig)) {
         f(&mut self.now.borrow_mut());

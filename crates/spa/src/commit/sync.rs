@@ -38,6 +38,7 @@ use crate::commit::checkpoint;
 use crate::commit::removed::sync_obsolete;
 use crate::commit::space_map::{alloc_space_map, set_header};
 use crate::commit::store::Committed;
+use crate::devices::objects::make_root_zap;
 
 /// Block size of a metaslab's space map without log space maps (format page 06 section 2).
 const SPACE_MAP_BLKSZ: u32 = 16 << 10;
@@ -81,6 +82,7 @@ impl Commit {
             if pass == 1 {
                 self.scan.sync(txg, committed.rootbp, &self.ddt, &tx).await?;
                 self.history.sync_events(&tx).await?;
+                make_root_zap(&self.stack, &self.config, &tx).await?;
             }
             if self.stack.features.take_label_changed() {
                 let new = self.config.at(txg);

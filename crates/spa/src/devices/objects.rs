@@ -5,10 +5,12 @@ use std::rc::Rc;
 
 use base::{Guid, ObjectId, Result};
 use dmu::{Dnode, ObjSpec, Objset, Tx, zap};
+use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
 use ondisk::vdev_config::VdevConfig;
 use vdev::Top;
 
+use crate::commit::config::Config;
 use crate::commit::space_map::free_space_map;
 use crate::stack::{BIAS_KEY, Stack};
 
@@ -105,4 +107,19 @@ pub(crate) async fn create_vdev_zap(mos: &Objset, map: &Dnode, tx: &Tx) -> Resul
     let dn = zap::create(mos, ObjectType::OTN_ZAP_METADATA, 0, tx).await?;
     zap::add_int(map, dn.object().0, dn.object().0, tx).await?;
     Ok(dn)
+}
+
+/// Gives the root vdev its ZAP once the feature `vdev_zaps_v2` is enabled, in a new pool as well as
+/// in an older one (format page 17 section 4). The labels list the feature from then on, so the
+/// caller has to write the configuration.
+pub(crate) async fn make_root_zap(stack: &Stack, config: &Config, tx: &Tx) -> Result<()> {
+    if config.root_zap().is_some() || !stack.features.is_enabled(FeatureId::VdevZapsV2) {
+        return Ok(());
+    }
+    // A pool from before vdevs had ZAPs gets none.
+    let Some(map) = zap_map(stack).await? else { return Ok(()) };
+    let object = create_vdev_zap(&stack.mos, &map, tx).await?.object();
+    stack.features.add(FeatureId::VdevZapsV2, 1, tx).await?;
+    config.update(|c| c.vdev_tree.zap_root = Some(object));
+    Ok(())
 }

@@ -28,7 +28,7 @@ const PER_DATASET: [&str; 11] = [
     "com.delphix:redacted_datasets",
 ];
 /// Others whose counts can be recomputed.
-const POOL_WIDE: [&str; 15] = [
+const POOL_WIDE: [&str; 16] = [
     "com.delphix:extensible_dataset",
     "com.delphix:bookmarks",
     "com.datto:bookmark_v2",
@@ -44,6 +44,7 @@ const POOL_WIDE: [&str; 15] = [
     "com.delphix:device_removal",
     "org.zfsonlinux:allocation_classes",
     "org.openzfs:draid",
+    "com.klarasystems:vdev_zaps_v2",
 ];
 
 type Counts = BTreeMap<&'static str, u64>;
@@ -84,6 +85,7 @@ pub fn count(pool: &PoolReader, sink: &mut Sink<'_>) -> Counts {
     {
         inc(&mut c, "com.delphix:livelist", m.len() as u64);
     }
+    inc(&mut c, "com.klarasystems:vdev_zaps_v2", u64::from(pool.config.vdev_tree.zap_root.is_some()));
     for top in &pool.config.vdev_tree.children {
         match top.kind {
             VdevKind::Indirect => inc(&mut c, "com.delphix:device_removal", 1),
@@ -216,8 +218,13 @@ pub fn check(pool: &PoolReader, sink: &mut Sink<'_>) {
     for f in listed.iter().filter(|f| have.get(**f).is_none_or(|n| *n == 0)) {
         sink.error(format!("the configuration lists feature {f}, which is not active"));
     }
-    for f in ["com.delphix:hole_birth", "com.delphix:embedded_data", "com.delphix:device_removal", "org.openzfs:draid"]
-    {
+    for f in [
+        "com.delphix:hole_birth",
+        "com.delphix:embedded_data",
+        "com.delphix:device_removal",
+        "org.openzfs:draid",
+        "com.klarasystems:vdev_zaps_v2",
+    ] {
         if have.get(f).is_some_and(|&n| n != 0) && !listed.contains(f) {
             sink.error(format!("the configuration does not list feature {f}, which is active"));
         }

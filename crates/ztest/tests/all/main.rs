@@ -20,6 +20,7 @@ mod losses;
 mod mutations;
 mod mutations_stream;
 mod mutations_write;
+mod newer;
 mod old;
 mod presence;
 mod receives;
