@@ -71,8 +71,13 @@ impl Dnode {
     /// The committed pointer of data block `blkid`; a hole beyond the tree.
     pub(crate) async fn lookup(&self, blkid: u64) -> Result<Blkptr> {
         let Some(s) = self.start(blkid) else { return Ok(Blkptr::hole()) };
+        self.descend(&s, blkid, 0).await
+    }
+
+    /// The pointer of the block of `level` above data block `blkid`.
+    async fn descend(&self, s: &Start, blkid: u64, level: u8) -> Result<Blkptr> {
         let mut bp = s.bp;
-        for level in (1..s.nlevels).rev() {
+        for level in (level + 1..s.nlevels).rev() {
             if bp.is_hole() {
                 return Ok(bp);
             }
@@ -123,6 +128,27 @@ impl Dnode {
     pub async fn block_pointer(&self, blkid: u64) -> Result<Blkptr> {
         let found = self.retry(async || self.lookup(blkid).await).await;
         found.map_err(|e| e.at(format_args!("object {} of object set {}, block {blkid}", self.n.obj, self.os.id)))
+    }
+
+    /// The pointer of block `blkid` of `level` as of the last sync; a hole outside the tree. Errors:
+    /// those of reading the blocks above it.
+    pub async fn pointer_at(&self, level: u8, blkid: u64) -> Result<Blkptr> {
+        let found = self.retry(async || {
+            let epbs = self.n.st.borrow().phys.epb_shift();
+            let first = shl_sat(blkid, u32::from(level) * epbs);
+            match self.start(first) {
+                Some(s) if level < s.nlevels => self.descend(&s, first, level).await,
+                _ => Ok(Blkptr::hole()),
+            }
+        });
+        found.await.map_err(|e| {
+            e.at(format_args!("object {} of object set {}, level {level} block {blkid}", self.n.obj, self.os.id))
+        })
+    }
+
+    /// The pointer of the spill block as of the last sync, if there is one.
+    pub fn spill_pointer(&self) -> Option<Blkptr> {
+        self.n.st.borrow().phys.spill
     }
 
     /// The committed content of a block, `None` for a hole.

@@ -29,6 +29,7 @@ mod change;
 pub mod core;
 mod create;
 pub mod crypto;
+mod damage;
 pub mod dataset;
 pub mod diff;
 pub mod dir;

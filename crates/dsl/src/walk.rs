@@ -81,7 +81,7 @@ pub trait Visitor {
     /// Reads a block for its pointers.
     fn read<'a>(&'a self, bp: &'a Blkptr) -> LocalBoxFuture<'a, Result<Bytes>>;
     /// The blocks below a block cannot be found.
-    fn lost(&mut self, at: Bookmark);
+    fn lost(&mut self, child: &Child);
     /// Whether the piece has ended.
     fn is_stopped(&self) -> bool;
 }
@@ -166,7 +166,7 @@ impl<V: Visitor> Walk<'_, V> {
         };
         let children = match children {
             Ok(children) => children,
-            Err(_) => return self.visitor.lost(child.at),
+            Err(_) => return self.visitor.lost(child),
         };
         let mut rest = children.as_slice();
         while !rest.is_empty() && !self.visitor.is_stopped() {

@@ -1,9 +1,11 @@
-//! Gang blocks: a block in up to three pieces, where no single run of free space is large enough
-//! (format page 02 section 6).
+//! Gang blocks: a block in pieces, where no single run of free space is large enough (format page
+//! 02 section 6).
 //!
-//! The copies of a gang pointer name 512-byte headers of three child pointers. The children's data,
-//! joined in order, is the block as the gang pointer describes it (stored size, compression,
-//! checksum); a child may be a gang again. A header is verified by a SHA-256 seeded with its place.
+//! The copies of a gang pointer name headers of child pointers: 512 bytes for three of them, or,
+//! with the feature `dynamic_gang_header`, a unit of allocation for as many as fit (format page 17
+//! section 6). The children's data, joined in order, is the block as the gang pointer describes it
+//! (stored size, compression, checksum); a child may be a gang again. A header is verified by a
+//! SHA-256 seeded with its place.
 
 use base::{Error, ErrorKind, Result};
 use codec::Endian;
@@ -14,11 +16,13 @@ use crate::bytes::{le64_words, put_le64_words};
 use crate::byteswap::swap_ints;
 use crate::object_type::ObjectType;
 
-/// Bytes of a gang header.
+/// Bytes of the smallest gang header, and of all of them without `dynamic_gang_header`.
 pub const GANG_HEADER_SIZE: usize = 512;
+/// Bytes of the largest header that is written or read: a unit of allocation of 2^16 bytes.
+pub const GANG_HEADER_MAX: usize = 1 << 16;
 /// Bytes of the embedded checksum at its end.
 const ECK_SIZE: usize = 40;
-/// Children of a header.
+/// Children of the smallest header.
 pub const GANG_CHILDREN: usize = 3;
 /// How deep gangs may nest before a reader takes it for damage: pieces of the largest block are at
 /// least a sector long.
@@ -55,13 +59,28 @@ fn verify_folded(b: &[u8], verifier: [u64; 4]) -> Result<Endian> {
     }
 }
 
+/// How many children a header of `size` bytes has room for: 3, 31, 63 for 512, 4096, 8192.
+pub fn children_of(size: usize) -> usize {
+    size.saturating_sub(ECK_SIZE) / BLKPTR_SIZE
+}
+
 /// Verifies the header of `parent` in `block` and gives its children, holes where there are fewer
-/// than three. Either byte order is read.
-pub fn parse(block: &[u8], parent: &Blkptr) -> Result<[Blkptr; GANG_CHILDREN]> {
+/// than it has room for. A larger block may have an old header in its first 512 bytes. Either byte
+/// order is read.
+pub fn parse(block: &[u8], parent: &Blkptr) -> Result<Vec<Blkptr>> {
     if block.len() < GANG_HEADER_SIZE {
         return Err(Error::corrupt(format!("gang header of {} bytes", block.len())));
     }
-    let mut b = block[..GANG_HEADER_SIZE].to_vec();
+    match parse_whole(block, parent) {
+        Err(_) if block.len() > GANG_HEADER_SIZE => parse_whole(&block[..GANG_HEADER_SIZE], parent),
+        parsed => parsed,
+    }
+}
+
+/// As [`parse`] for a header of exactly the block's size.
+fn parse_whole(block: &[u8], parent: &Blkptr) -> Result<Vec<Blkptr>> {
+    let mut b = block.to_vec();
+    let count = children_of(b.len());
     let verified = if folded(parent) {
         verify_folded(&b, verifier(parent))
     } else {
@@ -69,12 +88,10 @@ pub fn parse(block: &[u8], parent: &Blkptr) -> Result<[Blkptr; GANG_CHILDREN]> {
     };
     let endian = verified.map_err(|e| e.at(format_args!("gang header of {parent}")))?;
     if endian == Endian::Big {
-        swap_ints::<8>(&mut b[..GANG_CHILDREN * BLKPTR_SIZE]);
+        swap_ints::<8>(&mut b[..count * BLKPTR_SIZE]);
     }
-    let mut children = [Blkptr::hole(); GANG_CHILDREN];
-    for (i, c) in children.iter_mut().enumerate() {
-        *c = Blkptr::parse(&b[i * BLKPTR_SIZE..])?;
-    }
+    let children: Vec<Blkptr> =
+        (0..count).map(|i| Blkptr::parse(&b[i * BLKPTR_SIZE..])).collect::<Result<Vec<Blkptr>>>()?;
     let sum: u64 = children.iter().map(Blkptr::psize).sum();
     if sum != parent.psize() {
         return Err(Error::corrupt(format!("gang block {parent}: its pieces hold {sum} bytes")));
@@ -82,31 +99,36 @@ pub fn parse(block: &[u8], parent: &Blkptr) -> Result<[Blkptr; GANG_CHILDREN]> {
     Ok(children)
 }
 
-/// The header of `parent` with these children, sealed.
-pub fn build(children: &[Blkptr; GANG_CHILDREN], parent: &Blkptr) -> [u8; GANG_HEADER_SIZE] {
-    let mut b = [0u8; GANG_HEADER_SIZE];
+/// The header of `parent` with these children, sealed: `size` bytes, with room for all of them
+/// ([`children_of`]).
+pub fn build(children: &[Blkptr], parent: &Blkptr, size: usize) -> Vec<u8> {
+    assert!(children.len() <= children_of(size), "{} children in {size} bytes", children.len());
+    let mut b = vec![0u8; size];
     for (i, c) in children.iter().enumerate() {
         c.write_to(&mut b[i * BLKPTR_SIZE..]);
     }
     codec::embedded_sha256_seal(&mut b, verifier(parent));
     if folded(parent) {
-        let at = GANG_HEADER_SIZE - ECK_SIZE + 8;
+        let at = size - ECK_SIZE + 8;
         let sum = fold(le64_words(&b[at..]));
         put_le64_words(&mut b[at..], &sum);
     }
     b
 }
 
-/// Sizes of the three pieces of `psize` bytes, multiples of `unit` but for the last; 0 where a
-/// piece is not needed. A size of at most one unit is divided into multiples of 512: space may be
-/// there in smaller units on another vdev.
-pub fn piece_sizes(psize: u64, unit: u64) -> [u64; GANG_CHILDREN] {
+/// Sizes of at most `count` pieces of `psize` bytes, multiples of `unit` but for the last. A size of
+/// at most one unit is divided into multiples of 512: space may be there in smaller units on
+/// another vdev.
+pub fn piece_sizes(psize: u64, unit: u64, count: usize) -> Vec<u64> {
     let unit = if psize <= unit { 512 } else { unit };
-    let mut left = psize;
-    let mut out = [0; GANG_CHILDREN];
-    for (g, piece) in out.iter_mut().enumerate() {
-        *piece = left.div_ceil(GANG_CHILDREN as u64 - g as u64).next_multiple_of(unit).min(left);
-        left -= *piece;
+    let (mut left, mut out) = (psize, Vec::with_capacity(count));
+    for g in 0..count as u64 {
+        let piece = left.div_ceil(count as u64 - g).next_multiple_of(unit).min(left);
+        if piece == 0 {
+            break;
+        }
+        out.push(piece);
+        left -= piece;
     }
     out
 }
@@ -135,7 +157,7 @@ mod tests {
         c.set_lsize(512);
         c.set_psize(512);
         let children = [c, c, Blkptr::hole()];
-        let mut b = build(&children, &p);
+        let mut b = build(&children, &p, GANG_HEADER_SIZE);
         assert_eq!(parse(&b, &p).unwrap(), children);
         assert!(parse(&b, &parent(1536)).is_err());
         let mut elsewhere = p;
@@ -146,7 +168,7 @@ mod tests {
         let mut enc = p;
         enc.set_otype(ObjectType::PLAIN_FILE);
         enc.set_encrypted(true);
-        let mut b = build(&children, &enc);
+        let mut b = build(&children, &enc, GANG_HEADER_SIZE);
         assert_eq!(b[512 - 16..], [0; 16]);
         assert_eq!(parse(&b, &enc).unwrap(), children);
         assert!(parse(&b, &p).is_err());
@@ -154,17 +176,49 @@ mod tests {
         assert!(parse(&b, &enc).is_err());
     }
 
+    /// A header as large as a unit of allocation, and an old one at the beginning of such a unit.
+    #[test]
+    fn large_headers() {
+        assert_eq!([512, 4096, 8192].map(children_of), [3, 31, 63]);
+        let mut c = Blkptr::hole();
+        c.set_dva(0, Dva::new(VdevId(0), 512, 512, false));
+        c.set_lsize(512);
+        c.set_psize(512);
+        for count in [1, 20, 31] {
+            let p = parent(512 * count);
+            let children = vec![c; count as usize];
+            let mut b = build(&children, &p, 4096);
+            let read = parse(&b, &p).unwrap();
+            assert_eq!((&read[..children.len()], read.len()), (&children[..], 31));
+            assert!(read[children.len()..].iter().all(Blkptr::is_hole));
+            assert!(parse(&b[..512], &p).is_err(), "half a header");
+            b[4000] ^= 1;
+            assert!(parse(&b, &p).is_err());
+        }
+        let p = parent(1024);
+        let mut unit = build(&[c, c], &p, 512);
+        unit.resize(4096, 0x55);
+        assert_eq!(parse(&unit, &p).unwrap(), [c, c, Blkptr::hole()]);
+        unit[100] ^= 1;
+        assert!(parse(&unit, &p).is_err());
+    }
+
     #[test]
     fn pieces() {
-        assert_eq!(piece_sizes(131072, 512), [44032, 43520, 43520]);
-        assert_eq!(piece_sizes(512, 512), [512, 0, 0]);
-        assert_eq!(piece_sizes(1024, 512), [512, 512, 0]);
-        assert_eq!(piece_sizes(16384, 4096), [8192, 4096, 4096]);
-        assert_eq!(piece_sizes(10240, 4096), [4096, 4096, 2048]);
-        assert_eq!(piece_sizes(4096, 4096), [1536, 1536, 1024]);
-        assert_eq!(piece_sizes(24576, 12288), [12288, 12288, 0], "a unit need not be a power of two");
+        assert_eq!(piece_sizes(131072, 512, 3), [44032, 43520, 43520]);
+        assert_eq!(piece_sizes(512, 512, 3), [512]);
+        assert_eq!(piece_sizes(1024, 512, 3), [512, 512]);
+        assert_eq!(piece_sizes(16384, 4096, 3), [8192, 4096, 4096]);
+        assert_eq!(piece_sizes(10240, 4096, 3), [4096, 4096, 2048]);
+        assert_eq!(piece_sizes(4096, 4096, 3), [1536, 1536, 1024]);
+        assert_eq!(piece_sizes(24576, 12288, 3), [12288, 12288], "a unit need not be a power of two");
+        assert_eq!(piece_sizes(131072, 4096, 31), [vec![8192; 1], vec![4096; 30]].concat());
         for p in 1..300 {
-            assert_eq!(piece_sizes(p * 512, 512).iter().sum::<u64>(), p * 512);
+            for count in [3, 31] {
+                let pieces = piece_sizes(p * 512, 512, count);
+                assert_eq!(pieces.iter().sum::<u64>(), p * 512);
+                assert!(pieces.len() <= count && pieces.iter().all(|n| *n > 0));
+            }
         }
     }
 }

@@ -245,8 +245,8 @@ fn gang_block() {
     let header = fixture("gang_header");
     let children = ondisk::gang::parse(&header, &bp).unwrap();
     let sizes: Vec<u64> = children.iter().map(Blkptr::psize).collect();
-    assert_eq!(sizes, ondisk::gang::piece_sizes(bp.psize(), 512));
-    assert_eq!(&ondisk::gang::build(&children, &bp)[..], &header[..]);
+    assert_eq!(sizes, ondisk::gang::piece_sizes(bp.psize(), 512, 3));
+    assert_eq!(&ondisk::gang::build(&children, &bp, 512)[..], &header[..]);
 }
 
 #[test]

@@ -148,7 +148,10 @@ impl Blocks {
             return None;
         }
         let accept = &mut |b: &[u8]| gang::parse(b, bp).is_ok();
-        let header = self.vdevs.read(vdev, off, GANG_HEADER_SIZE, bp.phys_birth(), accept)?;
+        // The smallest unit of allocation among the copies; an old header is its first 512 bytes.
+        let units = bp.dvas().filter_map(|d| Some(self.vdevs.top(d.vdev().0)?.gang_header()));
+        let size = units.min().unwrap_or(GANG_HEADER_SIZE);
+        let header = self.vdevs.read(vdev, off, size, bp.phys_birth(), accept)?;
         let mut out = Vec::with_capacity(bp.psize() as usize);
         for child in gang::parse(&header, bp).ok()?.iter().filter(|c| !c.is_hole()) {
             if child.is_embedded() || self.validate(child).is_err() {

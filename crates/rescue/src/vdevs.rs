@@ -86,6 +86,16 @@ pub struct Top {
     node: Node,
 }
 
+impl Top {
+    /// Bytes of the headers of gang blocks here (format page 17 section 6).
+    pub fn gang_header(&self) -> usize {
+        match &self.node {
+            Node::Draid { layout, .. } => (layout.unit_data() as usize).min(ondisk::gang::GANG_HEADER_MAX),
+            _ => 1 << self.ashift.clamp(9, 16),
+        }
+    }
+}
+
 /// All top-level vdevs of a pool.
 pub struct Vdevs {
     /// By their number.

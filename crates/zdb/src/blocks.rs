@@ -266,7 +266,7 @@ impl BlockReader {
         if depth >= GANG_MAX_DEPTH {
             return Err(Error::corrupt("gang blocks are nested too deeply"));
         }
-        let header = t.read(&self.tops, side, dva.offset(), GANG_HEADER_SIZE)?;
+        let header = t.read(&self.tops, side, dva.offset(), self.gang_header(bp))?;
         let children = gang::parse(&header, bp)?;
         let mut out = Vec::with_capacity(bp.psize() as usize);
         for c in children.iter().filter(|c| !c.is_hole()) {
@@ -274,6 +274,12 @@ impl BlockReader {
             out.extend_from_slice(&self.read_raw(c, depth + 1)?);
         }
         Ok(out)
+    }
+    /// Bytes of the header of a gang block: the smallest unit among its copies, which may have a
+    /// header of 512 bytes at its beginning.
+    fn gang_header(&self, bp: &Blkptr) -> usize {
+        let units = bp.dvas().filter_map(|d| top(&self.tops, d.vdev().0).ok()).map(Vdev::gang_header);
+        units.min().unwrap_or(GANG_HEADER_SIZE)
     }
     fn validate_gang_child(&self, c: &Blkptr) -> Result<()> {
         self.validate(c)?;
@@ -285,7 +291,7 @@ impl BlockReader {
         for dva in bp.dvas().filter(|d| d.gang()) {
             let t = top(&self.tops, dva.vdev().0)?;
             for side in 0..t.sides(&self.tops) {
-                let header = t.read(&self.tops, side, dva.offset(), GANG_HEADER_SIZE);
+                let header = t.read(&self.tops, side, dva.offset(), self.gang_header(bp));
                 match header.and_then(|h| gang::parse(&h, bp)) {
                     Ok(c) => {
                         let pieces: Vec<Blkptr> = c.into_iter().filter(|c| !c.is_hole()).collect();

@@ -127,6 +127,10 @@ impl Vdev {
         }
         sectors << self.ashift
     }
+    /// Bytes of the headers of gang blocks here: a unit of allocation (format page 17 section 6).
+    pub fn gang_header(&self) -> usize {
+        1 << self.ashift.clamp(9, 16)
+    }
     /// How many 512-byte units of use a unit of allocation is charged as: the cost of RAID-Z at 128
     /// KiB blocks (format page 05 section 5).
     pub fn deflate_ratio(&self) -> u64 {

@@ -4,6 +4,10 @@
 //! all headers and pieces are allocated (a [`Gang`], a tree of at most [`GANG_MAX_DEPTH`] levels),
 //! then all are written. Gang blocks are rare; this code is simple rather than fast. A piece may
 //! have a third of 16 MiB: its checksum and the joining of pieces are CPU jobs.
+//!
+//! While the feature `dynamic_gang_header` is active a header has the size of a unit of allocation,
+//! of the smallest one among its copies, so that a block needs headers below headers only where
+//! space is in smaller pieces still (format page 17 section 6). Headers of 512 bytes stay valid.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -12,7 +16,7 @@ use base::{Error, ErrorKind, Result, Txg};
 use bdev::{Buf, Bytes};
 use codec::CompressAlgo;
 use ondisk::blkptr::{Blkptr, Dva};
-use ondisk::gang::{self, GANG_CHILDREN, GANG_HEADER_SIZE, GANG_MAX_DEPTH};
+use ondisk::gang::{self, GANG_CHILDREN, GANG_HEADER_MAX, GANG_HEADER_SIZE, GANG_MAX_DEPTH};
 use ondisk::object_type::ObjectType;
 use rt::LocalBoxFuture;
 use rt::cost::COPY;
@@ -34,13 +38,24 @@ struct Gang {
 
 enum GangBody {
     Data(Bytes),
-    Header(Vec<Gang>),
+    /// The pieces, and the bytes of the header.
+    Header(Vec<Gang>, usize),
 }
 
-/// A test whether bytes are the header of the gang block `bp`.
-pub(crate) fn verifier(bp: &Blkptr) -> Verify {
+/// How many pieces are tried one after the other, before the pieces become gang blocks: few large
+/// ones are read faster. `most` is the room of the header.
+fn piece_counts(most: usize) -> Vec<usize> {
+    let mut out = vec![GANG_CHILDREN];
+    while let Some(last) = out.last().copied().filter(|n| *n < most) {
+        out.push((last * 2 + 1).min(most));
+    }
+    out
+}
+
+/// A test whether bytes are the header of the gang block `bp`, which has `size` bytes.
+pub(crate) fn verifier(bp: &Blkptr, size: u64) -> Verify {
     let own = *bp;
-    let cost = rt::cost::SHA256.cost(GANG_HEADER_SIZE as u64);
+    let cost = rt::cost::SHA256.cost(size);
     Verify::new(cost, move |raw| gang::parse(raw, &own).is_ok())
 }
 
@@ -48,7 +63,7 @@ impl Gang {
     /// Every place in the tree.
     fn collect(&self, out: &mut Vec<Dva>) {
         out.extend_from_slice(self.places.as_slice());
-        if let GangBody::Header(children) = &self.body {
+        if let GangBody::Header(children, _) = &self.body {
             children.iter().for_each(|c| c.collect(out));
         }
     }
@@ -60,15 +75,17 @@ pub(crate) struct GangPlaces {
     /// As allocated: places of the data, or of the header if there are pieces.
     places: Places,
     pieces: Vec<GangPlaces>,
+    /// Bytes of the header.
+    header: usize,
 }
 
 impl GangPlaces {
     fn of(gang: &Gang) -> GangPlaces {
-        let pieces = match &gang.body {
-            GangBody::Data(_) => Vec::new(),
-            GangBody::Header(children) => children.iter().map(GangPlaces::of).collect(),
+        let (pieces, header) = match &gang.body {
+            GangBody::Data(_) => (Vec::new(), 0),
+            GangBody::Header(children, size) => (children.iter().map(GangPlaces::of).collect(), *size),
         };
-        GangPlaces { psize: gang.bp.psize(), places: gang.places, pieces }
+        GangPlaces { psize: gang.bp.psize(), places: gang.places, pieces, header }
     }
 }
 
@@ -152,7 +169,7 @@ impl Inner {
                 at.places.as_slice().iter().enumerate().for_each(|(i, dva)| bp.set_dva(i, *dva));
                 return Ok(Gang { bp, places: at.places, body: GangBody::Data(data) });
             }
-            let (mut children, mut from) = (Vec::with_capacity(GANG_CHILDREN), 0);
+            let (mut children, mut from) = (Vec::with_capacity(at.pieces.len()), 0);
             for piece in &at.pieces {
                 let part = data.slice(from..from + piece.psize as usize);
                 from += piece.psize as usize;
@@ -160,7 +177,7 @@ impl Inner {
                 children.push(self.plan_rewrite(req, pointer, part, piece).await?);
             }
             set_header_dvas(&mut bp, &at.places, &children);
-            Ok(Gang { bp, places: at.places, body: GangBody::Header(children) })
+            Ok(Gang { bp, places: at.places, body: GangBody::Header(children, at.header) })
         })
     }
 
@@ -188,25 +205,60 @@ impl Inner {
                 if req.crypt.is_some() || req.sealed { usize::from(crate::ENCRYPTED_COPIES_MAX) } else { MAX_COPIES };
             let copies = (usize::from(req.copies) + 1).min(most);
             let places = self.alloc_copies(req, GANG_HEADER_SIZE as u64, copies).await?;
-            let mut children = Vec::with_capacity(GANG_CHILDREN);
-            let mut at = 0usize;
-            let unit = self.tree.piece_unit();
-            for piece in gang::piece_sizes(psize, unit).into_iter().filter(|&p| p > 0) {
-                let part = data.slice(at..at + piece as usize);
-                at += piece as usize;
-                match self.plan_piece(req, part, depth).await {
-                    Ok(child) => children.push(child),
-                    Err(e) => {
-                        let mut taken = places.as_slice().to_vec();
-                        children.iter().for_each(|c: &Gang| c.collect(&mut taken));
-                        self.unalloc_copies(&taken, req);
-                        return Err(e);
+            let size = self.header_size(places.as_slice().iter().copied());
+            let mut failed = Error::new(ErrorKind::NoSpace, "no pieces were tried");
+            let counts = piece_counts(gang::children_of(size as usize));
+            for (n, count) in (1..).zip(&counts) {
+                let nested = (n == counts.len()).then_some(depth);
+                match self.plan_pieces(req, &data, *count, nested).await {
+                    Ok(children) => {
+                        set_header_dvas(&mut bp, &places, &children);
+                        return Ok(Gang { bp, places, body: GangBody::Header(children, size as usize) });
                     }
+                    Err(e) => failed = e,
+                }
+                if failed.kind() != ErrorKind::NoSpace {
+                    break;
                 }
             }
-            set_header_dvas(&mut bp, &places, &children);
-            Ok(Gang { bp, places, body: GangBody::Header(children) })
+            self.unalloc_copies(places.as_slice(), req);
+            Err(failed)
         })
+    }
+
+    /// Allocates at most `count` pieces of `data`, all or none. Those for which there is no place
+    /// become gang blocks below a header of level `nested`, if there is one.
+    async fn plan_pieces(&self, req: &WriteReq, data: &Bytes, count: usize, nested: Option<u32>) -> Result<Vec<Gang>> {
+        let (mut children, mut at) = (Vec::with_capacity(count), 0usize);
+        for piece in gang::piece_sizes(data.len() as u64, self.tree.piece_unit(), count) {
+            let part = data.slice(at..at + piece as usize);
+            at += piece as usize;
+            match self.plan_piece(req, part, nested).await {
+                Ok(child) => children.push(child),
+                Err(e) => {
+                    let mut taken = Vec::new();
+                    children.iter().for_each(|c: &Gang| c.collect(&mut taken));
+                    self.unalloc_copies(&taken, req);
+                    return Err(e);
+                }
+            }
+        }
+        Ok(children)
+    }
+
+    /// Bytes of the header whose copies have these DVAs.
+    fn header_size(&self, dvas: impl Iterator<Item = Dva>) -> u64 {
+        let old = GANG_HEADER_SIZE as u64;
+        if !self.opts.get().large_gang_headers {
+            return old;
+        }
+        let units = dvas.map(|dva| self.tree.top(dva.vdev()).map_or(old, |top| top.min_alloc()));
+        units.min().unwrap_or(old).clamp(old, GANG_HEADER_MAX as u64)
+    }
+
+    /// Bytes of the header of a gang block, or of the unit with an old header.
+    pub(crate) fn header_size_of(&self, bp: &Blkptr) -> u64 {
+        self.header_size(bp.dvas())
     }
 
     /// The pointer of a piece, without DVAs.
@@ -228,7 +280,7 @@ impl Inner {
     }
 
     /// Allocates one piece, or splits it further.
-    async fn plan_piece(&self, req: &WriteReq, data: Bytes, depth: u32) -> Result<Gang> {
+    async fn plan_piece(&self, req: &WriteReq, data: Bytes, nested: Option<u32>) -> Result<Gang> {
         let psize = data.len() as u64;
         let mut bp = self.piece_pointer(req, &data).await?;
         if !self.is_forced_gang(psize) {
@@ -239,26 +291,26 @@ impl Inner {
                     }
                     return Ok(Gang { bp, places, body: GangBody::Data(data) });
                 }
-                Err(e) if e.kind() == ErrorKind::NoSpace => {}
+                Err(e) if e.kind() == ErrorKind::NoSpace && nested.is_some() => {}
                 Err(e) => return Err(e),
             }
         }
-        self.plan_header(req, bp, data, depth + 1).await
+        match nested {
+            Some(depth) => self.plan_header(req, bp, data, depth + 1).await,
+            None => Err(Error::new(ErrorKind::NoSpace, format!("no place for {psize} bytes in one piece"))),
+        }
     }
 
     /// Queues the writes of a planned tree.
     fn write_plan(self: &Rc<Self>, req: &WriteReq, gang: Gang, dones: &mut Vec<WriteDone>) -> Result<()> {
         let body = match gang.body {
             GangBody::Data(data) => data,
-            GangBody::Header(children) => {
-                let mut bps = [Blkptr::hole(); GANG_CHILDREN];
-                for (slot, child) in bps.iter_mut().zip(&children) {
-                    *slot = child.bp;
-                }
+            GangBody::Header(children, size) => {
+                let bps: Vec<Blkptr> = children.iter().map(|c| c.bp).collect();
                 for child in children {
                     self.write_plan(req, child, dones)?;
                 }
-                Buf::copy_from(&gang::build(&bps, &gang.bp)).freeze()
+                Buf::copy_from(&gang::build(&bps, &gang.bp, size)).freeze()
             }
         };
         dones.push(self.write_copies(req, gang.places.as_slice(), &body)?);
@@ -266,16 +318,16 @@ impl Inner {
     }
 
     /// The children named by the header of `bp`, from the first copy that is intact.
-    pub(crate) async fn read_gang_header(&self, bp: &Blkptr, prio: Prio) -> Result<[Blkptr; GANG_CHILDREN]> {
+    pub(crate) async fn read_gang_header(&self, bp: &Blkptr, prio: Prio) -> Result<Vec<Blkptr>> {
         let since = self.tree.committed.get();
+        let size = self.header_size_of(bp);
         let mut errors = crate::read::CopyErrors::default();
         for dva in bp.dvas() {
-            let first = self.read_copy(BlockPlace::new(dva, GANG_HEADER_SIZE as u64, bp.phys_birth()), prio).await;
+            let first = self.read_copy(BlockPlace::new(dva, size, bp.phys_birth()), prio).await;
             let mut result = first.and_then(|first| gang::parse(&first.data, bp));
             if result.is_err() && self.tree.is_redundant(dva.vdev()) {
-                let verify = verifier(bp);
-                let again =
-                    self.reconstruct_and_repair(bp, dva, GANG_HEADER_SIZE as u64, since, prio, Some(&verify)).await;
+                let verify = verifier(bp, size);
+                let again = self.reconstruct_and_repair(bp, dva, size, since, prio, Some(&verify)).await;
                 result = again.and_then(|block| gang::parse(&block, bp));
             }
             match result {
@@ -324,7 +376,7 @@ impl Inner {
                 return Err(Error::corrupt(format!("gang block {bp}: {c} cannot be a piece of it")));
             }
         }
-        // The header's parser has checked the sum over all three slots; holes store nothing.
+        // The header's parser has checked the sum over all slots; holes store nothing.
         let sum: u64 = children.iter().map(Blkptr::psize).sum();
         if sum != bp.psize() {
             return Err(Error::corrupt(format!("gang block {bp}: its pieces hold {sum} bytes")));

@@ -7,7 +7,6 @@
 use base::{Error, ErrorKind, Txg};
 use bdev::Bytes;
 use ondisk::blkptr::{Blkptr, Dva};
-use ondisk::gang::GANG_HEADER_SIZE;
 use vdev::{BlockPlace, FirstRead, Place, Prio, Repair, Verify};
 
 use crate::read::{Unpacking, validate};
@@ -137,8 +136,9 @@ impl Zio {
             return Scrubbed { repaired: 0, error: Some(e) };
         }
         if bp.is_gang() {
-            let verify = crate::gang::verifier(bp);
-            return self.0.scrub(bp, dva, GANG_HEADER_SIZE as u64, prio, Some(&verify), repair).await;
+            let size = self.0.header_size_of(bp);
+            let verify = crate::gang::verifier(bp, size);
+            return self.0.scrub(bp, dva, size, prio, Some(&verify), repair).await;
         }
         let what = match Unpacking::new(bp, self.0.opts.get().salt, None) {
             Ok(what) => what,

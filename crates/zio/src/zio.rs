@@ -26,6 +26,9 @@ pub struct ZioOpts {
     /// Blocks stored in more bytes than this become gang blocks even if there is space
     /// (`metaslab_force_ganging` of OpenZFS); 0: none.
     pub gang_above: u64,
+    /// Headers of gang blocks have the size of a unit of allocation: the feature
+    /// `dynamic_gang_header` is active.
+    pub large_gang_headers: bool,
 }
 
 pub(crate) struct Inner {

@@ -280,6 +280,34 @@ fn gang_blocks_of_metadata_are_overwritten_in_place_too() {
     });
 }
 
+/// With the feature a header is as large as a unit of allocation: one level has many pieces. Old
+/// headers are read as before, and what a header lacks is made good by its other copies.
+#[test]
+fn large_gang_headers_have_many_pieces() {
+    let lab = Lab::new(2, 64 << 20, 12);
+    lab.sim.block_on(async {
+        let small = ZioOpts { gang_above: 20_000, ..ZioOpts::default() };
+        let large = ZioOpts { large_gang_headers: true, ..small };
+        lab.zio.set_opts(small);
+        let old = put(&lab.zio, WriteReq { copies: 2, ..file(noise(1, 131_072)) }).await;
+        lab.zio.set_opts(large);
+        assert_eq!(get(&lab.zio, &old).await.unwrap(), noise(1, 131_072), "an old header");
+        let bp = put(&lab.zio, WriteReq { copies: 2, ..file(noise(2, 131_072)) }).await;
+        let pieces = lab.zio.gang_pieces(&bp, Prio::SyncRead).await.unwrap();
+        assert!(bp.is_gang() && pieces.len() == 7 && pieces.iter().all(|p| !p.is_gang()), "{pieces:?}");
+        let sum = |copy: usize| pieces.iter().map(|p| p.dva(copy).asize()).sum::<u64>();
+        assert_eq!((bp.dva(0).asize(), bp.dva(2).asize()), (4096 + sum(0), 4096), "a header takes one unit");
+        assert_eq!(get(&lab.zio, &bp).await.unwrap(), noise(2, 131_072));
+        // Its checksum is at the end of the unit.
+        lab.spoil(bp.dva(0), 4090);
+        lab.spoil(bp.dva(1), 3);
+        assert_eq!(get(&lab.zio, &bp).await.unwrap(), noise(2, 131_072));
+        lab.spoil(bp.dva(2), 700);
+        assert!(get(&lab.zio, &bp).await.is_err(), "no copy of the header is left");
+        lab.zio.free_gang(&old, Txg(10)).await.unwrap();
+    });
+}
+
 /// The bound on a turn holds (`sim` asserts it), and the time that the work takes passes.
 #[test]
 fn work_on_large_blocks_is_done_in_the_cpu_pool() {
@@ -614,7 +642,7 @@ fn gang_headers_that_nest_without_end_are_refused() {
         bp.set_little_endian(true);
         bp.set_birth(Txg(3), Txg(3));
         bp.set_dva(0, Dva::new(VdevId(0), 1 << 20, 8192, true));
-        let header = ondisk::gang::build(&[bp, Blkptr::hole(), Blkptr::hole()], &bp);
+        let header = ondisk::gang::build(&[bp, Blkptr::hole(), Blkptr::hole()], &bp, 512);
         lab.devs[0].poke(DATA_START + (1 << 20), &header);
         let e = get(&lab.zio, &bp).await.unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Corrupt, "{e}");

@@ -67,6 +67,9 @@ pub const REFERENCES: &[Reference] = &[
     quick("names"),
     pool("zil"),
     pool("zil-slog"),
+    // Of OpenZFS 2.4.
+    quick("props24"),
+    pool("gang24"),
 ];
 
 /// The key that the collection's pools are encrypted with, in each format, as its README gives
@@ -129,6 +132,11 @@ fn unpack(reference: &Reference) -> Result<Option<Vec<DiskImage>>, String> {
     let all = load_images(&scratch.path().join(reference.archive))?;
     let wanted = |n: usize| reference.disks.is_empty() || reference.disks.contains(&n);
     Ok(Some(all.into_iter().enumerate().filter(|(n, _)| wanted(*n)).map(|(_, image)| image).collect()))
+}
+
+/// The disks of the archive `name`, as they come; none if it is not there.
+pub fn images_of(name: &'static str) -> Option<Vec<DiskImage>> {
+    unpack(&pool(name)).ok().flatten()
 }
 
 /// The first partition of a disk with a GUID partition table, any other disk as it is: others than

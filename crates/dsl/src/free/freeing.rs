@@ -382,7 +382,7 @@ impl Visitor for TreeWalk<'_> {
             }
         })
     }
-    fn lost(&mut self, _at: Bookmark) {
+    fn lost(&mut self, _child: &Child) {
         self.lost = true;
     }
     fn is_stopped(&self) -> bool {

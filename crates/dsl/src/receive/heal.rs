@@ -147,7 +147,7 @@ impl DslPool {
     }
 
     /// The object set of a dataset without its key, to look at its trees.
-    async fn keyless_objset(&self, ds: &Dataset) -> Result<Objset> {
+    pub(crate) async fn keyless_objset(&self, ds: &Dataset) -> Result<Objset> {
         let (ctx, bp) = (ds.sealed_ctx(), ds.phys().bp);
         Objset::open_keyless(ctx, ds.object.0, bp, ds.objset_props(), ds.hooks()).await.at(|| {
             let name = ds.name();

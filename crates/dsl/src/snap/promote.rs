@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, ObjectId, Result};
+use base::{Error, ErrorKind, ObjectId, Result, Txg};
 use dmu::{Tx, zap};
 use ondisk::dsl::DS_FLAG_NOPROMOTE;
 use rt::LocalBoxFuture;
@@ -237,6 +237,8 @@ impl DslPool {
         let back = p.space.negated();
         p.old.did_use(Used::Head, Space { used: back.used.saturating_sub(delta), ..back });
         p.origin.change(|s| s.unique_bytes = p.unique.max(0) as u64);
+        let youngest = Txg(p.origin.phys().creation_txg);
+        self.core().notify_watch(|w| w.promoted(p.old_head.object, p.clone_head.object, youngest));
         Ok(())
     }
 }

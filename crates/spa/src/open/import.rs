@@ -27,6 +27,7 @@ use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use rt::Rt;
 use vdev::labels::{LeafLabels, read_labels};
 use vdev::{DirtyGauge, VdevTree};
+use zio::ZioOpts;
 
 use crate::commit::config::read_packed;
 use crate::commit::logs::Logs;
@@ -186,6 +187,7 @@ impl Pool {
     /// error if none of the allowed states can.
     pub async fn rewind_of(rt: Rt, candidate: &PoolCandidate, opts: EngineOpts) -> Result<Option<Rewind>> {
         let import = ImportOpts { readonly: true, rewind: true, ..ImportOpts::default() };
+        let opts = opts_for(candidate, &opts);
         let choices = rewind::choices(candidate, true);
         let newest = choices.first().cloned().ok_or_else(|| Error::corrupt("no device has an intact uberblock"))?;
         let mut failed = Error::corrupt("no state was tried");
@@ -201,6 +203,7 @@ impl Pool {
 
     async fn import_inner(rt: Rt, candidate: PoolCandidate, import: ImportOpts, opts: EngineOpts) -> Result<Rc<Pool>> {
         check_owner(&rt, &candidate, &import)?;
+        let opts = opts_for(&candidate, &opts);
         let gauge = DirtyGauge::default();
         let choices = rewind::choices(&candidate, import.rewind);
         let newest = choices.first().cloned().ok_or_else(|| Error::corrupt("no device has an intact uberblock"))?;
@@ -364,6 +367,16 @@ pub(crate) async fn open_state(
     Ok((ub, config, tree))
 }
 
+/// The limits of the pool with what its labels tell of the format: the MOS itself may be in gang
+/// blocks with large headers.
+pub(crate) fn opts_for(candidate: &PoolCandidate, opts: &EngineOpts) -> EngineOpts {
+    let guid = FeatureId::DynamicGangHeader.get().guid;
+    let mut opts = opts.clone();
+    opts.zio.large_gang_headers =
+        candidate.devices.iter().any(|d| d.config.features_for_read.iter().any(|f| f == guid));
+    opts
+}
+
 /// Loads the features of the MOS and sets those of the DMU. An error if weir does not support the
 /// active ones.
 async fn open_features(mos: &Objset, directory: &Dnode, version: u64, readonly: bool) -> Result<Rc<Features>> {
@@ -377,6 +390,8 @@ async fn open_features(mos: &Objset, directory: &Dnode, version: u64, readonly: 
         embedded_data: features.is_active(FeatureId::EmbeddedData),
         lz4: features.is_active(FeatureId::Lz4Compress),
     });
+    let zio = mos.ctx().zio();
+    zio.set_opts(ZioOpts { large_gang_headers: features.is_active(FeatureId::DynamicGangHeader), ..zio.opts() });
     Ok(features)
 }
 

@@ -13,7 +13,7 @@ use ondisk::label::{LabelConfig, VERSION_FEATURES};
 use rt::Rt;
 use vdev::DirtyGauge;
 
-use crate::open::import::{ImportOpts, PoolCandidate, open_state};
+use crate::open::import::{ImportOpts, PoolCandidate, open_state, opts_for};
 use crate::open::rewind;
 use crate::pool::{EngineOpts, Pool};
 use crate::stack::{Layers, mos_hooks};
@@ -129,6 +129,7 @@ impl Pool {
             return Ok(listed);
         }
         let gauge = DirtyGauge::default();
+        let opts = &opts_for(candidate, opts);
         let (ub, config, tree) = open_state(rt, candidate, ub, &import, &gauge, opts).await?;
         if config.version != VERSION_FEATURES {
             return Ok(Unsupported::default());
@@ -157,18 +158,18 @@ mod tests {
         assert_eq!(said(&["org.illumos:lz4_compress"], &["com.delphix:livelist"], false), "");
         for readonly in [false, true] {
             assert_eq!(
-                said(&["com.delphix:head_errlog", "x:y", "com.delphix:draid2"], &["x:z"], readonly),
+                said(&["com.fudosecurity:block_cloning", "x:y", "com.delphix:draid2"], &["x:z"], readonly),
                 "the pool uses x:y, com.delphix:draid2, which weir cannot read: import it with the software that wrote it, or a newer release of weir"
             );
         }
         assert_eq!(
             said(&["org.openzfs:raidz_expansion", "com.klarasystems:dynamic_gang_header"], &[], true),
-            "the pool uses org.openzfs:raidz_expansion, com.klarasystems:dynamic_gang_header, which weir cannot read: import it with OpenZFS 2.4 or newer"
+            "the pool uses org.openzfs:raidz_expansion, which weir cannot read: import it with OpenZFS 2.3 or newer"
         );
         assert_eq!(
-            said(&["com.delphix:head_errlog"], &["x:y"], false),
-            "the pool uses com.delphix:head_errlog, x:y, which weir cannot write yet: import it with -o readonly=on"
+            said(&["com.fudosecurity:block_cloning"], &["x:y"], false),
+            "the pool uses com.fudosecurity:block_cloning, x:y, which weir cannot write yet: import it with -o readonly=on"
         );
-        assert_eq!(said(&["com.delphix:head_errlog"], &["x:y"], true), "");
+        assert_eq!(said(&["com.fudosecurity:block_cloning"], &["x:y"], true), "");
     }
 }

@@ -1,7 +1,7 @@
 //! The end of a scan: its result, and the update of the dirty time logs.
 
 use base::{ObjectId, Result, Txg};
-use dmu::Tx;
+use dmu::{Tx, zap};
 use ondisk::bpobj::Bookmark;
 use ondisk::scan::{PAUSED, ScanFunc, ScanState, VISIT_AGAIN};
 
@@ -38,6 +38,10 @@ impl Scan {
             (_, true) => "scrub_finish",
             (_, false) => "scrub_abort",
         });
+        if complete && phys.func == ScanFunc::Scrub {
+            // A scrub of what is newer begins here (OpenZFS 2.3).
+            zap::update_u64(&self.stack.directory, b"last_scrubbed_txg", phys.max_txg.0, tx).await?;
+        }
         self.rotate_errors(complete, tx).await?;
         // If the scan began before the import, its failed repairs are unknown, so a resilver with
         // errors proves nothing.

@@ -38,11 +38,12 @@
 
 mod damage;
 mod end;
+mod errlog;
 mod walk;
 mod work;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Nanos, ObjectId, Result, Txg};
@@ -51,6 +52,7 @@ use dsl::DslPool;
 use dsl::core::DatasetWatch;
 use ondisk::blkptr::Blkptr;
 use ondisk::bpobj::Bookmark;
+use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
 use ondisk::scan::{NO_OBJSET, PAUSED, ScanFunc, ScanPhys, ScanState, VISIT_AGAIN};
 use ondisk::zap::ZapValue;
@@ -61,6 +63,8 @@ use crate::commit::config::Config;
 use crate::commit::ddt::Ddt;
 use crate::stack::Stack;
 use crate::zevent::Events;
+use damage::{HeadChange, Place};
+use errlog::Damage;
 use work::Work;
 
 /// Entry of the MOS directory: the record.
@@ -218,9 +222,13 @@ pub struct Scan {
     /// The scan began after the import: its failed repairs are known.
     since_import: Cell<bool>,
     pass: Cell<Pass>,
-    /// Damaged blocks found by this scan, and the unwritten ones.
-    damaged: RefCell<BTreeSet<(u64, u64, i64, u64)>>,
-    damaged_new: RefCell<Vec<Bookmark>>,
+    /// Damaged blocks found by this scan with their births, and the unwritten ones.
+    damaged: RefCell<BTreeMap<Place, Txg>>,
+    damaged_new: RefCell<Vec<Damage>>,
+    /// The form of the error log on disk: with `head_errlog` it has heads.
+    log_has_heads: Cell<bool>,
+    /// What happened to heads in this txg.
+    head_changes: RefCell<Vec<HeadChange>>,
     work: Work,
     /// Whether damaged copies are rewritten.
     repairs: Cell<bool>,
@@ -293,6 +301,8 @@ impl Scan {
             pass: Cell::new(pass),
             damaged: RefCell::default(),
             damaged_new: RefCell::default(),
+            log_has_heads: Cell::new(stack.features.is_enabled(FeatureId::HeadErrlog)),
+            head_changes: RefCell::default(),
             work: Work::default(),
             repairs: Cell::new(true),
             generation: Cell::new(0),
@@ -465,6 +475,9 @@ impl Scan {
 
 impl DatasetWatch for Scan {
     fn destroyed(&self, object: ObjectId, next: Option<ObjectId>) {
+        if next.is_none() {
+            self.head_gone(object);
+        }
         if self.is_scanning() {
             for progress in [&self.now, &self.on_disk] {
                 progress.borrow_mut().destroyed(object.0, next.map(|n| n.0));
@@ -479,6 +492,9 @@ impl DatasetWatch for Scan {
             }
             self.on_disk_dirty.set(true);
         }
+    }
+    fn promoted(&self, from: ObjectId, to: ObjectId, youngest: Txg) {
+        self.note_head(HeadChange::Promoted { from: from.0, to: to.0, youngest });
     }
 }
 

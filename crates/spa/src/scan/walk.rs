@@ -142,8 +142,8 @@ impl Visitor for Walk<'_> {
     }
     /// Reading the block at issue finds its damage, except for blocks that only the traversal
     /// reads.
-    fn lost(&mut self, at: Bookmark) {
-        self.scan.note_damage(at);
+    fn lost(&mut self, child: &Child) {
+        self.scan.note_damage(child.at, child.bp.phys_birth());
     }
     fn is_stopped(&self) -> bool {
         self.stopped.is_some()
@@ -224,7 +224,8 @@ impl Scan {
             };
             if result.is_err() {
                 // The dataset cannot be opened; go on with the others.
-                self.note_damage(Bookmark { objset, object: 0, level: -1, blkid: 0 });
+                // Its birth is not known: the record may be what is damaged.
+                self.note_damage(Bookmark { objset, object: 0, level: -1, blkid: 0 }, Txg(0));
                 self.now.borrow_mut().phys.bookmark = Bookmark { objset: NO_OBJSET, ..Bookmark::default() };
             }
         }

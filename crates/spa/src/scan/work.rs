@@ -240,7 +240,7 @@ impl Scan {
             && alive.get()
             && e.kind() != ErrorKind::Interrupted
         {
-            self.note_damage(*at);
+            self.note_damage(*at, bp.phys_birth());
         }
     }
 }

@@ -218,13 +218,19 @@ fn referenced(pool: &PoolReader, dsl: &Dsl) -> Result<BTreeSet<u64>> {
     let mut r = BTreeSet::from([MOS_DIRECTORY]);
     // Every number in the directory that is an object; the others are known.
     for (k, v) in &pool.directory {
-        if !matches!(k.as_str(), "deflate" | "creation_version") {
+        if !matches!(k.as_str(), "deflate" | "creation_version" | "last_scrubbed_txg") {
             r.extend(v.as_u64());
         }
     }
     for key in ["com.delphix:log_spacemap_zap", "com.delphix:deleted_clones"] {
         if let Some(o) = pool.entry_object(key)? {
             r.extend(zap::map_u64(&o)?.into_values());
+        }
+    }
+    // Error logs with heads have a ZAP for each.
+    for key in ["errlog_last", "errlog_scrub"] {
+        if let Some(o) = pool.entry_object(key)? {
+            r.extend(zap::map(&o)?.values().filter_map(|v| v.as_u64()));
         }
     }
     // The queue of a scan under way.

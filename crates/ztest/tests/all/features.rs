@@ -187,6 +187,12 @@ fn newer_features_are_read_where_they_can_be() {
             pretend(&pool, feature.id, 0).await;
             pool.export().await.unwrap();
             drop(pool);
+            if feature.activate_on_enable && feature.support == Support::Write {
+                let pool = lab.import_as(ImportOpts::default(), layout.opts()).await.unwrap();
+                assert!(pool.features().is_active(feature.id));
+                read(&pool).await;
+                return pool.export().await.unwrap();
+            }
             if feature.activate_on_enable {
                 return reads_only(&lab, &layout, feature.guid).await;
             }

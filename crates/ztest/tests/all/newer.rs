@@ -1,14 +1,17 @@
 //! Features of OpenZFS 2.2 and later that weir writes, on pools of its own: brought into use on new
 //! and on old pools, kept through changes of the devices, judged by the zdb of 2.4.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use base::ObjectId;
 use dmu::zap;
 use ondisk::feature::FeatureId;
+use ondisk::label::DATA_START;
 use ondisk::vdev_config::VdevConfig;
 use sim::{DiskImage, Rng};
 use spa::{Bias, DevSpec, Group, GroupKind, ImportOpts, NewDevice, Pool};
+use zpl::{Cred, MountOpts, Zfs};
 use ztest::judge::{Verdict, judge24};
 use ztest::lab::{Lab, Layout, POOL, SHAPES};
 use ztest::snaps::check_images;
@@ -135,4 +138,268 @@ fn the_root_vdev_has_a_zap() {
             pool.export().await.unwrap();
         });
     }
+}
+
+/// The names of what the error log lists, as `dataset[@snapshot] object`.
+async fn listed(pool: &Pool) -> BTreeSet<String> {
+    let mut names = BTreeMap::new();
+    for head in pool.dsl().all() {
+        for ds in pool.dsl().snapshots(&head).await.unwrap().into_iter().chain([head]) {
+            names.insert(ds.object.0, ds.name());
+        }
+    }
+    let all = pool.scan().damaged_blocks().await.unwrap();
+    all.iter().map(|b| format!("{} {}.{}", names[&b.objset], b.object, b.blkid)).collect()
+}
+
+async fn mount(pool: &Pool, name: &str) -> Rc<Zfs> {
+    let (ds, readonly) = match name.contains('@') {
+        true => (pool.dsl().find_snapshot(name).await.unwrap(), true),
+        false => (pool.dsl().find(name).unwrap(), false),
+    };
+    Zfs::open(&ds, MountOpts { readonly, ..MountOpts::from_props(&ds) }).await.unwrap()
+}
+
+/// Writes a block of noise to a file, which is made if it is not there; returns its object.
+async fn write(fs: &Zfs, name: &[u8], fill: u8) -> ObjectId {
+    let file = match fs.lookup(fs.root(), name).await {
+        Ok(found) => found.obj,
+        Err(_) => fs.create(fs.root(), name, 0o644, &Cred::new(0, 0), false).await.unwrap().obj,
+    };
+    let mut rng = Rng::new(u64::from(fill));
+    let noise: Vec<u8> = (0..1024).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
+    fs.write(file, 0, vec![bdev::Buf::copy_from(&noise).freeze()], false).await.unwrap();
+    file
+}
+
+/// Damages every copy of the first block of a file.
+async fn damage(lab: &Lab, pool: &Pool, name: &str, file: ObjectId) {
+    let ds = match name.contains('@') {
+        true => pool.dsl().find_snapshot(name).await.unwrap(),
+        false => pool.dsl().find(name).unwrap(),
+    };
+    let dn = ds.objset().await.unwrap().hold(file).await.unwrap();
+    let bp = dn.block_pointer(0).await.unwrap();
+    assert!(!bp.is_hole() && !bp.is_embedded() && !bp.is_gang());
+    for dva in bp.dvas() {
+        for disk in &lab.disks[..2] {
+            disk.corrupt(DATA_START + dva.offset(), dva.asize());
+        }
+    }
+}
+
+/// The error log is the object of the MOS directory, or 0: its ZAP, and those in it.
+async fn log_objects(pool: &Pool) -> Vec<u64> {
+    let mut out = Vec::new();
+    for entry in [b"errlog_last".as_slice(), b"errlog_scrub"] {
+        let log = zap::lookup_u64(pool.dsl().directory(), entry).await.unwrap().unwrap_or(0);
+        if log != 0 {
+            let zaps = zap::list(&pool.mos().hold(ObjectId(log)).await.unwrap()).await.unwrap();
+            out.push(log);
+            out.extend(zaps.iter().filter_map(|e| e.value.as_u64()));
+        }
+    }
+    out
+}
+
+fn set(names: &[String]) -> BTreeSet<String> {
+    names.iter().cloned().collect()
+}
+
+/// Damaged blocks are named in every dataset that has them, in a log of the new form as in one that
+/// was converted to it; the log follows promotions and destroys, and goes with the damage.
+#[test]
+fn the_error_log_knows_heads() {
+    for (seed, at_creation) in [(11, true), (12, false)] {
+        let with: &[FeatureId] = if at_creation { &[FeatureId::HeadErrlog] } else { &[] };
+        let (lab, layout) = world(seed, with);
+        let (fs, s1, s2, c) = (format!("{POOL}/f"), format!("{POOL}/f@1"), format!("{POOL}/f@2"), format!("{POOL}/c"));
+        lab.sim.block_on(async {
+            let pool = create(&lab, &layout).await;
+            let dsl = pool.dsl().clone();
+            dsl.create_fs(&fs, Vec::new(), ztest::lab::new_fs(&lab.sim)).await.unwrap();
+            let m = mount(&pool, &fs).await;
+            let (old, both) = (write(&m, b"old", 1).await, write(&m, b"both", 2).await);
+            dsl.snapshot(vec![s1.clone()], false, Vec::new()).await.unwrap();
+            // In the first snapshot `old` is another block.
+            write(&m, b"old", 3).await;
+            pool.sync().await.unwrap();
+            dsl.snapshot(vec![s2.clone()], false, Vec::new()).await.unwrap();
+            let late = write(&m, b"late", 4).await;
+            pool.sync().await.unwrap();
+            m.unmount().await.unwrap();
+            dsl.clone_snapshot(&s1, &c, Vec::new()).await.unwrap();
+            pool.sync().await.unwrap();
+            damage(&lab, &pool, &s1, old).await;
+            damage(&lab, &pool, &fs, both).await;
+            damage(&lab, &pool, &fs, late).await;
+            pool.export().await.unwrap();
+            drop(pool);
+
+            let pool = lab.import_as(ImportOpts::default(), layout.opts()).await.unwrap();
+            assert_eq!(ztest::scan::scrub(&pool).await.unwrap().phys.errors, 3);
+            if !at_creation {
+                // The oldest dataset of each, as the old form has it.
+                let only = [format!("{s1} {old}.0"), format!("{s1} {both}.0"), format!("{fs} {late}.0")];
+                assert_eq!(listed(&pool).await, set(&only));
+                enable(&pool, FeatureId::HeadErrlog).await;
+            }
+            assert_eq!(pool.features().count(FeatureId::HeadErrlog.get().guid), Some(1));
+            let mut all = set(&[format!("{fs} {late}.0"), format!("{s1} {old}.0"), format!("{c} {old}.0")]);
+            all.extend([&fs, &s1, &s2, &c].map(|ds| format!("{ds} {both}.0")));
+            assert_eq!(listed(&pool).await, all);
+            pool.export().await.unwrap();
+            drop(pool);
+
+            let pool = lab.import_as(ImportOpts::default(), layout.opts()).await.unwrap();
+            let dsl = pool.dsl().clone();
+            assert_eq!(listed(&pool).await, all, "the log on disk");
+            // The head, then its inner ZAP: one head has all of it.
+            assert_eq!(log_objects(&pool).await.len(), 2);
+            let m = mount(&pool, &fs).await;
+            write(&m, b"late", 5).await;
+            write(&m, b"both", 6).await;
+            m.unmount().await.unwrap();
+            pool.sync().await.unwrap();
+            all.remove(&format!("{fs} {late}.0"));
+            all.remove(&format!("{fs} {both}.0"));
+            assert_eq!(listed(&pool).await, all, "what was overwritten is not named");
+
+            dsl.promote(&c).await.unwrap();
+            let renamed = |from: &BTreeSet<String>| -> BTreeSet<String> {
+                from.iter().map(|n| n.replace(&s1, &format!("{c}@1"))).collect()
+            };
+            let all = renamed(&all);
+            assert_eq!(listed(&pool).await, all, "a promotion changes names only");
+            assert_eq!(log_objects(&pool).await.len(), 3, "a head more");
+            let heads = log_objects(&pool).await;
+
+            dsl.destroy_snapshots(vec![s2.clone()], false).await.unwrap();
+            dsl.destroy_fs(&fs).await.unwrap();
+            pool.sync().await.unwrap();
+            let left: BTreeSet<String> = all.into_iter().filter(|n| !n.starts_with(&fs)).collect();
+            assert_eq!(listed(&pool).await, left);
+            assert!(log_objects(&pool).await.len() < heads.len(), "the head that is gone has no ZAP any more");
+
+            dsl.destroy_snapshots(vec![format!("{c}@1")], false).await.unwrap();
+            dsl.destroy_fs(&c).await.unwrap();
+            pool.sync().await.unwrap();
+            assert!(listed(&pool).await.is_empty());
+            assert_eq!(ztest::scan::scrub(&pool).await.unwrap().phys.errors, 0);
+            assert!(log_objects(&pool).await.is_empty());
+            pool.export().await.unwrap();
+            drop(pool);
+            judge(&lab, &[0, 1], &format!("errlog-{seed}"));
+        });
+    }
+}
+
+/// The pool of the collection with an error log of the kernel: named is what its manifest could not
+/// read, before and after a scrub of weir that finds the same blocks.
+#[test]
+fn the_error_log_of_the_kernel_is_kept() {
+    let Some(images) = ztest::reference::images_of("errlog") else {
+        eprintln!("SKIPPED: errlog.tar.zst is not there");
+        return;
+    };
+    let lost = ["el/c", "el/f", "el/f@1", "el/f@2"].map(|ds| (ds, "inboth")).into_iter().chain([
+        ("el/c", "onlylive"),
+        ("el/f@1", "onlylive"),
+        ("el/f@2", "onlylive"),
+        ("el/c", "onlysnap"),
+        ("el/f@1", "onlysnap"),
+        ("el/f", "later"),
+        ("el/f@2", "later"),
+        ("el/g", "whole"),
+    ]);
+    let lost: BTreeSet<String> = lost.map(|(ds, file)| format!("{ds}/{file}")).collect();
+    let lab = Lab::with_images(1, images, true);
+    lab.sim.block_on(async {
+        let opts = spa::EngineOpts::for_memory(1 << 30);
+        let names = async |pool: &Pool| {
+            let mut out = BTreeSet::new();
+            for line in listed(pool).await {
+                let (ds, block) = line.split_once(' ').unwrap();
+                let object: u64 = block.split_once('.').unwrap().0.parse().unwrap();
+                let fs = mount(pool, ds).await;
+                let path = fs.path_of(ObjectId(object)).await.unwrap();
+                out.insert(format!("{ds}{}", String::from_utf8_lossy(&path)));
+                fs.unmount().await.unwrap();
+            }
+            out
+        };
+        let pool = lab.import_as(ImportOpts { readonly: true, ..ImportOpts::default() }, opts.clone()).await.unwrap();
+        assert_eq!(names(&pool).await, lost);
+        pool.export().await.unwrap();
+        drop(pool);
+        let pool = lab.import_as(ImportOpts::default(), opts).await.unwrap();
+        assert_eq!(names(&pool).await, lost);
+        // The kernel counted six before a file was removed.
+        assert_eq!(ztest::scan::scrub(&pool).await.unwrap().phys.errors, 6);
+        assert_eq!(names(&pool).await, lost);
+        pool.export().await.unwrap();
+    });
+}
+
+/// With `dynamic_gang_header` active blocks in pieces have headers of a unit of allocation, which
+/// the zdb of 2.4 reads; those from before stay.
+#[test]
+fn gang_blocks_have_large_headers() {
+    let (lab, mut layout) = world(21, &[FeatureId::DynamicGangHeader]);
+    layout.ashift = 12;
+    let mut opts = layout.opts();
+    opts.zio.gang_above = 20_000;
+    lab.sim.block_on(async {
+        let pool = create(&lab, &layout).await;
+        pool.tune(&opts);
+        let content = |seed: u64| -> Vec<u8> {
+            let mut rng = Rng::new(seed);
+            (0..128 << 10).flat_map(|_| rng.next_u64().to_le_bytes()).collect()
+        };
+        let fs = mount(&pool, POOL).await;
+        let file = async |fs: &Zfs, name: &[u8], seed: u64| {
+            let file = fs.create(fs.root(), name, 0o644, &Cred::new(0, 0), false).await.unwrap().obj;
+            fs.write(file, 0, vec![bdev::Buf::copy_from(&content(seed)).freeze()], false).await.unwrap();
+            file
+        };
+        let old = file(&fs, b"old", 1).await;
+        fs.unmount().await.unwrap();
+        pool.sync().await.unwrap();
+        let active = pool.dsl().sync_task(|dsl, tx| {
+            Box::pin(async move { dsl.features().add(FeatureId::DynamicGangHeader, 1, &tx).await })
+        });
+        active.await.unwrap();
+        pool.export().await.unwrap();
+        drop(pool);
+
+        let pool = lab.import_as(ImportOpts::default(), opts.clone()).await.unwrap();
+        let fs = mount(&pool, POOL).await;
+        let new = file(&fs, b"new", 2).await;
+        pool.sync().await.unwrap();
+        let mut pieces = Vec::new();
+        for object in [old, new] {
+            let bp = fs.dataset().objset().await.unwrap().hold(object).await.unwrap().block_pointer(0).await.unwrap();
+            assert!(bp.is_gang());
+            pieces.push(pool.zio().gang_pieces(&bp, zio::Prio::SyncRead).await.unwrap().len());
+        }
+        assert_eq!(pieces, [3, 7]);
+        fs.unmount().await.unwrap();
+        pool.export().await.unwrap();
+        drop(pool);
+        judge(&lab, &[0, 1], "large-gang-headers");
+
+        let pool = lab.import_as(ImportOpts::default(), opts.clone()).await.unwrap();
+        ztest::scan::scrub_clean(&pool).await.unwrap();
+        let fs = mount(&pool, POOL).await;
+        for (object, seed) in [(old, 1), (new, 2)] {
+            let got: Vec<u8> = fs.read(object, 0, 1 << 20).await.unwrap().iter().flat_map(|b| b.to_vec()).collect();
+            assert!(got == content(seed));
+            fs.write(object, 0, vec![bdev::Buf::copy_from(&content(seed + 2)).freeze()], false).await.unwrap();
+        }
+        fs.unmount().await.unwrap();
+        pool.export().await.unwrap();
+        drop(pool);
+        // Freed and allocated again.
+        judge(&lab, &[0, 1], "large-gang-headers-after");
+    });
 }
