@@ -1,4 +1,4 @@
-//! The command `weir zdb`: zdb's option letters, and three options of its own.
+//! The command `weir zdb`: zdb's option letters, and some options of its own.
 //!
 //! A pool is found among the devices of `-p` folders (or files), else, where the name is a file or
 //! folder, there, else among the block devices of /dev. Nothing is ever written. Exit status: 0
@@ -11,6 +11,7 @@ use base::{Error, Result, ResultExt};
 
 use crate::check::{CheckOpts, CheckReport, Finding, TypeStat, check};
 use crate::device::{Labeled, candidates};
+use crate::heatmap::HeatMap;
 use crate::manifest::{ManifestOpts, tree_manifest};
 use crate::pool::{OpenOpts, PoolReader, scan};
 use crate::text::{io, nice};
@@ -21,6 +22,7 @@ usage: weir zdb [-Cdhimuv...] [-bc...] [-e] [-p PATH]... [-t TXG] [POOL | FILE..
        weir zdb --check [-v] [-p PATH]... [POOL | FILE...]
        weir zdb --manifest [-p PATH]... [POOL | FILE...] [DATASET]
        weir zdb -O [-p PATH]... POOL DATASET PATH
+       weir zdb -m[m] --heatmap [--html FILE] [-p PATH]... [POOL | FILE...]
        weir zdb -l[u] DEVICE...
 
   -b  walk all blocks, look for leaks (-bb: a table by type)   -c  the same: checksums are always verified
@@ -31,6 +33,7 @@ usage: weir zdb [-Cdhimuv...] [-bc...] [-e] [-p PATH]... [-t TXG] [POOL | FILE..
   -e  the pool is not imported (always so)                     -t  the newest state up to this txg
   -p  folder with the pool's files, or one of them             -v  say more
   --check     recompute and compare everything; ends with `POOL: N blocks, M leaked, K errors`
+  --heatmap   how full the metaslabs are, as a picture (-mm: each of its own); --html: as a page
   --manifest  every file of every file system and snapshot as a line of JSON
 ";
 
@@ -42,6 +45,8 @@ struct Args {
     txg: Option<u64>,
     check: bool,
     manifest: bool,
+    heatmap: bool,
+    html: Option<PathBuf>,
     rest: Vec<String>,
 }
 
@@ -55,6 +60,9 @@ impl Args {
             match s.as_str() {
                 "--check" => a.check = true,
                 "--manifest" => a.manifest = true,
+                "--heatmap" => a.heatmap = true,
+                "--html" => a.html = Some(value("--html")?.into()),
+                s if s.starts_with("--html=") => a.html = Some(s["--html=".len()..].into()),
                 "--help" => a.letters.push('?'),
                 "--" => {
                     a.rest.extend(it.by_ref().cloned());
@@ -83,6 +91,9 @@ impl Args {
                 }
                 _ => a.rest.push(s.clone()),
             }
+        }
+        if a.html.is_some() && !a.heatmap {
+            return Err(Error::invalid("--html is the page of --heatmap, which is missing"));
         }
         Ok(a)
     }
@@ -133,6 +144,14 @@ fn run(a: &mut Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<i32> {
     if a.check {
         let report = run_check(&pool, a, out)?;
         return Ok(i32::from(!report.is_clean()));
+    }
+    if a.heatmap {
+        let map = HeatMap::of(&pool);
+        match &a.html {
+            Some(path) => map.write_html(path)?,
+            None => io(out.write_all(map.terminal(a.count('m') + a.count('v') > 1).as_bytes()))?,
+        }
+        return Ok(0);
     }
     if a.count('O') > 0 {
         let [dataset, path] = &a.rest[..] else {

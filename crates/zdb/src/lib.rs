@@ -10,6 +10,7 @@
 //! * [`pool`]: opens a pool the way an import does, read-only;
 //! * [`check`](mod@check): recomputes everything that the format keeps twice and compares;
 //! * [`manifest`]: the content of every file system as text;
+//! * [`heatmap`]: pictures of how full the metaslabs are;
 //! * [`cli`]: the command `weir zdb`.
 //!
 //! Everything read is hostile: errors name the place, memory and depth are bounded, nothing panics.
@@ -23,6 +24,7 @@ pub mod cli;
 pub mod device;
 pub mod dsl;
 pub mod dump;
+pub mod heatmap;
 pub mod manifest;
 pub mod objset;
 pub mod pool;
@@ -35,5 +37,6 @@ pub mod zpl;
 
 pub use check::{CheckOpts, CheckReport, Finding, check};
 pub use cli::main;
+pub use heatmap::HeatMap;
 pub use manifest::{ManifestOpts, tree_manifest};
 pub use pool::{OpenOpts, PoolReader};

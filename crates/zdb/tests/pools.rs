@@ -131,3 +131,33 @@ fn devices_need_not_be_files() {
     let report = zdb::check(&pool, &Default::default(), &mut |_| {});
     assert!(report.is_clean() && report.blocks > 900, "{}", report.summary());
 }
+
+/// The map has the same free space as the space maps, and says so in all forms.
+#[test]
+fn heat_map_of_the_pool_in_the_repository() {
+    use std::rc::Rc;
+    use zdb::device::{Device, Labeled};
+    let (size, ext) = extents(&fixture("names.pack.zst"));
+    let mut image = vec![0u8; size as usize];
+    ext.iter().for_each(|(at, b)| image[*at as usize..*at as usize + b.len()].copy_from_slice(b));
+    let dev = Device::over(Path::new("memory"), size, Box::new(image));
+    let pool = zdb::PoolReader::from_devices(vec![Labeled::scan(Rc::new(dev))], &Default::default()).unwrap();
+    let map = zdb::HeatMap::of(&pool);
+    let report = zdb::check(&pool, &Default::default(), &mut |_| {});
+    let used: u64 = map.vdevs.iter().flat_map(|v| &v.rows).map(|r| r.size - r.free).sum();
+    assert_eq!(used, report.allocated.values().sum::<u64>());
+    for row in map.vdevs.iter().flat_map(|v| &v.rows) {
+        let shown = row.cells.iter().sum::<f64>() / row.cells.len() as f64;
+        assert!((shown - row.full()).abs() < 1e-9, "metaslab {}: {shown} and {}", row.index, row.full());
+    }
+    let folder = Folder::new("heat");
+    let (img, page) = (folder.path().join("names.img"), folder.path().join("map.html"));
+    write_image(&img, size, &ext);
+    let (img, page) = (img.to_str().unwrap(), page.to_str().unwrap());
+    let (code, text) = zdb(&["-mm", "--heatmap", img]);
+    assert_eq!((code, text), (0, map.terminal(true)));
+    let (code, text) = zdb(&["--heatmap", "--html", page, img]);
+    assert_eq!((code, text.as_str()), (0, ""));
+    assert_eq!(std::fs::read_to_string(page).unwrap(), map.html());
+    assert_eq!(zdb(&["--html", page, img]).0, 2);
+}
