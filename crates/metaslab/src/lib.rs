@@ -30,6 +30,7 @@
 
 mod allocator;
 mod metaslab;
+mod pick;
 mod range_tree;
 mod store;
 mod tunables;
@@ -37,6 +38,7 @@ pub mod weight;
 
 pub use allocator::{Allocator, ClassKind, ClassSpace, MsSummary, TopSpace};
 pub use metaslab::MsChanges;
+pub use pick::Method;
 pub use range_tree::{RangeError, RangeTree, Run};
 pub use store::{LoadedMap, Replay, SpaceMapStore};
 pub use tunables::AllocTunables;

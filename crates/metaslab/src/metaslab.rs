@@ -7,6 +7,7 @@ use base::{Error, ObjectId, Result, ResultExt, TXG_DEFER, TXG_SIZE, Txg};
 use ondisk::space_map::ONE_WORD_MAX_RUN;
 use rt::sync::Notify;
 
+use crate::pick::pick;
 use crate::range_tree::{BUCKETS, RangeTree, Run};
 use crate::store::LoadedMap;
 use crate::tunables::AllocTunables;
@@ -273,8 +274,7 @@ impl Metaslab {
             return None;
         }
         let State::Loaded(l) = &mut self.state else { return None };
-        let cursor = &mut l.cursors[asize.trailing_zeros() as usize & 63];
-        let start = pick(&l.free, cursor, asize, size, t)?;
+        let start = pick(&l.free, &mut l.cursors, asize, size, t)?;
         l.free.remove(start, asize).expect("the segment was just found to be free");
         self.used = txg;
         self.pending().allocating[txg.slot()].add(start, asize).expect("free space is in no other tree");
@@ -531,20 +531,6 @@ impl Metaslab {
     }
 }
 
-/// Chooses the place of `asize` bytes: the `dynamic` allocator of OpenZFS. First fit from the
-/// cursor on; best fit in a metaslab that is nearly full or fragmented.
-fn pick(free: &RangeTree, cursor: &mut u64, asize: u64, ms_size: u64, t: &AllocTunables) -> Option<u64> {
-    let largest = free.largest();
-    if largest < asize {
-        return None;
-    }
-    let roomy = largest >= t.df_alloc_threshold && free.total() * 100 / ms_size >= t.df_free_pct;
-    let found = roomy.then(|| free.first_fit(*cursor, asize, t.df_max_search, t.min_search_count)).flatten();
-    let start = found.or_else(|| free.best_fit(asize))?.start;
-    *cursor = start + asize;
-    Some(start)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -583,42 +569,5 @@ mod tests {
         assert_eq!(m.sync_done_part(Txg(7), 100), Ended::Whole { pending: true });
         assert_eq!((free(&m) - before, m.committed), (249 * 512, (250 * 512, 0)));
         assert_eq!(end(&mut m, 8), Ended::Whole { pending: false });
-    }
-
-    #[test]
-    fn the_dynamic_allocator_changes_its_ways() {
-        let t = AllocTunables::default();
-        let tree = |runs: &[(u64, u64)]| {
-            let mut f = RangeTree::indexed(0, 16 * M, 9);
-            runs.iter().for_each(|&(s, n)| f.add(s, n).expect("disjoint"));
-            f
-        };
-        // Roomy: first fit from the cursor, which moves.
-        let f = tree(&[(0, 4096), (M, 8 * M), (12 * M, 4096)]);
-        let mut cursor = 0;
-        assert_eq!(pick(&f, &mut cursor, 4096, 16 * M, &t), Some(0));
-        assert_eq!(cursor, 4096);
-        assert_eq!(pick(&f, &mut cursor, 4096, 16 * M, &t), Some(M));
-        cursor = 10 * M;
-        assert_eq!(pick(&f, &mut cursor, 4096, 16 * M, &t), Some(12 * M));
-        // No fit behind the cursor: the best fit anywhere.
-        assert_eq!(pick(&f, &mut cursor, 8192, 16 * M, &t), Some(M));
-        // Fragmented: best fit at once.
-        let f = tree(&[(0, 65536), (M, 8192), (2 * M, 65536), (3 * M, 4096)]);
-        cursor = 0;
-        assert_eq!(pick(&f, &mut cursor, 4096, 16 * M, &t), Some(3 * M));
-        assert_eq!(pick(&f, &mut cursor, 8000, 16 * M, &t), Some(M));
-        assert_eq!(pick(&f, &mut cursor, 65537, 16 * M, &t), None);
-        // Nearly full: best fit despite a large segment.
-        let f = tree(&[(0, 512 << 10), (M, 4096)]);
-        cursor = 0;
-        assert_eq!(pick(&f, &mut cursor, 4096, 16 * M, &t), Some(M));
-        // The search from the cursor ends after 16 MiB and 100 segments.
-        let mut f = RangeTree::indexed(0, 64 * M, 9);
-        (0..200).for_each(|i| f.add(i * 128 * 1024, 512).expect("disjoint"));
-        f.add(60 * M, M).expect("disjoint");
-        let short = AllocTunables { df_free_pct: 0, ..t };
-        assert_eq!(f.first_fit(0, 4096, short.df_max_search, short.min_search_count), None);
-        assert!(f.first_fit(0, 4096, 64 * M, 0).is_some());
     }
 }

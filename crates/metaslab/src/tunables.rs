@@ -1,8 +1,12 @@
 //! Tunables of the allocator, with OpenZFS's defaults (`metaslab.c`) except where noted at a field.
 
+use crate::pick::Method;
+
 /// Tunables of the allocator.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AllocTunables {
+    /// `zfs_active_allocator`: how a metaslab chooses a segment.
+    pub method: Method,
     /// `metaslab_aliquot`: bytes that a group gets before the rotor moves on, scaled by how free
     /// its vdev is compared with its class.
     pub aliquot: u64,
@@ -43,6 +47,7 @@ pub struct AllocTunables {
 impl Default for AllocTunables {
     fn default() -> AllocTunables {
         AllocTunables {
+            method: Method::Dynamic,
             aliquot: 1 << 20,
             df_max_search: 16 << 20,
             min_search_count: 100,
