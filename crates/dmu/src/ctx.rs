@@ -76,6 +76,9 @@ pub trait SpaceGate {
 pub trait FeatureUse {
     /// A block or dnode in `txg` needs the feature. Called in syncing context, any number of times.
     fn activate(&self, feature_guid: &'static str, txg: Txg);
+    /// The object set does not need the feature any more. Called in syncing context, also if it
+    /// never did.
+    fn deactivate(&self, feature_guid: &'static str, txg: Txg);
 }
 
 /// Which metadata has an extra copy (property `redundant_metadata`, format page 02 section 4).
@@ -145,6 +148,8 @@ pub struct DmuFeatures {
     pub embedded_data: bool,
     /// `lz4_compress` is active: metadata uses it.
     pub lz4: bool,
+    /// `zilsaxattr` is enabled: logs of file systems may have the records of OpenZFS 2.2.
+    pub zilsaxattr: bool,
 }
 
 /// Tunables of the DMU.

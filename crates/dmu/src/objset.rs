@@ -75,6 +75,8 @@ pub(crate) struct ObjsetInner {
     pub sync_in_place: Cell<bool>,
     /// A sync of one object, or of the whole object set, has ended.
     pub synced: Notify,
+    /// The sync of this txg noted the feature of the log's newer records with the dataset.
+    pub log_feature: Cell<Option<Txg>>,
     /// Its intent log, while it is in use.
     pub log: RefCell<Option<Weak<dyn IntentLog>>>,
 }
@@ -242,6 +244,7 @@ impl Objset {
             sync_task: Cell::new(None),
             sync_in_place: Cell::new(false),
             synced: Notify::default(),
+            log_feature: Cell::new(None),
             log: RefCell::default(),
             ctx,
         }))
@@ -375,6 +378,11 @@ impl Objset {
             Some(log) => log.end_chain().await,
             None => Ok(()),
         }
+    }
+    /// Whether the dataset has, on disk, the feature that the records of OpenZFS 2.2 need in its
+    /// log (`zilsaxattr`). It has it for as long as there is a log.
+    pub fn has_log_feature(&self) -> bool {
+        self.0.log_feature.get().is_some_and(|txg| txg <= self.0.ctx.txg().last_synced())
     }
     /// Whether an intent log is in use.
     pub fn has_log(&self) -> bool {

@@ -18,6 +18,7 @@ use ondisk::blkptr::Blkptr;
 use ondisk::dnode::{DNODE_SIZE, DNODE_USEROBJUSED_ACCOUNTED, DNODE_USERUSED_ACCOUNTED, DNODES_PER_BLOCK};
 use ondisk::object_type::ObjectType;
 use ondisk::objset::{OBJSET_USERACCOUNTING_COMPLETE, OBJSET_USEROBJACCOUNTING_COMPLETE, ObjsetType};
+use ondisk::zil::ZilHeader;
 use zio::WriteDone;
 
 use crate::dnode::{Dnode, DnodeInner};
@@ -71,6 +72,9 @@ impl Objset {
             && let Some(header) = log.sync(txg)?
         {
             change.zil = Some(header);
+        }
+        if let Some(header) = change.zil {
+            self.note_log(&header, txg);
         }
         let flags = change.flags.unwrap_or(self.0.phys.borrow().flags);
         let accounts = self.os_type() == ObjsetType::Zfs && self.0.phys.borrow().has_user_accounting();
@@ -139,6 +143,22 @@ impl Objset {
         let bp = cx.put(req, None, &self.0.root.get(), true, 0).await?;
         self.0.root.set(bp);
         Ok(Some(SyncedRoot { bp, done: cx.done.take() }))
+    }
+
+    /// The header of the intent log changes in `txg`: a file system with a log has the feature of
+    /// the records of OpenZFS 2.2, one without does not (format page 17 section 3).
+    fn note_log(&self, header: &ZilHeader, txg: Txg) {
+        const FEATURE: &str = "org.openzfs:zilsaxattr";
+        let Some(feat) = self.0.feat.as_ref().filter(|_| self.os_type() == ObjsetType::Zfs) else { return };
+        if header.log.is_hole() {
+            feat.deactivate(FEATURE, txg);
+            self.0.log_feature.set(None);
+        } else if self.0.ctx.features().zilsaxattr {
+            feat.activate(FEATURE, txg);
+            if self.0.log_feature.get().is_none() {
+                self.0.log_feature.set(Some(txg));
+            }
+        }
     }
 
     /// The first dirty object that lives in the meta-dnode.

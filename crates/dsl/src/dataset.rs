@@ -88,6 +88,8 @@ pub struct Account {
     /// Feature entries of the dataset's ZAP; `None` before they are read.
     features: RefCell<Option<BTreeMap<String, ZapValue>>>,
     new_features: RefCell<BTreeSet<&'static str>>,
+    /// Features that it uses no more, to be removed by the sync.
+    old_features: RefCell<BTreeSet<&'static str>>,
     /// Killed blocks that an older snapshot still holds.
     deadlisted: RefCell<Vec<Blkptr>>,
     /// Bookmarks that count the space freed after them.
@@ -259,6 +261,11 @@ impl FeatureUse for Account {
         if self.features.borrow().as_ref().is_none_or(|f| !f.contains_key(feature_guid)) {
             self.new_features.borrow_mut().insert(feature_guid);
         }
+        self.old_features.borrow_mut().remove(feature_guid);
+    }
+    fn deactivate(&self, feature_guid: &'static str, _txg: Txg) {
+        self.new_features.borrow_mut().remove(feature_guid);
+        self.old_features.borrow_mut().insert(feature_guid);
     }
 }
 
@@ -288,6 +295,7 @@ impl Dataset {
                 phys: RefCell::new(phys),
                 features: RefCell::new(features),
                 new_features: RefCell::default(),
+                old_features: RefCell::default(),
                 deadlisted: RefCell::default(),
                 marks: RefCell::default(),
                 marks_loaded: Cell::new(false),
@@ -445,6 +453,9 @@ impl Dataset {
     }
     pub(crate) fn take_new_features(&self) -> BTreeSet<&'static str> {
         self.account.new_features.take()
+    }
+    pub(crate) fn take_old_features(&self) -> BTreeSet<&'static str> {
+        self.account.old_features.take()
     }
     pub(crate) fn take_deadlisted(&self) -> Vec<Blkptr> {
         self.account.deadlisted.take()

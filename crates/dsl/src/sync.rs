@@ -175,7 +175,7 @@ impl DslPool {
         result
     }
 
-    /// Stores and counts the features that a dataset began to use in this txg.
+    /// Stores and counts the features that a dataset began or ceased to use in this txg.
     pub(crate) async fn activate_features(&self, ds: &Dataset, tx: &Tx) -> Result<()> {
         for guid in ds.take_new_features() {
             let Some(id) = FeatureId::by_guid(guid) else { continue };
@@ -185,6 +185,15 @@ impl DslPool {
                 self.features().add(id, 1, tx).await?;
             }
             ds.note_feature(guid);
+        }
+        for guid in ds.take_old_features() {
+            let Some(id) = FeatureId::by_guid(guid) else { continue };
+            let dn = self.mos().hold(ds.object).await?;
+            if dn.otype() == ObjectType::OTN_ZAP_METADATA && zap::lookup_u64(&dn, guid.as_bytes()).await?.is_some() {
+                zap::remove(&dn, guid.as_bytes(), tx).await?;
+                self.features().add(id, -1, tx).await?;
+            }
+            ds.set_feature(guid, None);
         }
         Ok(())
     }

@@ -53,6 +53,18 @@ pub mod tx {
     pub const MKDIR_ACL_ATTR: u64 = 19;
     /// A write of which only the size counts.
     pub const WRITE2: u64 = 20;
+    /// Set or remove an extended attribute that is kept as a system attribute.
+    pub const SETSAXATTR: u64 = 21;
+    /// Two objects exchange their names.
+    pub const RENAME_EXCHANGE: u64 = 22;
+    /// Rename, and leave a whiteout at the old name.
+    pub const RENAME_WHITEOUT: u64 = 23;
+}
+
+/// Whether OpenZFS before 2.2 does not know records of this type. They go only into the log of a
+/// dataset that has the feature `zilsaxattr` on disk (format page 17 section 3).
+pub fn needs_zilsaxattr(txtype: u64) -> bool {
+    txtype >= tx::SETSAXATTR
 }
 
 /// Bytes of a WRITE record before its data.
@@ -63,6 +75,7 @@ pub const SETATTR_SIZE: usize = 112;
 pub const LR_ATTR_SIZE: usize = 72;
 const CREATE_SIZE: usize = 104;
 const CREATE_ACL_SIZE: usize = 144;
+const WHITEOUT_SIZE: usize = 112;
 
 /// Attributes named by the mask of SETATTR, in the numbers of Linux.
 pub mod setattr {
@@ -118,6 +131,15 @@ pub struct Create {
     pub crtime: [u64; 2],
     /// Device number.
     pub rdev: u64,
+}
+
+impl Create {
+    /// As records have it, without the directory.
+    fn words(&self) -> [u64; 8] {
+        let object = self.object | u64::from(self.slots.max(1) - 1) << 56;
+        let [s, ns] = self.crtime;
+        [object, self.mode, self.uid, self.gid, self.generation, s, ns, self.rdev]
+    }
 }
 
 /// Optional attributes: `lr_attr`.
@@ -190,6 +212,37 @@ pub enum Op<'a> {
         name: &'a [u8],
         /// The new one.
         new_name: &'a [u8],
+    },
+    /// Exchange two names.
+    Exchange {
+        /// The directory of one.
+        from: u64,
+        /// The directory of the other.
+        to: u64,
+        /// The name of one.
+        name: &'a [u8],
+        /// The name of the other.
+        new_name: &'a [u8],
+    },
+    /// Rename, and leave a whiteout at the old name.
+    Whiteout {
+        /// The whiteout; its directory is the old one.
+        body: Create,
+        /// The new directory.
+        to: u64,
+        /// The old name.
+        name: &'a [u8],
+        /// The new one.
+        new_name: &'a [u8],
+    },
+    /// Set an extended attribute in the system attributes.
+    SetSaXattr {
+        /// The object.
+        object: u64,
+        /// The name.
+        name: &'a [u8],
+        /// The value; none: the attribute is removed.
+        value: &'a [u8],
     },
     /// Write data.
     Write {
@@ -296,17 +349,21 @@ impl<'a> Fields<'a> {
         Ok((&rest[..end], off + end + 1))
     }
     fn create(&self) -> Result<Create> {
-        let object = self.word(40)?;
+        self.create_at(40)
+    }
+    /// A new object, whose number is at `at`, behind the directory.
+    fn create_at(&self, at: usize) -> Result<Create> {
+        let object = self.word(at)?;
         Ok(Create {
             dir: self.word(32)?,
             object: object & ((1 << 48) - 1),
             slots: ((object >> 56) as u8).saturating_add(1),
-            mode: self.word(48)?,
-            uid: self.word(56)?,
-            gid: self.word(64)?,
-            generation: self.word(72)?,
-            crtime: self.pair(80)?,
-            rdev: self.word(96)?,
+            mode: self.word(at + 8)?,
+            uid: self.word(at + 16)?,
+            gid: self.word(at + 24)?,
+            generation: self.word(at + 32)?,
+            crtime: self.pair(at + 40)?,
+            rdev: self.word(at + 56)?,
         })
     }
     fn attr(&self, off: usize) -> Result<LrAttr> {
@@ -369,6 +426,21 @@ impl<'a> Op<'a> {
             tx::RENAME => {
                 let (name, next) = f.name(48)?;
                 Ok(Op::Rename { from: f.word(32)?, to: f.word(40)?, name, new_name: f.name(next)?.0 })
+            }
+            tx::RENAME_EXCHANGE => {
+                let (name, next) = f.name(48)?;
+                Ok(Op::Exchange { from: f.word(32)?, to: f.word(40)?, name, new_name: f.name(next)?.0 })
+            }
+            tx::RENAME_WHITEOUT => {
+                let (name, next) = f.name(WHITEOUT_SIZE)?;
+                Ok(Op::Whiteout { body: f.create_at(48)?, to: f.word(40)?, name, new_name: f.name(next)?.0 })
+            }
+            tx::SETSAXATTR => {
+                let (object, size) = (f.word(32)?, f.word(40)?);
+                let (name, next) = f.name(48)?;
+                let size = usize::try_from(size).map_err(|_| f.short())?;
+                let value = f.rest(next)?.get(..size).ok_or_else(|| f.short())?;
+                Ok(Op::SetSaXattr { object, name, value })
             }
             tx::WRITE => {
                 let (object, offset, length) = (f.word(32)?, f.word(40)?, f.word(48)?);
@@ -442,6 +514,7 @@ impl<'a> Op<'a> {
             | Op::Write2 { object, .. }
             | Op::Truncate { object, .. }
             | Op::Setattr { object, .. }
+            | Op::SetSaXattr { object, .. }
             | Op::Acl { object, .. } => Some(object),
             _ => None,
         }
@@ -462,10 +535,7 @@ impl<'a> Op<'a> {
             }
             Op::Create { make, body, attr, acl: None, name: n, target } => {
                 word(&mut b, body.dir);
-                word(&mut b, body.object | u64::from(body.slots.max(1) - 1) << 56);
-                for w in [body.mode, body.uid, body.gid, body.generation, body.crtime[0], body.crtime[1], body.rdev] {
-                    word(&mut b, w);
-                }
+                body.words().into_iter().for_each(|w| word(&mut b, w));
                 if let Some(attr) = attr {
                     push_attr(&mut b, &attr);
                 }
@@ -493,12 +563,27 @@ impl<'a> Op<'a> {
                 name(&mut b, n);
                 tx::LINK
             }
-            Op::Rename { from, to, name: n, new_name } => {
+            Op::Rename { from, to, name: n, new_name } | Op::Exchange { from, to, name: n, new_name } => {
                 word(&mut b, from);
                 word(&mut b, to);
                 name(&mut b, n);
                 name(&mut b, new_name);
-                tx::RENAME
+                if matches!(self, Op::Rename { .. }) { tx::RENAME } else { tx::RENAME_EXCHANGE }
+            }
+            Op::Whiteout { body, to, name: n, new_name } => {
+                word(&mut b, body.dir);
+                word(&mut b, to);
+                body.words().into_iter().for_each(|w| word(&mut b, w));
+                name(&mut b, n);
+                name(&mut b, new_name);
+                tx::RENAME_WHITEOUT
+            }
+            Op::SetSaXattr { object, name: n, value } => {
+                word(&mut b, object);
+                word(&mut b, value.len() as u64);
+                name(&mut b, n);
+                b.extend_from_slice(value);
+                tx::SETSAXATTR
             }
             Op::Write { object, offset, length, data } => {
                 for w in [object, offset, length, 0] {
@@ -616,6 +701,11 @@ mod tests {
         reparsed(&Op::Remove { dir: 34, name: b"1234567", is_dir: true });
         reparsed(&Op::Link { dir: 34, object: 2, name: b"x" });
         reparsed(&Op::Rename { from: 34, to: 35, name: b"x", new_name: b"yy" });
+        reparsed(&Op::Exchange { from: 34, to: 35, name: b"x", new_name: b"yy" });
+        let whiteout = Create { mode: 0o020_000, ..body };
+        reparsed(&Op::Whiteout { body: whiteout, to: 35, name: b"x", new_name: b"yy" });
+        reparsed(&Op::SetSaXattr { object: 2, name: b"user.x", value: b"a\0b" });
+        reparsed(&Op::SetSaXattr { object: 2, name: b"user.x", value: b"" });
         reparsed(&Op::Write { object: 2, offset: 3, length: 5, data: WriteData::Here(b"12345") });
         reparsed(&Op::Write { object: 2, offset: 3, length: 5, data: WriteData::Block(Blkptr::hole()) });
         reparsed(&Op::Write2 { object: 2, offset: 3, length: 5 });
@@ -624,6 +714,34 @@ mod tests {
         reparsed(&Op::Setattr { object: 2, set, attr: None });
         let with = LrSetattr { mask: setattr::XVATTR, ..set };
         reparsed(&Op::Setattr { object: 2, set: with, attr: Some(attr) });
+    }
+
+    /// The layouts of format page 17 section 3, word by word.
+    #[test]
+    fn records_of_2_2_have_their_fields_where_readers_look() {
+        let word = |b: &[u8], at: usize| le64(b, at);
+        let b = Op::SetSaXattr { object: 7, name: b"user.x", value: b"value" }.encode().unwrap();
+        assert_eq!((word(&b, 0), word(&b, 8), word(&b, 32), word(&b, 40)), (21, 64, 7, 5));
+        assert_eq!(&b[48..], b"user.x\0value\0\0\0\0");
+        let b = Op::Exchange { from: 34, to: 35, name: b"a", new_name: b"bc" }.encode().unwrap();
+        assert_eq!((word(&b, 0), word(&b, 8), word(&b, 32), word(&b, 40)), (22, 56, 34, 35));
+        assert_eq!(&b[48..], b"a\0bc\0\0\0\0");
+        let body = Create {
+            dir: 34,
+            object: 130,
+            slots: 2,
+            mode: 0o020_000,
+            uid: 1,
+            gid: 2,
+            generation: 7,
+            crtime: [8, 9],
+            rdev: 0,
+        };
+        let b = Op::Whiteout { body, to: 35, name: b"a", new_name: b"b" }.encode().unwrap();
+        let words: Vec<u64> = (4..14).map(|n| word(&b, n * 8)).collect();
+        assert_eq!((word(&b, 0), word(&b, 8)), (23, 120));
+        assert_eq!(words, [34, 35, 130 | 1 << 56, 0o020_000, 1, 2, 7, 8, 9, 0]);
+        assert_eq!(&b[112..], b"a\0b\0\0\0\0\0");
     }
 
     proptest! {

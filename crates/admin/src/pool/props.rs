@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result};
-use dmu::zap;
+use dmu::{DmuFeatures, zap};
 use dsl::DslPool;
 use ondisk::feature::{FEATURES, FeatureId, compatibility_set, default_features, enable_closure_ids};
 use ondisk::object_type::ObjectType;
@@ -498,6 +498,8 @@ impl PoolEngine {
                 for id in features {
                     dsl.features().enable(id, dsl.directory(), &tx).await?;
                 }
+                let zilsaxattr = dsl.features().is_enabled(FeatureId::Zilsaxattr);
+                dsl.ctx().set_features(DmuFeatures { zilsaxattr, ..dsl.ctx().features() });
                 if values.is_empty() {
                     return Ok(());
                 }

@@ -173,6 +173,9 @@ impl FeatureUse for Features {
     fn activate(&self, guid: &'static str, _txg: Txg) {
         self.0.borrow_mut().insert(guid);
     }
+    fn deactivate(&self, guid: &'static str, _txg: Txg) {
+        self.0.borrow_mut().remove(guid);
+    }
 }
 
 #[test]

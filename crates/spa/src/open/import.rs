@@ -389,6 +389,7 @@ async fn open_features(mos: &Objset, directory: &Dnode, version: u64, readonly: 
         hole_birth: features.is_active(FeatureId::HoleBirth),
         embedded_data: features.is_active(FeatureId::EmbeddedData),
         lz4: features.is_active(FeatureId::Lz4Compress),
+        zilsaxattr: features.is_enabled(FeatureId::Zilsaxattr),
     });
     let zio = mos.ctx().zio();
     zio.set_opts(ZioOpts { large_gang_headers: features.is_active(FeatureId::DynamicGangHeader), ..zio.opts() });

@@ -11,8 +11,9 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, Result, Txg};
 use bdev::Bytes;
 use ondisk::blkptr::Blkptr;
+use ondisk::bytes::le64;
 use ondisk::zil::ZIL_CHAIN_SIZE;
-use ondisk::zil_record::{Op, WRITE_SIZE, WriteData};
+use ondisk::zil_record::{Op, WRITE_SIZE, WriteData, needs_zilsaxattr};
 use rt::cost::{COPY, REAP, ZIL_RECORD};
 use rt::trace::{LogPhase, LogTimes};
 
@@ -120,7 +121,18 @@ impl Inner {
                 self.give_up_batch().await;
                 self.os.ctx().txg().wait_synced(txg).await
             }
-            ItxKind::Record(record) => self.append(&record, &[], txg, itx.owner, |_| {}).await,
+            ItxKind::Record(record) => {
+                if needs_zilsaxattr(le64(&record, 0)) {
+                    if self.open_block().is_none() {
+                        self.begin_chain(record.len() as u64).await?;
+                    }
+                    // The chain is older than the feature: after this txg a new one begins.
+                    if !self.os.has_log_feature() {
+                        return Err(Error::unsupported("the log does not have the feature zilsaxattr yet"));
+                    }
+                }
+                self.append(&record, &[], txg, itx.owner, |_| {}).await
+            }
             ItxKind::Write { object, offset, length, data } => {
                 self.pack_write(object, offset, length, data, txg, itx.owner).await
             }

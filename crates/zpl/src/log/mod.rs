@@ -22,6 +22,21 @@ use crate::fs::Zfs;
 use crate::node::{Node, times};
 use crate::types::{FileKind, SetAttr, SetTime};
 
+/// A new object as records have it.
+fn create_of(dn: &Dnode, a: &ZnodeAttrs) -> Create {
+    Create {
+        dir: a.parent,
+        object: dn.object().0,
+        slots: (dn.dnode_size() / 512) as u8,
+        mode: a.mode,
+        uid: a.uid,
+        gid: a.gid,
+        generation: a.generation,
+        crtime: a.crtime,
+        rdev: a.rdev,
+    }
+}
+
 impl Zfs {
     /// The log, unless a replay runs or `sync=disabled`.
     fn active_zilog(&self) -> Option<Zilog> {
@@ -44,17 +59,7 @@ impl Zfs {
             FileKind::Symlink => Make::Symlink,
             _ => Make::File,
         };
-        let body = Create {
-            dir: a.parent,
-            object: dn.object().0,
-            slots: (dn.dnode_size() / 512) as u8,
-            mode: a.mode,
-            uid: a.uid,
-            gid: a.gid,
-            generation: a.generation,
-            crtime: a.crtime,
-            rdev: a.rdev,
-        };
+        let body = create_of(dn, a);
         self.log_record(&log, &Op::Create { make, body, attr: None, acl: None, name, target }, None, tx);
     }
 
@@ -84,6 +89,56 @@ impl Zfs {
         let Some(log) = self.active_zilog() else { return };
         log.async_to_sync(object);
         self.log_record(&log, &Op::Rename { from: from.0, to: to.0, name, new_name }, None, tx);
+    }
+
+    /// Logs the exchange of two names; the data of both objects become durable with it.
+    pub(crate) fn log_exchange(
+        &self,
+        (from, name): (ObjectId, &[u8]),
+        (to, new_name): (ObjectId, &[u8]),
+        objects: [ObjectId; 2],
+        tx: &Tx,
+    ) {
+        let Some(log) = self.active_zilog() else { return };
+        objects.into_iter().for_each(|obj| log.async_to_sync(obj));
+        self.log_newer(&log, &Op::Exchange { from: from.0, to: to.0, name, new_name }, None, tx);
+    }
+
+    /// Logs a rename that left `whiteout` at the old name.
+    pub(crate) fn log_whiteout(
+        &self,
+        (whiteout, a): (&Dnode, &ZnodeAttrs),
+        name: &[u8],
+        (to, new_name): (ObjectId, &[u8]),
+        object: ObjectId,
+        tx: &Tx,
+    ) {
+        let Some(log) = self.active_zilog() else { return };
+        log.async_to_sync(object);
+        self.log_newer(&log, &Op::Whiteout { body: create_of(whiteout, a), to: to.0, name, new_name }, None, tx);
+    }
+
+    /// Logs a change of an extended attribute in the system attributes; no value: it is removed.
+    /// Not for unlinked files.
+    pub(crate) fn log_sa_xattr(&self, obj: ObjectId, a: &ZnodeAttrs, name: &[u8], value: Option<&[u8]>, tx: &Tx) {
+        let Some(log) = self.active_zilog().filter(|_| a.links > 0) else { return };
+        match value {
+            // The record's form of a removal is a value without bytes.
+            Some([]) => log.barrier(Some(obj), tx.txg()),
+            _ => {
+                let op = Op::SetSaXattr { object: obj.0, name, value: value.unwrap_or_default() };
+                self.log_newer(&log, &op, Some(obj), tx);
+            }
+        }
+    }
+
+    /// Logs a record that OpenZFS knows since 2.2: a barrier where older ones may read the log.
+    fn log_newer(&self, log: &Zilog, op: &Op<'_>, object: Option<ObjectId>, tx: &Tx) {
+        if self.os.ctx().features().zilsaxattr {
+            self.log_record(log, op, object, tx);
+        } else {
+            log.barrier(object, tx.txg());
+        }
     }
 
     /// Logs a write; `commit`: the data are to be durable at once.

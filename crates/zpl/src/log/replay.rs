@@ -11,6 +11,7 @@ use bdev::Bytes;
 use dmu::sa::{SaAttr, SaHandle};
 use dmu::zap;
 use ondisk::blkptr::Blkptr;
+use ondisk::nvlist::NvValue;
 use ondisk::object_type::ObjectType;
 use ondisk::zil::Record;
 use ondisk::zil_record::{Create, LrAcl, LrAttr, LrSetattr, Make, Op, WriteData, setattr};
@@ -20,9 +21,11 @@ use zio::Prio;
 
 use crate::fs::Zfs;
 use crate::names::create::New;
+use crate::names::rename::Whiteout;
 use crate::node::{Node, exact_file_spec, kind_of};
 use crate::types::{Cred, Fallocate, FileKind, RenameFlags, SetAttr, SetTime};
 use crate::xattr::dir::DIR_MODE;
+use crate::xattr::{SA_VALUE_MAX, value_of};
 
 /// The bits of optional attributes in records, and the stored flags.
 const LR_TO_PFLAGS: [(u32, u64); 15] = [
@@ -119,6 +122,21 @@ impl Zfs {
             Op::Rename { from, to, name, new_name } => {
                 self.rename(ObjectId(from), name, ObjectId(to), new_name, RenameFlags::default()).await
             }
+            Op::Exchange { from, to, name, new_name } => {
+                let flags = RenameFlags { exchange: true, ..RenameFlags::default() };
+                self.rename(ObjectId(from), name, ObjectId(to), new_name, flags).await
+            }
+            Op::Whiteout { body, to, name, new_name } => {
+                if kind_of(ObjectId(body.object), body.mode)? != FileKind::CharDev {
+                    return Err(Error::corrupt(format!("a whiteout in an intent log has the mode {:o}", body.mode)));
+                }
+                let (from, to) = (ObjectId(body.dir), ObjectId(to));
+                self.rename_as(from, name, to, new_name, RenameFlags::default(), Some(Whiteout::Exact(body))).await
+            }
+            Op::SetSaXattr { object, name, value } => {
+                let n = self.node(ObjectId(object)).await?;
+                self.redo_sa_xattr(&n, name, value).await
+            }
             Op::Write { object, offset, length, data } => {
                 let obj = ObjectId(object);
                 match data {
@@ -154,6 +172,29 @@ impl Zfs {
         let tx = self.plan().assign().await?;
         self.finish(tx);
         Ok(())
+    }
+
+    /// Sets or, without a value, removes an extended attribute in the system attributes.
+    async fn redo_sa_xattr(&self, n: &Node, name: &[u8], value: &[u8]) -> Result<()> {
+        let too_big = |what: String| Error::new(ErrorKind::TooBig, format!("intent log: {what}"));
+        if value.len() > SA_VALUE_MAX {
+            return Err(too_big(format!("an extended attribute of {} bytes", value.len())));
+        }
+        let text = std::str::from_utf8(name)
+            .map_err(|_| Error::corrupt("the name of an extended attribute in an intent log is not UTF-8"))?;
+        let mut list = self.sa_list(n).await?;
+        if value.is_empty() {
+            if value_of(&list, name).is_none() {
+                return self.mark_replayed().await;
+            }
+            list.remove(text);
+        } else {
+            list.put(text, NvValue::ByteArray(value.to_vec()));
+        }
+        if self.store_sa_list(n, &list, None, None).await? {
+            return Ok(());
+        }
+        Err(too_big(format!("extended attributes of object {} do not fit into its attributes", n.obj())))
     }
 
     async fn redo_xattr_dir(&self, body: &Create) -> Result<()> {

@@ -8,6 +8,7 @@
 use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::sa::ZnodeAttrs;
 use dmu::{Tx, zap};
+use ondisk::zil_record::Create;
 use ondisk::zpl::{Dirent, pflags};
 
 use crate::fs::Zfs;
@@ -21,6 +22,23 @@ use crate::types::{Cred, FileKind, RenameFlags};
 /// Linux).
 const WHITEOUT: New<'static> =
     New { kind: FileKind::CharDev, mode: 0, rdev: 0, target: None, exclusive: true, exact: None };
+
+/// The whiteout of a rename: whose it is, or exactly the one of a log record.
+pub(crate) enum Whiteout<'a> {
+    /// Made by this user.
+    Of(&'a Cred),
+    /// Made again in a replay.
+    Exact(Create),
+}
+
+impl Whiteout<'_> {
+    fn new_object(&self) -> New<'static> {
+        match self {
+            Whiteout::Of(_) => WHITEOUT,
+            Whiteout::Exact(body) => New { exact: Some(*body), ..WHITEOUT },
+        }
+    }
+}
 
 /// A chain of parents longer than this is a loop.
 const DEPTH_MAX: usize = 1 << 20;
@@ -98,17 +116,17 @@ impl Zfs {
         if flags.exchange {
             return Err(Error::invalid("a rename cannot both exchange and leave a whiteout"));
         }
-        self.rename_as(dir, name, new_dir, new_name, flags, Some(cred)).await
+        self.rename_as(dir, name, new_dir, new_name, flags, Some(Whiteout::Of(cred))).await
     }
 
-    async fn rename_as(
+    pub(crate) async fn rename_as(
         &self,
         dir: ObjectId,
         name: &[u8],
         new_dir: ObjectId,
         new_name: &[u8],
         flags: RenameFlags,
-        whiteout: Option<&Cred>,
+        whiteout: Option<Whiteout<'_>>,
     ) -> Result<()> {
         let _pass = self.enter()?;
         self.check_rename_args(name, new_name, flags)?;
@@ -172,8 +190,8 @@ impl Zfs {
                 (self.exchange(source, t, cross).await?, None)
             }
             target => {
-                let whiteout = whiteout.map(|cred| self.whiteout(&from, &from_attrs, cred));
-                if let Some(a) = &whiteout {
+                let whiteout = whiteout.map(|w| self.whiteout(&from, &from_attrs, &w));
+                if let Some((_, a)) = &whiteout {
                     self.check_quota(a, true).await?;
                     self.check_quota(a, false).await?;
                 }
@@ -251,13 +269,19 @@ impl Zfs {
             })
             .await?;
         }
-        self.log_barrier(None, &tx);
+        let objects = [a.node.obj(), b.node.obj()];
+        self.log_exchange((a.dir.obj(), &a.found.name), (b.dir.obj(), &b.found.name), objects, &tx);
         Ok(tx)
     }
 
-    /// Attributes of a whiteout.
-    fn whiteout(&self, dir: &Node, attrs: &ZnodeAttrs, cred: &Cred) -> ZnodeAttrs {
-        self.new_attrs(dir, attrs, cred, &WHITEOUT)
+    /// A whiteout, and its attributes.
+    fn whiteout(&self, dir: &Node, attrs: &ZnodeAttrs, whiteout: &Whiteout<'_>) -> (New<'static>, ZnodeAttrs) {
+        let new = whiteout.new_object();
+        let attrs = match whiteout {
+            Whiteout::Of(cred) => self.new_attrs(dir, attrs, cred, &new),
+            Whiteout::Exact(_) => self.new_attrs(dir, attrs, &Cred::default(), &new),
+        };
+        (new, attrs)
     }
 
     /// Gives the source the new name, in place of the target if there is one. The whiteout, if any,
@@ -268,7 +292,7 @@ impl Zfs {
         to: &Node,
         new_name: &[u8],
         target: Option<Side<'_>>,
-        whiteout: Option<ZnodeAttrs>,
+        whiteout: Option<(New<'static>, ZnodeAttrs)>,
     ) -> Result<(Tx, Option<(Node, Fate)>)> {
         let cross = !source.dir.is(to);
         let target_lock = match &target {
@@ -296,12 +320,15 @@ impl Zfs {
         }
         let tx = plan.assign().await?;
         let whiteouts = u64::from(whiteout.is_some());
-        let whiteout_entry = match whiteout {
-            Some(mut a) => Some(Dirent::new(a.mode, self.new_object(&mut a, &WHITEOUT, &tx).await?.object().0).pack()),
+        let whiteout = match whiteout {
+            Some((new, mut a)) => Some((self.new_object(&mut a, &new, &tx).await?, a)),
             None => None,
         };
-        let clear_old_name = async || match whiteout_entry {
-            Some(entry) => zap::update_u64(&from.dn, &source.found.name, entry, &tx).await,
+        let clear_old_name = async || match &whiteout {
+            Some((dn, a)) => {
+                let entry = Dirent::new(a.mode, dn.object().0).pack();
+                zap::update_u64(&from.dn, &source.found.name, entry, &tx).await
+            }
             None => zap::remove(&from.dn, &source.found.name, &tx).await,
         };
         let same_entry = |name: &[u8]| target.as_ref().is_some_and(|t| t.found.name == name);
@@ -344,11 +371,10 @@ impl Zfs {
             (a.mtime, a.ctime) = (now, now);
         })
         .await?;
-        if whiteout_entry.is_some() {
-            // The log's format has no record for a whiteout.
-            self.log_barrier(None, &tx);
-        } else {
-            self.log_rename((from.obj(), &source.found.name), (to.obj(), new_name), source.node.obj(), &tx);
+        let (old, new, object) = (&source.found.name, (to.obj(), new_name), source.node.obj());
+        match &whiteout {
+            Some((dn, a)) => self.log_whiteout((dn, a), old, new, object, &tx),
+            None => self.log_rename((from.obj(), old), new, object, &tx),
         }
         if let (Some(t), true) = (&target, fate != Fate::Linked)
             && let Some(log) = self.log()

@@ -23,7 +23,7 @@ const VALUE_MAX: usize = 64 << 10;
 /// Longest name in bytes.
 const NAME_MAX: usize = 255;
 /// Largest value in the list (`DXATTR_MAX_ENTRY_SIZE`, format page 08 section 6).
-const SA_VALUE_MAX: usize = 32 << 10;
+pub(crate) const SA_VALUE_MAX: usize = 32 << 10;
 /// Largest packed list; a length has 16 bits.
 const SA_LIST_MAX: usize = u16::MAX as usize;
 
@@ -41,7 +41,7 @@ fn check_xattr_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn value_of<'a>(list: &'a NvList, name: &[u8]) -> Option<&'a [u8]> {
+pub(crate) fn value_of<'a>(list: &'a NvList, name: &[u8]) -> Option<&'a [u8]> {
     match list.get(std::str::from_utf8(name).ok()?) {
         Some(NvValue::ByteArray(v) | NvValue::Uint8Array(v)) => Some(v),
         _ => None,
@@ -57,7 +57,7 @@ impl Zfs {
     }
 
     /// The list in the system attributes; empty if there is none.
-    async fn sa_list(&self, n: &Node) -> Result<NvList> {
+    pub(crate) async fn sa_list(&self, n: &Node) -> Result<NvList> {
         let Some(table) = &self.sa else { return Ok(NvList::new()) };
         let sa = SaHandle::open(&n.dn, table)?;
         if sa.is_znode() {
@@ -165,7 +165,7 @@ impl Zfs {
             && self.has_sa(n)?
         {
             list.put(sa_name, NvValue::ByteArray(value.to_vec()));
-            if self.store_sa_list(n, &list, mode).await? {
+            if self.store_sa_list(n, &list, mode, Some((name, Some(value)))).await? {
                 return if in_dir { self.dir_remove(n, name, None).await.map(drop) } else { Ok(()) };
             }
             list = self.sa_list(n).await?;
@@ -173,7 +173,7 @@ impl Zfs {
         self.dir_set(n, name, value, mode).await?;
         if in_sa && let Some(sa_name) = sa_name {
             list.remove(sa_name);
-            self.store_sa_list(n, &list, None).await?;
+            self.store_sa_list(n, &list, None, Some((name, None))).await?;
         }
         Ok(())
     }
@@ -211,7 +211,7 @@ impl Zfs {
             && let Ok(sa_name) = std::str::from_utf8(name)
         {
             list.remove(sa_name);
-            found = self.store_sa_list(n, &list, mode).await?;
+            found = self.store_sa_list(n, &list, mode, Some((name, None))).await?;
         }
         found |= self.dir_remove(n, name, mode).await?;
         Ok(found)
@@ -221,8 +221,15 @@ impl Zfs {
         Ok(!SaHandle::open(&n.dn, self.table()?)?.is_znode())
     }
 
-    /// Stores the list in the system attributes; false if it does not fit.
-    async fn store_sa_list(&self, n: &Node, list: &NvList, mode: Option<u32>) -> Result<bool> {
+    /// Stores the list in the system attributes; false if it does not fit. `change` is what the log
+    /// gets: the attribute and its value, none if it is removed.
+    pub(crate) async fn store_sa_list(
+        &self,
+        n: &Node,
+        list: &NvList,
+        mode: Option<u32>,
+        change: Option<(&[u8], Option<&[u8]>)>,
+    ) -> Result<bool> {
         let packed = list.encode_xdr();
         if packed.len() > SA_LIST_MAX {
             return Ok(false);
@@ -248,7 +255,11 @@ impl Zfs {
             Err(e) => return Err(e),
         }
         drop(lock);
-        self.log_barrier(Some(n.obj()), &tx);
+        match change {
+            // The record has no mode.
+            Some((name, value)) if mode.is_none() => self.log_sa_xattr(n.obj(), &a, name, value, &tx),
+            _ => self.log_barrier(Some(n.obj()), &tx),
+        }
         self.finish(tx);
         Ok(true)
     }

@@ -6,6 +6,7 @@ mod common;
 mod diff;
 mod golden;
 mod linux;
+mod log_records;
 mod model;
 mod posix;
 mod tmpfile_crash;

@@ -10,19 +10,19 @@ use sim::{CutStyle, DiskConfig, DiskImage, Model, Sim, SimConfig, SimDisk};
 use spa::{DevSpec, ImportOpts, Pool, PoolSpec};
 use zpl::{FileKind, FsCreateProps, RenameFlags, Zfs, init_fs};
 
-fn world(seed: u64, image: DiskImage) -> (Sim, SimDisk) {
+pub(crate) fn world(seed: u64, image: DiskImage) -> (Sim, SimDisk) {
     let sim = Sim::new(SimConfig::seeded(seed));
     let disk = SimDisk::with(&sim.handle(), DiskConfig::new(image, Model::random(), seed));
     (sim, disk)
 }
 
 /// The disk after a power cut at this moment, in several variants.
-fn cuts(disk: &SimDisk) -> Vec<DiskImage> {
+pub(crate) fn cuts(disk: &SimDisk) -> Vec<DiskImage> {
     (0..4).map(|seed| disk.what_if_cut(CutStyle::Seeded, seed)).collect()
 }
 
 /// Imports each image in a world of its own and looks at it.
-fn recover(images: Vec<DiskImage>, mut look: impl AsyncFnMut(Rc<Zfs>)) {
+pub(crate) fn recover(images: Vec<DiskImage>, mut look: impl AsyncFnMut(Rc<Zfs>)) {
     for (seed, image) in (0..).zip(images) {
         let (sim, disk) = world(seed, image);
         let rt = sim.rt();
