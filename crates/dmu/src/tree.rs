@@ -130,8 +130,8 @@ impl Dnode {
         found.map_err(|e| e.at(format_args!("object {} of object set {}, block {blkid}", self.n.obj, self.os.id)))
     }
 
-    /// The pointer of block `blkid` of `level` as of the last sync; a hole outside the tree. Errors:
-    /// those of reading the blocks above it.
+    /// The pointer of block `blkid` of `level` as of the last sync; a hole outside the tree.
+    /// Errors: those of reading the blocks above it.
     pub async fn pointer_at(&self, level: u8, blkid: u64) -> Result<Blkptr> {
         let found = self.retry(async || {
             let epbs = self.n.st.borrow().phys.epb_shift();

@@ -89,8 +89,8 @@ pub trait DatasetWatch {
     fn destroyed(&self, object: ObjectId, next: Option<ObjectId>);
     /// The head `head` got the snapshot `snapshot`.
     fn snapshotted(&self, head: ObjectId, snapshot: ObjectId);
-    /// A clone was promoted: the snapshots of the head `from` up to that of txg `youngest` are those
-    /// of the head `to` now.
+    /// A clone was promoted: the snapshots of the head `from` up to that of txg `youngest` are
+    /// those of the head `to` now.
     fn promoted(&self, from: ObjectId, to: ObjectId, youngest: Txg);
 }
 

@@ -116,8 +116,8 @@ pub fn build(children: &[Blkptr], parent: &Blkptr, size: usize) -> Vec<u8> {
     b
 }
 
-/// Sizes of at most `count` pieces of `psize` bytes, multiples of `unit` but for the last. A size of
-/// at most one unit is divided into multiples of 512: space may be there in smaller units on
+/// Sizes of at most `count` pieces of `psize` bytes, multiples of `unit` but for the last. A size
+/// of at most one unit is divided into multiples of 512: space may be there in smaller units on
 /// another vdev.
 pub fn piece_sizes(psize: u64, unit: u64, count: usize) -> Vec<u64> {
     let unit = if psize <= unit { 512 } else { unit };

@@ -3,10 +3,10 @@
 //!
 //! There are two of them, for the running scan and for the time before it, each with an entry of
 //! the MOS directory. In the *old form* a ZAP has a name for each block, with the dataset in which
-//! it was met. With the feature `head_errlog` the ZAP has an object for each head, and that one, the
-//! *inner* ZAP, a name for each block with its physical birth: which snapshots and clones have the
-//! block is found when the log is read ([`dsl::DslPool::affected`]). Enabling the feature converts
-//! the logs.
+//! it was met. With the feature `head_errlog` the ZAP has an object for each head, and that one,
+//! the *inner* ZAP, a name for each block with its physical birth: which snapshots and clones have
+//! the block is found when the log is read ([`dsl::DslPool::affected`]). Enabling the feature
+//! converts the logs.
 
 use std::rc::Rc;
 
