@@ -154,7 +154,7 @@ features! {
     BlockCloning "block_cloning" "com.fudosecurity:block_cloning" Write [] [] OpenZfs22 Read off "Files can share blocks by reference counts.";
     VdevZapsV2 "vdev_zaps_v2" "com.klarasystems:vdev_zaps_v2" Read [mos] [] OpenZfs22 Write off "The root vdev has a ZAP, too.";
     Zilsaxattr "zilsaxattr" "org.openzfs:zilsaxattr" Write [per_dataset] [ExtensibleDataset] OpenZfs22 Write off "The intent log knows extended attributes kept as system attributes.";
-    RedactionListSpill "redaction_list_spill" "com.delphix:redaction_list_spill" Read [] [RedactionBookmarks] OpenZfs23 Write off "Redaction lists may name many snapshots.";
+    RedactionListSpill "redaction_list_spill" "com.delphix:redaction_list_spill" Read [] [RedactionBookmarks] OpenZfs23 Read off "Redaction lists may name many snapshots.";
     RaidzExpansion "raidz_expansion" "org.openzfs:raidz_expansion" Read [mos] [] OpenZfs23 None off "A raidz can grow by a device.";
     FastDedup "fast_dedup" "com.klarasystems:fast_dedup" Write [] [] OpenZfs23 Read off "Dedup tables with a log.";
     Longname "longname" "org.zfsonlinux:longname" Read [per_dataset] [ExtensibleDataset] OpenZfs23 Partial off "File names up to 1023 bytes.";

@@ -18,8 +18,6 @@ pub const REDACTED_RANGE_SIZE: usize = 32;
 pub const REDACTION_BLOCK: u32 = 128 << 10;
 /// Guids that fit the bonus of an ordinary dnode (`DN_OLD_MAX_BONUSLEN`, 320 bytes).
 pub const REDACTION_SNAPS_MAX: usize = (320 - REDACTION_HEADER) / 8;
-/// Guids that fit a spill block (`SPA_OLD_MAXBLOCKSIZE`), with the feature `redaction_list_spill`.
-pub const REDACTION_SPILL_SNAPS_MAX: usize = (REDACTION_BLOCK as usize - REDACTION_HEADER) / 8;
 /// Blocks that one entry has room for (`REDACT_BLOCK_MAX_COUNT`).
 pub const REDACTED_COUNT_MAX: u64 = 1 << 48;
 

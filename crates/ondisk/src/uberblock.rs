@@ -187,6 +187,41 @@ impl Uberblock {
         std::array::from_fn(|i| le64(&slot, 8 * i))
     }
 
+    /// Whether its writer has `multihost` on.
+    pub fn has_heartbeat(&self) -> bool {
+        self.mmp_magic == MMP_MAGIC && self.mmp_delay != 0
+    }
+
+    /// A field of the multihost settings, if the bit `valid` says that it is there.
+    fn mmp_field(&self, valid: u64, shift: u32, mask: u64) -> Option<u64> {
+        (self.mmp_magic == MMP_MAGIC && self.mmp_config & valid != 0).then_some((self.mmp_config >> shift) & mask)
+    }
+
+    /// Milliseconds in which each device gets a heartbeat, if it says so.
+    pub fn mmp_interval_ms(&self) -> Option<u64> {
+        self.mmp_field(1, 8, 0xff_ffff)
+    }
+
+    /// Intervals without a heartbeat after which its writer suspends the pool, if it says so; 0:
+    /// never.
+    pub fn mmp_fail_intervals(&self) -> Option<u64> {
+        self.mmp_field(4, 48, 0xffff)
+    }
+
+    /// Sets all multihost fields: nanoseconds between heartbeats, interval in milliseconds,
+    /// sequence, intervals before the pool is suspended. Values that are too large for their fields
+    /// are cut down.
+    pub fn set_multihost(&mut self, delay: u64, interval_ms: u64, seq: u64, fail: u64) {
+        self.mmp_magic = MMP_MAGIC;
+        self.mmp_delay = delay;
+        self.mmp_config = 7 | interval_ms.min(0xff_ffff) << 8 | seq.min(0xffff) << 32 | fail.min(0xffff) << 48;
+    }
+
+    /// Sets the multihost sequence alone.
+    pub fn set_mmp_seq(&mut self, seq: u64) {
+        self.mmp_config = self.mmp_config & !(0xffff << 32) | 2 | seq.min(0xffff) << 32;
+    }
+
     /// The multihost sequence number, 0 when there is none.
     pub fn mmp_seq(&self) -> u64 {
         match self.mmp_magic == MMP_MAGIC && self.mmp_config & 2 != 0 {
@@ -218,6 +253,20 @@ pub fn scan_ring(ring: &[u8], ashift: u64, label_offset: u64) -> impl Iterator<I
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn multihost_fields_have_their_places() {
+        let mut ub = Uberblock::new(Txg(7), 1, 2, Blkptr::hole());
+        assert!(!ub.has_heartbeat() && ub.mmp_interval_ms().is_none() && ub.mmp_fail_intervals().is_none());
+        ub.set_multihost(5, 1000, 3, 10);
+        assert_eq!(ub.mmp_config, 0x000a_0003_0003_e807);
+        assert!(ub.has_heartbeat());
+        assert_eq!((ub.mmp_interval_ms(), ub.mmp_seq(), ub.mmp_fail_intervals()), (Some(1000), 3, Some(10)));
+        ub.set_mmp_seq(0xffff);
+        assert_eq!((ub.mmp_interval_ms(), ub.mmp_seq(), ub.mmp_fail_intervals()), (Some(1000), 0xffff, Some(10)));
+        ub.mmp_magic = 0;
+        assert!(!ub.has_heartbeat() && ub.mmp_seq() == 0 && ub.mmp_interval_ms().is_none());
+    }
 
     #[test]
     fn a_txg_has_one_after_it() {

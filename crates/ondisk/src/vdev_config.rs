@@ -171,8 +171,12 @@ pub struct VdevConfig {
     pub ashift: Option<u64>,
     /// `asize`: allocatable bytes, a multiple of 256 KiB; top-level only.
     pub asize: Option<u64>,
+    /// `min_alloc`: smallest allocation in bytes (OpenZFS 2.3); top-level only, informs.
+    pub min_alloc: Option<u64>,
     /// `is_log`: 1 on log devices; top-level only.
     pub is_log: Option<u64>,
+    /// `non_allocating`: nothing new is allocated here (`allocating=off`); top-level only.
+    pub non_allocating: bool,
     /// `removing`: the vdev is being removed.
     pub removing: bool,
     /// `alloc_bias`: allocation class, in listings only (on disk it is in the vdev's ZAP).
@@ -244,7 +248,9 @@ impl VdevConfig {
             metaslab_shift: None,
             ashift: None,
             asize: None,
+            min_alloc: None,
             is_log: None,
+            non_allocating: false,
             removing: false,
             alloc_bias: None,
             dtl: None,
@@ -352,6 +358,7 @@ impl VdevConfig {
             "metaslab_shift" => self.metaslab_shift = Some(n),
             "ashift" => self.ashift = Some(n),
             "asize" => self.asize = Some(n),
+            "min_alloc" => self.min_alloc = Some(n),
             "is_log" => self.is_log = Some(n),
             "DTL" => self.dtl = object,
             "com.delphix:indirect_object" => self.indirect_object = object,
@@ -368,6 +375,7 @@ impl VdevConfig {
                 let flag = match name {
                     "not_present" => &mut self.not_present,
                     "is_spare" => &mut self.is_spare,
+                    "non_allocating" => &mut self.non_allocating,
                     "removing" => &mut self.removing,
                     "offline" => &mut self.offline,
                     "faulted" => &mut self.faulted,
@@ -415,7 +423,9 @@ impl VdevConfig {
         number(&mut l, "metaslab_shift", self.metaslab_shift);
         number(&mut l, "ashift", self.ashift);
         number(&mut l, "asize", self.asize);
+        number(&mut l, "min_alloc", self.min_alloc);
         number(&mut l, "is_log", self.is_log);
+        flag(&mut l, "non_allocating", self.non_allocating);
         flag(&mut l, "removing", self.removing);
         text(&mut l, "alloc_bias", &self.alloc_bias);
         object(&mut l, "DTL", self.dtl);

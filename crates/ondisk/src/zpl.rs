@@ -40,6 +40,15 @@ pub mod master_key {
     pub const SHARES: &str = "SHARES";
     /// Table of foreign domains.
     pub const FUID: &str = "FUID";
+    /// Limits of ids without an entry in the ZAPs of [`QUOTAS`], in the same order (OpenZFS 2.4).
+    pub const DEFAULT_QUOTAS: [&str; 6] = [
+        "defaultuserquota",
+        "defaultgroupquota",
+        "defaultprojectquota",
+        "defaultuserobjquota",
+        "defaultgroupobjquota",
+        "defaultprojectobjquota",
+    ];
     /// Per-id limits of space: `userquota@`, `groupquota@`, `projectquota@`, then of objects.
     pub const QUOTAS: [&str; 6] =
         ["userquota@", "groupquota@", "projectquota@", "userobjquota@", "groupobjquota@", "projectobjquota@"];

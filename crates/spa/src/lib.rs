@@ -36,6 +36,7 @@ mod stack;
 mod tests;
 mod zevent;
 
+pub use commit::heartbeat::MultihostTunables;
 pub use devices::attach::NewDevice;
 pub use devices::aux::AuxDevices;
 pub use devices::layout::{Bias, DEVICE_SIZE_MIN, DevSpec, Group, GroupKind, Layout};

@@ -23,6 +23,7 @@ use zio::{Zio, ZioOpts};
 use crate::commit::checkpoint::{self, Checkpoint, CheckpointRequest};
 use crate::commit::config::Config;
 use crate::commit::ddt::Ddt;
+use crate::commit::heartbeat::{Heartbeat, MultihostTunables};
 use crate::commit::history::History;
 use crate::commit::logs::Logs;
 use crate::commit::{Commit, Parts};
@@ -50,6 +51,8 @@ pub struct EngineOpts {
     pub scan: ScanTunables,
     /// Intent logs.
     pub zil: ZilTunables,
+    /// Heartbeats of pools with `multihost`.
+    pub multihost: MultihostTunables,
 }
 
 impl EngineOpts {
@@ -64,6 +67,7 @@ impl EngineOpts {
             alloc: AllocTunables::default(),
             scan: ScanTunables::default(),
             zil: ZilTunables::default(),
+            multihost: MultihostTunables::default(),
         }
     }
 }
@@ -79,6 +83,7 @@ pub struct Pool {
     history: Rc<History>,
     scan: Rc<Scan>,
     devices: Rc<Devices>,
+    heartbeat: Rc<Heartbeat>,
     sync_task: RefCell<Option<JoinHandle<Result<()>>>>,
 }
 
@@ -102,6 +107,8 @@ pub(crate) struct Opening {
     pub logs: Logs,
     /// What the administrator should know.
     pub notices: Vec<String>,
+    /// The property `multihost`.
+    pub multihost: bool,
 }
 
 /// Most txgs at the export that only record failed writes of the one before.
@@ -111,6 +118,7 @@ impl Drop for Pool {
     /// Breaks the reference cycles, so that devices are closed and unlocked.
     fn drop(&mut self) {
         self.scan.close();
+        self.heartbeat.close();
         self.stack.close();
     }
 }
@@ -125,7 +133,7 @@ impl Pool {
         readonly: bool,
         opening: Opening,
     ) -> Result<Rc<Pool>> {
-        let scan_tunables = layers.scan;
+        let (scan_tunables, multihost) = (layers.scan, layers.multihost);
         let stack = Stack::new(layers, guid, mos, readonly);
         let Opening { config, config_dirty, config_object, on_disk_name, .. } = opening;
         let config = Config::new(&stack, config, config_dirty, config_object, on_disk_name);
@@ -146,6 +154,7 @@ impl Pool {
             checkpoint: &checkpoint,
             scan: &scan,
         });
+        let heartbeat = Heartbeat::new(&stack.rt, &stack.tree, &stack.txg, multihost, opening.multihost);
         let history = Rc::new(History::new(&stack, &config, &events));
         let parts = Parts {
             stack: &stack,
@@ -156,10 +165,23 @@ impl Pool {
             ddt: &ddt,
             scan: &scan,
             devices: &devices,
+            heartbeat: &heartbeat,
         };
         let commit = Commit::new(&parts, opening.logs, opening.sync_bplist, opening.uberblock);
         let sync_task = RefCell::default();
-        Ok(Rc::new(Pool { stack, config, notices, commit, events, checkpoint, history, scan, devices, sync_task }))
+        Ok(Rc::new(Pool {
+            stack,
+            config,
+            notices,
+            commit,
+            events,
+            checkpoint,
+            history,
+            scan,
+            devices,
+            heartbeat,
+            sync_task,
+        }))
     }
 
     /// The pool's name.
@@ -335,6 +357,20 @@ impl Pool {
             txg.run(async |txg| pool.commit.sync_txg(txg).await).await
         });
         *self.sync_task.borrow_mut() = Some(task);
+        self.heartbeat.begin();
+    }
+
+    /// Sets the property `multihost`: heartbeats tell other hosts that the pool is in use. The next
+    /// txg begins or ends them. Error: `Denied` on a host without an id.
+    pub fn set_multihost(&self, on: bool) -> Result<()> {
+        if on && self.stack.rt.host_identity().hostid == 0 {
+            return Err(Error::new(ErrorKind::Denied, "requires a non-zero system hostid: set one with zgenhostid"));
+        }
+        if on != self.heartbeat.is_on() && !self.stack.readonly {
+            self.heartbeat.set(on);
+            self.config.mark_dirty();
+        }
+        Ok(())
     }
 
     /// Closes the pool as exported or destroyed: the last txg writes that state into the labels,
@@ -354,6 +390,7 @@ impl Pool {
         }
         self.scan.close_and_wait().await;
         self.devices.works().stop().await;
+        self.heartbeat.close();
         self.config.update(|c| c.state = state);
         self.config.mark_dirty();
         self.stack.txg.wait_synced(Txg(0)).await?;
@@ -389,6 +426,7 @@ impl Pool {
     /// pool, has ended afterwards.
     pub async fn give_up(&self) {
         self.scan.close();
+        self.heartbeat.close();
         self.devices.works().close();
         self.stack.tree.gate.give_up();
         if self.suspended().is_none() {
@@ -466,6 +504,7 @@ impl Pool {
         stack.alloc.set_tunables(&opts.alloc);
         self.scan.set_tunables(opts.scan, opts.arc_max);
         stack.core.zil.set(opts.zil);
+        self.heartbeat.set_tunables(opts.multihost);
         // Keep the pool's salt.
         let zio = stack.ctx.zio();
         zio.set_opts(ZioOpts { gang_above: opts.zio.gang_above, ..zio.opts() });

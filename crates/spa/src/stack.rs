@@ -20,6 +20,7 @@ use txg::TxgPool;
 use vdev::{DirtyGauge, Top, VdevTree};
 use zio::Zio;
 
+use crate::commit::heartbeat::MultihostTunables;
 use crate::commit::logs::Logs;
 use crate::commit::store::{Geometry, MapStore};
 use crate::pool::EngineOpts;
@@ -47,6 +48,8 @@ pub(crate) struct Layers {
     pub ctx: DmuCtx,
     pub core: Rc<Core>,
     pub scan: ScanTunables,
+    /// Heartbeats.
+    pub multihost: MultihostTunables,
 }
 
 impl Layers {
@@ -58,7 +61,18 @@ impl Layers {
         let txg = TxgPool::new(rt.clone(), first_open, opts.txg, gauge);
         let ctx = DmuCtx::new(rt.clone(), zio.clone(), arc.clone(), txg.clone(), DmuFeatures::default());
         let rt = rt.clone();
-        Layers { rt, tree, alloc, store, arc, txg, ctx, core: Core::new(zio, opts.zil), scan: opts.scan }
+        Layers {
+            rt,
+            tree,
+            alloc,
+            store,
+            arc,
+            txg,
+            ctx,
+            core: Core::new(zio, opts.zil),
+            scan: opts.scan,
+            multihost: opts.multihost,
+        }
     }
 
     /// Adds every top-level vdev with metaslabs to the allocator, absent log devices included:
@@ -92,7 +106,11 @@ impl Layers {
                 Some((mos, _)) => class_of(mos, &top).await?,
                 None => class_named(top.config_ref().alloc_bias.as_deref(), top.is_log),
             };
+            let passive = top.config_ref().non_allocating.then_some(top.id);
             self.alloc.add_top(top, class, summaries)?;
+            if let Some(id) = passive {
+                self.alloc.set_passive(id, true);
+            }
         }
         Ok(logs)
     }

@@ -21,7 +21,9 @@ use ondisk::label::{
     RING_OFFSET, RING_SIZE, config_offset, fresh_label, label_offsets, parse_config_with,
 };
 use ondisk::nvlist::NvList;
-use ondisk::uberblock::{SLOT_SHIFT_MAX, SLOT_SHIFT_MIN, Uberblock, scan_ring, slot_for_txg, slot_offset, slot_size};
+use ondisk::uberblock::{
+    SLOT_SHIFT_MAX, SLOT_SHIFT_MIN, Uberblock, scan_ring, slot_count, slot_for_txg, slot_offset, slot_size,
+};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -301,6 +303,15 @@ pub async fn write_uberblock(leaf: &Rc<Leaf>, ashift: u8, ub: &Uberblock) -> Res
         leaf.write(at, Bytes::copy_from(&bytes), 0, Prio::SyncWrite)
     });
     any_success(writes.into_iter().collect::<Vec<WriteDone>>()).await
+}
+
+/// Writes `ub` into the last slot of the ring of one label (0 to 3), which no txg uses while
+/// `multihost` is on; without a flush. `ashift` is the top-level vdev's.
+pub async fn write_heartbeat(leaf: &Rc<Leaf>, ashift: u8, label: usize, ub: &Uberblock) -> Result<()> {
+    let ashift = u64::from(ashift);
+    let at = slot_offset(offsets(&*leaf.dev)?[label % LABELS], ashift, slot_count(ashift) - 1);
+    let bytes = ub.seal(slot_size(ashift), at);
+    leaf.write(at, Bytes::copy_from(&bytes), 0, Prio::SyncWrite).await
 }
 
 /// Writes a part of every label, all of which must succeed, and makes it durable.

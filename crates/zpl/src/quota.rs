@@ -12,18 +12,25 @@ use crate::fs::Zfs;
 const KINDS: [(&str, ObjectId); 3] =
     [("user", ObjectId::USERUSED), ("group", ObjectId::GROUPUSED), ("project", ObjectId::PROJECTUSED)];
 
-/// The ZAPs of limits, of bytes and then of objects: users, groups, projects.
-pub(crate) struct Quotas([Option<Dnode>; 6]);
+/// The ZAPs of limits, of bytes and then of objects: users, groups, projects. Each kind may have a
+/// limit for ids without an entry of their own (OpenZFS 2.4, format page 17 section 8); 0: none.
+pub(crate) struct Quotas {
+    zaps: [Option<Dnode>; 6],
+    defaults: [u64; 6],
+}
 
 impl Quotas {
     pub async fn load(os: &Objset, master: &Dnode) -> Result<Quotas> {
-        let mut zaps = [const { None }; 6];
+        let (mut zaps, mut defaults) = ([const { None }; 6], [0; 6]);
+        for (limit, key) in defaults.iter_mut().zip(master_key::DEFAULT_QUOTAS) {
+            *limit = zap::lookup_u64(master, key.as_bytes()).await?.unwrap_or(0);
+        }
         for (z, key) in zaps.iter_mut().zip(master_key::QUOTAS) {
             if let Some(obj) = zap::lookup_u64(master, key.as_bytes()).await? {
                 *z = Some(os.hold(ObjectId(obj)).await.at(|| key)?);
             }
         }
-        Ok(Quotas(zaps))
+        Ok(Quotas { zaps, defaults })
     }
 }
 
@@ -33,12 +40,18 @@ impl Zfs {
     pub(crate) async fn check_quota(&self, a: &ZnodeAttrs, objects: bool) -> Result<()> {
         let offset = if objects { 3 } else { 0 };
         for (i, (kind, used)) in KINDS.into_iter().enumerate() {
-            let Some(limits) = &self.quotas.0[i + offset] else { continue };
             let id = [a.uid, a.gid, a.projid][i];
-            let Some(limit) = zap::lookup_int(limits, id).await? else { continue };
+            let own = match &self.quotas.zaps[i + offset] {
+                Some(limits) => zap::lookup_int(limits, id).await?,
+                None => None,
+            };
+            let limit = own.unwrap_or(self.quotas.defaults[i + offset]);
+            if limit == 0 {
+                continue;
+            }
             let Some(used) = self.os.accounting(used) else { continue };
             let key = if objects { format!("obj-{id:x}") } else { format!("{id:x}") };
-            if limit != 0 && zap::lookup_u64(&used, key.as_bytes()).await?.unwrap_or(0) >= limit {
+            if zap::lookup_u64(&used, key.as_bytes()).await?.unwrap_or(0) >= limit {
                 let what = if objects { "objects" } else { "space" };
                 return Err(Error::new(ErrorKind::Quota, format!("the quota of {what} of {kind} {id} is used up")));
             }

@@ -185,9 +185,6 @@ impl Wanted {
             Some(Kind::Words(words, _)) => {
                 let number = words.iter().position(|w| *w == value);
                 let number = number.ok_or_else(|| bad(&name, value, &words.join(" or ")))?;
-                if name == "multihost" && number == 1 {
-                    return Err(Error::unsupported("multihost=on needs activity checks, which weir does not do yet"));
-                }
                 self.stored.push((name, number as u64));
                 Ok(())
             }
@@ -487,6 +484,10 @@ impl PoolEngine {
                 format!("feature '{id}' is not allowed by the property 'compatibility' of the pool: set that to off");
             return Err(Error::invalid(why));
         }
+        if stored.contains(&("multihost".to_string(), 1)) {
+            // The heartbeat is in the uberblock of the txg that stores the property.
+            self.pool.set_multihost(true)?;
+        }
         let wanted: Vec<FeatureId> = wanted.features.iter().filter(|f| f.1).map(|f| f.0).collect();
         let features = enable_closure_ids(&wanted);
         if stored.is_empty() && features.is_empty() {
@@ -528,6 +529,9 @@ impl PoolEngine {
     pub(crate) fn apply_pool_props(&self) {
         let number = |name: &str| self.props.borrow().get(name).copied();
         self.pool.set_failmode(vdev::FailMode::from_number(number("failmode").unwrap_or(0)));
+        if let Err(e) = self.pool.set_multihost(number("multihost") == Some(1)) {
+            say(Level::Warning, &format!("pool '{}': multihost: {e}", self.pool.name()));
+        }
     }
 
     /// With `autoexpand=on`: expands vdevs whose devices have grown, in the background.

@@ -519,6 +519,36 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.zil.slog_bulk = v
     ),
     field!(
+        "zfs_multihost_interval",
+        Unit::Ms,
+        100,
+        3_600_000,
+        OZ,
+        "time in which each device of a pool with multihost gets a heartbeat",
+        |o| o.engine.multihost.interval.0 / MS,
+        |o, v| o.engine.multihost.interval = Nanos::from_ms(v)
+    ),
+    field!(
+        "zfs_multihost_fail_intervals",
+        Unit::Count,
+        0,
+        65_535,
+        OZ,
+        "intervals without a heartbeat after which a pool with multihost is suspended; 0: never",
+        |o| o.engine.multihost.fail_intervals,
+        |o, v| o.engine.multihost.fail_intervals = v
+    ),
+    field!(
+        "zfs_multihost_import_intervals",
+        Unit::Count,
+        1,
+        65_535,
+        OZ,
+        "intervals that an import watches a pool with multihost, if the pool does not say how long",
+        |o| o.engine.multihost.import_intervals,
+        |o, v| o.engine.multihost.import_intervals = v
+    ),
+    field!(
         "zil_maxblocksize",
         Unit::Bytes,
         4 << 10,

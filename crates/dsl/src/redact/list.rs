@@ -11,10 +11,7 @@ use bdev::Bytes;
 use dmu::{Dnode, ObjSpec, Tx};
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
-use ondisk::redact::{
-    REDACTED_RANGE_SIZE, REDACTION_BLOCK, REDACTION_SNAPS_MAX, REDACTION_SPILL_SNAPS_MAX, RedactedRange,
-    RedactionHeader,
-};
+use ondisk::redact::{REDACTED_RANGE_SIZE, REDACTION_BLOCK, REDACTION_SNAPS_MAX, RedactedRange, RedactionHeader};
 
 use super::merge::Place;
 use crate::pool::DslPool;
@@ -149,16 +146,8 @@ impl DslPool {
         self.check_redaction_list(header.snaps.len())?;
         let bytes = header.to_bytes();
         let spec = ObjSpec::new(ObjectType::OTN_U64_METADATA, REDACTION_BLOCK);
-        // A header that the bonus has no room for is a spill block, and the bonus is empty.
-        let spills = header.snaps.len() > REDACTION_SNAPS_MAX;
-        let bonus = if spills { 0 } else { bytes.len() as u16 };
-        let dn = self.mos().alloc(spec.bonus(ObjectType::OTN_U64_METADATA, bonus), tx).await?;
-        if spills {
-            dn.set_spill(Some(Bytes::copy_from(&bytes)), tx)?;
-            self.features().add(FeatureId::RedactionListSpill, 1, tx).await?;
-        } else {
-            dn.set_bonus(&bytes, tx)?;
-        }
+        let dn = self.mos().alloc(spec.bonus(ObjectType::OTN_U64_METADATA, bytes.len() as u16), tx).await?;
+        dn.set_bonus(&bytes, tx)?;
         self.features().add(FeatureId::RedactionBookmarks, 1, tx).await?;
         Ok(dn.object())
     }
@@ -169,12 +158,8 @@ impl DslPool {
         if !self.features().is_enabled(FeatureId::RedactionBookmarks) {
             return Err(Error::unsupported("redaction bookmarks feature not enabled"));
         }
-        let most = match self.features().is_enabled(FeatureId::RedactionListSpill) {
-            true => REDACTION_SPILL_SNAPS_MAX,
-            false => REDACTION_SNAPS_MAX,
-        };
-        if snaps > most {
-            let text = format!("too many redaction snapshots specified: at most {most} are possible");
+        if snaps > REDACTION_SNAPS_MAX {
+            let text = format!("too many redaction snapshots specified: at most {REDACTION_SNAPS_MAX} are possible");
             return Err(Error::new(ErrorKind::TooBig, text));
         }
         Ok(())

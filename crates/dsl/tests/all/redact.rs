@@ -436,50 +436,6 @@ fn what_cannot_be_redacted_is_refused() {
     });
 }
 
-/// More redaction snapshots than a bonus has room for need a spill block, and the feature for it.
-#[test]
-fn many_redaction_snapshots_are_in_a_spill_block() {
-    const SPILL: &str = "com.delphix:redaction_list_spill";
-    const MANY: usize = 40;
-    let world = World::with_sizes(62, &[192 << 20; 2]);
-    let mut rng = Rng::new(62);
-    world.sim.block_on(async {
-        let from = sender(&world, &mut rng, 1).await;
-        let names: Vec<String> = (0..MANY).map(|n| format!("from/c0@x{n}")).collect();
-        for name in &names {
-            from.dsl().snapshot(vec![name.clone()], false, Vec::new()).await.unwrap();
-        }
-        let by: Vec<&str> = names.iter().map(String::as_str).collect();
-        let e = redact(&from, "from/fs@base", "book", &by).await.unwrap_err();
-        assert!(e.kind() == ErrorKind::TooBig && e.to_string().contains("at most 36"), "{e}");
-        let enabled = from.dsl().sync_task(|dsl, tx| {
-            let spill = ondisk::feature::FeatureId::RedactionListSpill;
-            Box::pin(async move { dsl.features().enable(spill, dsl.directory(), &tx).await })
-        });
-        enabled.await.unwrap();
-        redact(&from, "from/fs@base", "few", &by[..36]).await.unwrap();
-        assert_eq!((count(&from, BOOKMARKS), count(&from, SPILL)), (1, 0));
-        redact(&from, "from/fs@base", "book", &by).await.unwrap();
-        assert_eq!((count(&from, BOOKMARKS), count(&from, SPILL)), (2, 1));
-        from.export().await.unwrap();
-        drop(from);
-        let how = ImportOpts::default();
-        let from = Pool::import(world.sim.rt(), world.find(&[0]).await, how, crate::common::opts()).await.unwrap();
-        let marks = from.dsl().bookmarks(&from.dsl().find("from/fs").unwrap()).await.unwrap();
-        let book = marks.iter().find(|m| m.name == "book").unwrap();
-        let says = from.dsl().redaction_of(book).await.unwrap().unwrap();
-        assert!(says.is_complete && says.snaps.len() == MANY);
-        let to = create(&world, "to", GroupKind::Single, &[1], 12).await;
-        let stream = send_redacted(&from, "from/fs@base", None, "from/fs#book", large()).await;
-        receive(&to, "to/fs@base", &stream, ReceiveOpts::default()).await.unwrap();
-        from.dsl().destroy_bookmark("from/fs#book").await.unwrap();
-        assert_eq!((count(&from, BOOKMARKS), count(&from, SPILL)), (1, 0));
-        for pool in [from, to] {
-            pool.export().await.unwrap();
-        }
-    });
-}
-
 /// The pool of a kernel, imported to be read.
 async fn kernels(world: &World, dir: &Path) -> Rc<Pool> {
     assert!(dir.exists());

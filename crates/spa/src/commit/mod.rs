@@ -8,6 +8,7 @@
 pub(crate) mod checkpoint;
 pub(crate) mod config;
 pub(crate) mod ddt;
+pub(crate) mod heartbeat;
 pub(crate) mod history;
 pub(crate) mod logs;
 pub(crate) mod removed;
@@ -30,6 +31,7 @@ use crate::zevent::Events;
 use checkpoint::Checkpoint;
 use config::Config;
 use ddt::Ddt;
+use heartbeat::Heartbeat;
 use history::History;
 use logs::Logs;
 
@@ -43,6 +45,7 @@ pub(crate) struct Commit {
     ddt: Rc<Ddt>,
     scan: Rc<Scan>,
     devices: Rc<Devices>,
+    heartbeat: Rc<Heartbeat>,
     /// Log space maps of the previous writer, until the first txg has flushed them to the
     /// metaslabs.
     logs: RefCell<Logs>,
@@ -61,6 +64,7 @@ pub(crate) struct Parts<'a> {
     pub ddt: &'a Rc<Ddt>,
     pub scan: &'a Rc<Scan>,
     pub devices: &'a Rc<Devices>,
+    pub heartbeat: &'a Rc<Heartbeat>,
 }
 
 impl Commit {
@@ -75,6 +79,7 @@ impl Commit {
             ddt: parts.ddt.clone(),
             scan: parts.scan.clone(),
             devices: parts.devices.clone(),
+            heartbeat: parts.heartbeat.clone(),
             logs: RefCell::new(logs),
             sync_bplist,
             uberblock: RefCell::new(uberblock),

@@ -309,6 +309,7 @@ impl Commit {
         let timestamp = self.stack.rt.wall_clock().secs.max(0) as u64;
         let mut ub = Uberblock::new(txg, self.stack.tree.guid_sum(), timestamp, rootbp);
         ub.version = self.config.version();
+        self.heartbeat.stamp(&mut ub)?;
         let mut regions = BTreeMap::new();
         if let Some(config) = config {
             self.write_labels(LabelPair::First, config, &mut regions).await?;
@@ -327,6 +328,7 @@ impl Commit {
             self.write_labels(LabelPair::Second, config, &mut regions).await?;
             self.stack.tree.flush_all().await?;
         }
+        self.heartbeat.committed(&ub);
         *self.uberblock.borrow_mut() = ub;
         self.stack.tree.committed.set(txg);
         Ok(())

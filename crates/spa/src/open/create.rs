@@ -164,6 +164,7 @@ impl Pool {
             aux,
             logs: Logs::default(),
             notices: Vec::new(),
+            multihost: false,
         };
         let mos = Mos { mos, directory, features: flags };
         let pool = Pool::assemble(layers, guid, mos, false, opening).await?;

@@ -37,6 +37,7 @@ use crate::devices::dtl::{load_dtls, note_stale};
 use crate::open::assemble::{Assembly, check_complete, update_presence};
 use crate::open::claim;
 use crate::open::create::check_pool_name;
+use crate::open::multihost::Activity;
 use crate::open::partition::partitions;
 use crate::open::rewind::{self, Rewind};
 use crate::open::unsupported::{Unsupported, check_labels};
@@ -207,6 +208,18 @@ impl Pool {
         let gauge = DirtyGauge::default();
         let choices = rewind::choices(&candidate, import.rewind);
         let newest = choices.first().cloned().ok_or_else(|| Error::corrupt("no device has an intact uberblock"))?;
+        let tunables = opts.multihost;
+        let activity = Activity { rt: &rt, candidate: &candidate, ub: &newest, tunables };
+        let is_shared = activity.is_due()?;
+        if is_shared {
+            activity.watch().await?;
+        }
+        if is_shared && !import.readonly && import.to_checkpoint {
+            // Going back to a checkpoint writes at once.
+            let tops = tops_from_labels(&candidate, newest.txg);
+            let assembly = Assembly { rt: &rt, devices: &candidate.devices, gauge: &gauge, opts: &opts };
+            activity.claim(&assembly.tree(candidate.guid, &tops)?).await?;
+        }
         let mut opened = Err(Error::corrupt("no state was tried"));
         for ub in choices {
             opened = open_state(&rt, &candidate, ub, &import, &gauge, &opts).await;
@@ -216,6 +229,9 @@ impl Pool {
             }
         }
         let (best, config, tree) = opened?;
+        if is_shared && !import.readonly && !import.to_checkpoint {
+            activity.claim(&tree).await?;
+        }
         let first_open = rewind::first_open(&candidate, &best);
         let rewound = (best.txg < newest.txg).then(|| Rewind::new(&newest, &best));
         let layers = Layers::new(&rt, tree, first_open, gauge, &opts);
@@ -304,6 +320,7 @@ impl Pool {
             aux,
             logs,
             notices,
+            multihost: has_multihost(&mos, &directory).await?,
         };
         let mos = Mos { mos, directory, features };
         let pool = Pool::assemble(layers, candidate.guid, mos, import.readonly, opening).await?;
@@ -394,6 +411,14 @@ async fn open_features(mos: &Objset, directory: &Dnode, version: u64, readonly: 
     let zio = mos.ctx().zio();
     zio.set_opts(ZioOpts { large_gang_headers: features.is_active(FeatureId::DynamicGangHeader), ..zio.opts() });
     Ok(features)
+}
+
+/// Whether the pool has the property `multihost` on.
+async fn has_multihost(mos: &Objset, directory: &Dnode) -> Result<bool> {
+    match zap::lookup_u64(directory, b"pool_props").await?.filter(|o| *o != 0) {
+        Some(object) => Ok(zap::lookup_u64(&mos.hold(ObjectId(object)).await?, b"multihost").await? == Some(1)),
+        None => Ok(false),
+    }
 }
 
 /// The object of an entry of the MOS directory.

@@ -5,6 +5,7 @@ mod claim;
 pub(crate) mod create;
 pub(crate) mod explain;
 pub(crate) mod import;
+pub(crate) mod multihost;
 pub(crate) mod partition;
 pub(crate) mod rewind;
 pub(crate) mod unsupported;

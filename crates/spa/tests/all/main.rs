@@ -5,3 +5,4 @@ mod common;
 mod devices;
 mod history;
 mod imports;
+mod multihost;

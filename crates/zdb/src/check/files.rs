@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::Result;
 use ondisk::object_type::ObjectType;
 use ondisk::sa::{FIRST_LAYOUT, header_size};
+use ondisk::zpl::master_key::DEFAULT_QUOTAS;
 use ondisk::zpl::{Dirent, parse_aces, pflags};
 
 use super::report::Sink;
@@ -75,7 +76,7 @@ impl Check<'_, '_, '_> {
     fn master(&mut self) -> Result<()> {
         const NUMBERS: [&str; 6] = ["ROOT", "VERSION", "normalization", "utf8only", "casesensitivity", "acltype"];
         for (k, v) in &self.fs.master {
-            if !NUMBERS.contains(&k.as_str()) {
+            if !NUMBERS.contains(&k.as_str()) && !DEFAULT_QUOTAS.contains(&k.as_str()) {
                 self.used.extend(v.as_u64().filter(|o| *o != 0));
             }
         }

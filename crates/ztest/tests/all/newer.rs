@@ -220,6 +220,8 @@ fn the_error_log_knows_heads() {
             dsl.create_fs(&fs, Vec::new(), ztest::lab::new_fs(&lab.sim)).await.unwrap();
             let m = mount(&pool, &fs).await;
             let (old, both) = (write(&m, b"old", 1).await, write(&m, b"both", 2).await);
+            // Born before the txg of the snapshot.
+            pool.sync().await.unwrap();
             dsl.snapshot(vec![s1.clone()], false, Vec::new()).await.unwrap();
             // In the first snapshot `old` is another block.
             write(&m, b"old", 3).await;
@@ -337,6 +339,48 @@ fn the_error_log_of_the_kernel_is_kept() {
         // The kernel counted six before a file was removed.
         assert_eq!(ztest::scan::scrub(&pool).await.unwrap().phys.errors, 6);
         assert_eq!(names(&pool).await, lost);
+        pool.export().await.unwrap();
+    });
+}
+
+/// The pool of the collection with limits for ids that have none of their own: 7 MiB for each user
+/// in one file system.
+#[test]
+fn default_quotas_hold_for_everybody() {
+    let Some(images) = ztest::reference::images_of("props24") else {
+        eprintln!("SKIPPED: props24.tar.zst is not there");
+        return;
+    };
+    let lab = Lab::with_images(1, images, true);
+    lab.sim.block_on(async {
+        let pool = lab.import_as(ImportOpts::default(), spa::EngineOpts::for_memory(1 << 30)).await.unwrap();
+        // 50 MiB in the other one, which are not used up.
+        for (name, uid, most) in [("pp/q2", 77, Some(7)), ("pp/q", 78, None)] {
+            let fs = mount(&pool, name).await;
+            let file = fs.create(fs.root(), b"file", 0o644, &Cred::new(uid, 4000), false).await.unwrap().obj;
+            let mut rng = Rng::new(u64::from(uid));
+            let (mut written, mut refused) = (0, None);
+            while written < 9 && refused.is_none() {
+                let noise: Vec<u8> = (0..128 << 10).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
+                let wrote = fs.write(file, written << 20, vec![bdev::Buf::copy_from(&noise).freeze()], false).await;
+                // Limits are compared with what is on disk.
+                pool.sync().await.unwrap();
+                match wrote {
+                    Ok(_) => written += 1,
+                    Err(e) => refused = Some(e),
+                }
+            }
+            match (most, refused) {
+                (Some(most), Some(e)) => {
+                    assert!(e.kind() == base::ErrorKind::Quota && e.to_string().contains("user 77"), "{e}");
+                    assert!((most - 1..=most + 1).contains(&written), "{written} MiB of {most}");
+                }
+                (None, None) => {}
+                (_, refused) => panic!("{name}: {written} MiB, then {refused:?}"),
+            }
+            fs.unlink(fs.root(), b"file").await.unwrap();
+            fs.unmount().await.unwrap();
+        }
         pool.export().await.unwrap();
     });
 }

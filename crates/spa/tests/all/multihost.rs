@@ -1,0 +1,156 @@
+//! Pools with the property `multihost`: their heartbeats, and imports that respect those of others.
+
+use std::rc::Rc;
+
+use base::{ErrorKind, Nanos, ObjectId};
+use dmu::zap;
+use ondisk::object_type::ObjectType;
+use ondisk::uberblock::{Uberblock, best, slot_count};
+use rt::join::join_all;
+use spa::{ImportOpts, Pool};
+use vdev::labels::read_labels;
+
+use crate::common::World;
+
+/// log2 of the unit of allocation of the pools here.
+const ASHIFT: u64 = 12;
+
+/// The newest uberblock, and on how many disks the slot of heartbeats is in use.
+async fn look(world: &World) -> (Uberblock, usize) {
+    let (mut all, mut beating) = (Vec::new(), 0);
+    for disk in &world.disks {
+        let found = read_labels(&*disk.dev()).await.unwrap().uberblocks;
+        beating += usize::from(found.iter().any(|u| u.slot == slot_count(ASHIFT) - 1 && u.ub.has_heartbeat()));
+        all.extend(found.into_iter().map(|u| u.ub));
+    }
+    (best(all).unwrap(), beating)
+}
+
+/// Sets the property as `zpool set` does.
+async fn set(pool: &Pool, on: bool) {
+    pool.set_multihost(on).unwrap();
+    let stored = pool.dsl().sync_task(move |dsl, tx| {
+        Box::pin(async move {
+            let props = match zap::lookup_u64(dsl.directory(), b"pool_props").await? {
+                Some(object) => dsl.mos().hold(ObjectId(object)).await?,
+                None => {
+                    let dn = zap::create(dsl.mos(), ObjectType::POOL_PROPS, 0, &tx).await?;
+                    zap::add_u64(dsl.directory(), b"pool_props", dn.object().0, &tx).await?;
+                    dn
+                }
+            };
+            zap::update_u64(&props, b"multihost", u64::from(on), &tx).await
+        })
+    });
+    stored.await.unwrap();
+}
+
+async fn crash(pool: Rc<Pool>) {
+    pool.give_up().await;
+}
+
+#[test]
+fn a_pool_says_that_it_is_in_use() {
+    let world = World::new(71, 2);
+    world.sim.block_on(async {
+        let rt = world.sim.rt();
+        let pool = world.create().await;
+        assert!(!look(&world).await.0.has_heartbeat());
+        set(&pool, true).await;
+        let (first, _) = look(&world).await;
+        assert_eq!((first.mmp_interval_ms(), first.mmp_fail_intervals()), (Some(1000), Some(10)));
+        rt.sleep(Nanos::from_secs(5)).await;
+        let (later, beating) = look(&world).await;
+        assert!(later.rank() > first.rank() && later.txg == first.txg && later.rootbp == first.rootbp);
+        assert_eq!((beating, later.timestamp >= first.timestamp + 4), (2, true), "every disk has its turn");
+        // The slot is not one of a txg.
+        for n in 0..slot_count(ASHIFT) + 2 {
+            pool.set_comment(Some(format!("{n}"))).unwrap();
+            pool.sync().await.unwrap();
+        }
+        rt.sleep(Nanos::from_secs(5)).await;
+        assert!(look(&world).await.0.has_heartbeat());
+        set(&pool, false).await;
+        let (off, _) = look(&world).await;
+        assert!(!off.has_heartbeat());
+        rt.sleep(Nanos::from_secs(5)).await;
+        assert_eq!(look(&world).await.0, off);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
+fn a_pool_in_use_is_not_imported() {
+    let world = World::new(72, 2);
+    world.sim.block_on(async {
+        let rt = world.sim.rt();
+        let pool = world.create().await;
+        set(&pool, true).await;
+        for how in [
+            ImportOpts::default(),
+            ImportOpts { force: true, ..ImportOpts::default() },
+            ImportOpts { readonly: true, ..ImportOpts::default() },
+        ] {
+            let e = world.import(how).await.map(drop).unwrap_err();
+            assert!(e.kind() == ErrorKind::Busy && e.to_string().contains("in use by host 'sim'"), "{e}");
+        }
+        pool.sync().await.unwrap();
+        pool.export().await.unwrap();
+        drop(pool);
+
+        // This host has exported it.
+        let before = rt.now();
+        let pool = world.import(ImportOpts::default()).await.unwrap();
+        assert!(rt.now().since(before) < Nanos::from_secs(5));
+        assert!(look(&world).await.0.has_heartbeat(), "the property is kept");
+        crash(pool).await;
+
+        // Nobody uses it: found out in twenty seconds, and claimed.
+        let (left, _) = look(&world).await;
+        let before = rt.now();
+        let pool = world.import(ImportOpts { readonly: true, ..ImportOpts::default() }).await.unwrap();
+        assert_eq!(look(&world).await.0, left, "nothing is written");
+        pool.export().await.unwrap();
+        let watched = rt.now().since(before);
+        assert!((20..28).contains(&(watched.0 / 1_000_000_000)), "{watched:?}");
+        let before = rt.now();
+        let pool = world.import(ImportOpts::default()).await.unwrap();
+        let taken = rt.now().since(before);
+        assert!((30..40).contains(&(taken.0 / 1_000_000_000)), "{taken:?}");
+        let (own, _) = look(&world).await;
+        assert!(own.has_heartbeat() && own.txg > left.txg);
+        pool.export().await.unwrap();
+    });
+}
+
+/// Of several hosts that import a pool at the same time at most one gets it.
+#[test]
+fn a_pool_has_one_host() {
+    let mut got = 0;
+    for seed in 80..86 {
+        let world = World::new(seed, 2);
+        got += world.sim.block_on(async {
+            let pool = world.create().await;
+            set(&pool, true).await;
+            crash(pool).await;
+            let imports = (0..3).map(|_| world.import(ImportOpts::default())).collect();
+            let (mut won, mut lost) = (Vec::new(), 0);
+            for outcome in join_all(imports).await {
+                match outcome {
+                    Ok(pool) => won.push(pool),
+                    Err(e) => {
+                        assert_eq!(e.kind(), ErrorKind::Busy, "{e}");
+                        lost += 1;
+                    }
+                }
+            }
+            assert!(won.len() <= 1 && won.len() + lost == 3);
+            for pool in &won {
+                pool.sync().await.unwrap();
+                pool.export().await.unwrap();
+            }
+            won.len()
+        });
+    }
+    assert!(got >= 4, "only {got} of 6 were imported by anybody");
+}
