@@ -17,7 +17,7 @@ fn make_seeds() -> Vec<Vec<u8>> {
     crypt.set_encrypted(true);
     let mut gang = data;
     gang.set_dva(0, Dva::new(VdevId(0), 0x4000, 0x2000, true));
-    let header = ondisk::gang::build(&[data, data, hole], &gang);
+    let header = ondisk::gang::build(&[data, data, hole], &gang, 512);
     let mut out: Vec<Vec<u8>> = [data, embedded, hole, crypt].iter().map(|bp| bp.to_bytes().to_vec()).collect();
     out.push(after(&gang.to_bytes(), &header));
     out

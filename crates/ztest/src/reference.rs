@@ -68,7 +68,7 @@ pub const REFERENCES: &[Reference] = &[
     pool("zil"),
     pool("zil-slog"),
     // Of OpenZFS 2.4.
-    quick("props24"),
+    pool("props24"),
     pool("gang24"),
 ];
 
