@@ -22,6 +22,7 @@ use crate::view::{RecordedView, TunableView};
 const STEP: Nanos = Nanos(100_000_000);
 /// Recordings of a pool at once.
 const RECORDINGS_MAX: usize = 4;
+
 /// A recording under way.
 struct Running {
     token: u64,

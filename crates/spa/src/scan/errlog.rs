@@ -30,16 +30,22 @@ pub(super) struct Damage {
     pub birth: Txg,
 }
 
+/// A name of four numbers.
+fn name([a, b, c, d]: [u64; 4]) -> String {
+    format!("{a:x}:{b:x}:{c:x}:{d:x}")
+}
+
 /// The name of a block in the old form.
 fn old_name(at: &Bookmark) -> String {
-    format!("{:x}:{:x}:{:x}:{:x}", at.objset, at.object, at.level, at.blkid)
+    name([at.objset, at.object, at.level as u64, at.blkid])
 }
 
 /// The name of a block in an inner ZAP.
 fn inner_name(d: &Damage) -> String {
-    format!("{:x}:{:x}:{:x}:{:x}", d.at.object, d.at.level, d.at.blkid, d.birth.0)
+    name([d.at.object, d.at.level as u64, d.at.blkid, d.birth.0])
 }
 
+/// The numbers of a [`name`].
 fn four(name: &[u8]) -> Option<[u64; 4]> {
     let text = std::str::from_utf8(name).ok()?.trim_end_matches('\0');
     let words: Option<Vec<u64>> = text.split(':').map(|w| u64::from_str_radix(w, 16).ok()).collect();
