@@ -32,7 +32,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("admin", &["*", "host"]),
     ("daemon", &["*", "host", "fuse", "admin"]),
     ("cli", &["*", "host", "admin", "daemon", "zdb", "rescue", "zstream", "lab", "openweir"]),
-    ("lab", &["*", "sim"]),
+    // Maps of metaslabs are those of the checker, which reads the modelled disks.
+    ("lab", &["*", "sim", "zdb"]),
     ("ztest", &["*", "sim", "zdb", "rescue"]),
     ("openweir", &["*", "host", "sim"]),
     ("xtask", &[]),

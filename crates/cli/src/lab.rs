@@ -2,6 +2,7 @@
 
 mod arc;
 mod coldstart;
+mod fragmentation;
 mod randwrite;
 mod run;
 mod starvation;
@@ -25,6 +26,7 @@ pub fn run(args: &[String]) -> Done {
     match args.first().map(String::as_str) {
         Some("arc") => arc::run(&args[1..]),
         Some("coldstart") => coldstart::run(&args[1..]),
+        Some("fragmentation") => fragmentation::run(&args[1..]),
         Some("randwrite") => randwrite::run(&args[1..]),
         Some("run") => run::run(&args[1..]),
         Some("starvation") => starvation::run(&args[1..]),
@@ -34,7 +36,7 @@ pub fn run(args: &[String]) -> Done {
         Some("help" | "--help" | "-h") => crate::help::print_topic("lab", &args[1..]),
         Some(other) => Err(Fail::Usage(
             format!(
-                "'{other}' is not a study: there are arc, coldstart, randwrite, replay, run, starvation, throttle and zil"
+                "'{other}' is not a study: there are arc, coldstart, fragmentation, randwrite, replay, run, starvation, throttle and zil"
             ),
             "",
         )),

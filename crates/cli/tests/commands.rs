@@ -618,6 +618,9 @@ fn the_laboratory_answers_with_one_object() {
     w.fails("lab arc extra", 2, "too much");
     w.fails("lab coldstart --readers 4,x", 1, "--readers: 'x'");
     w.fails("lab starvation --seconds 1", 1, "--seconds");
+    w.fails("lab fragmentation --fill 50,99", 1, "--fill: '99'");
+    w.fails("lab fragmentation --size 1M", 1, "512M to 64G");
+    w.fails("lab throttle --sweep active", 1, "async_write_max_active");
     w.fails("lab throttle --sweep moon", 1, "delay_scale");
     w.fails("lab throttle --seeds 2 --policy openzfs", 1, "--sweep");
     let small = "--bandwidth 4M --threads 10 --block 32k --seconds 4 --mem 256M --state t";

@@ -9,6 +9,7 @@
 //! intent log, beside the [`published`] measurements. [`sync_bytes`]: bytes that a device writes
 //! for each byte of synchronous writes. [`arc`]: hit rates of the cache, and that its limit holds.
 //! [`coldstart`]: many readers of one input at once. [`workload`]: workloads from files.
+//! [`fragmentation`]: random writes to a pool that is more or less full.
 //! [`starvation`]: a writer with gzip-9 beside a reader. [`throttle_sweep`]: throttles over seeds.
 //! [`randwrite`]: random writes to a file of a real file system. [`replay`]: recorded operations of
 //! users on any layout.
@@ -18,6 +19,7 @@
 
 pub mod arc;
 pub mod coldstart;
+pub mod fragmentation;
 pub mod hist;
 pub mod published;
 pub mod randwrite;

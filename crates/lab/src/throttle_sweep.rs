@@ -8,6 +8,7 @@
 
 use base::{Error, Result};
 use txg::ThrottlePolicy;
+use vdev::Prio;
 
 use crate::study::plot::{Axis, Body, Curve};
 use crate::study::{Cell, Plot, Results, Row, Seen, Study};
@@ -24,6 +25,10 @@ pub enum Sweep {
     DelayScale,
     /// `zfs_delay_min_dirty_percent`.
     DelayMinDirtyPercent,
+    /// `zfs_vdev_async_write_min_active`.
+    AsyncWriteMinActive,
+    /// `zfs_vdev_async_write_max_active`.
+    AsyncWriteMaxActive,
 }
 
 impl Sweep {
@@ -34,8 +39,10 @@ impl Sweep {
             "dirty_data_max" => Ok(Sweep::DirtyDataMax),
             "delay_scale" => Ok(Sweep::DelayScale),
             "delay_min_dirty_percent" => Ok(Sweep::DelayMinDirtyPercent),
+            "async_write_min_active" => Ok(Sweep::AsyncWriteMinActive),
+            "async_write_max_active" => Ok(Sweep::AsyncWriteMaxActive),
             _ => Err(Error::invalid(format!(
-                "'{name}' cannot be swept: there are policies, dirty_data_max, delay_scale and delay_min_dirty_percent"
+                "'{name}' cannot be swept: there are policies, dirty_data_max, delay_scale, delay_min_dirty_percent, async_write_min_active and async_write_max_active"
             ))),
         }
     }
@@ -66,8 +73,21 @@ impl Sweep {
             Sweep::DelayMinDirtyPercent => [30, 60, 80]
                 .map(|percent| with(format!("from {percent} %"), &|t| t.delay_min_dirty_percent = percent))
                 .to_vec(),
+            // The defaults are 2 and 10; the least is never above the most.
+            Sweep::AsyncWriteMinActive => {
+                [1, 2, 5, 10].map(|least| active(base, "least", least, 10.max(least))).to_vec()
+            }
+            Sweep::AsyncWriteMaxActive => [1, 3, 10, 30].map(|most| active(base, "most", 2.min(most), most)).to_vec(),
         }
     }
+}
+
+/// A run with so many async writes at the device at least and at most; `what` of them is swept.
+fn active(base: &throttle::Study, what: &str, least: u32, most: u32) -> (String, throttle::Study) {
+    let mut study = base.clone();
+    let class = &mut study.queue.classes[Prio::AsyncWrite.index()];
+    (class.min_active, class.max_active) = (least, most);
+    (format!("{what} {}", if what == "least" { least } else { most }), study)
 }
 
 /// The study; policy and seed of `base` are not used for [`Sweep::Policies`].
@@ -83,6 +103,8 @@ pub fn study(base: &throttle::Study, sweep: Sweep) -> Result<Study> {
             ("mean latency", "mean_ms", "ms", 2),
             ("99.9th percentile", "p999_ms", "ms", 2),
             ("modes of the latency", "modes", "", 0),
+            ("writes at the device", "active", "", 1),
+            ("unevenness of the device", "cv_device", "", 3),
             ("share of the time in writes of 1 s and more", "long_percent", "%", 1),
         ] {
             rows.push(Row::of(format!("{name}: {what}"), name.clone(), value, unit).digits(digits));
@@ -133,6 +155,10 @@ fn seen(r: &Report) -> Seen {
     seen.set("mean_ms", r.latency_mean_us / 1000.0);
     seen.set("p999_ms", r.latency_p999_us / 1000.0);
     seen.set("modes", r.latency_modes as f64);
+    // As the device's bytes, without the first quarter.
+    let counts = &r.timeline[r.timeline.len() / 4..];
+    seen.set("active", counts.iter().map(|b| b.queue_depth).sum::<f64>() / counts.len().max(1) as f64);
+    seen.set("cv_device", r.cv_device);
     // The middle of a bucket stands for its writes.
     let time = |from: u64, count: u64| from.max(1) as f64 * 1.5 * count as f64;
     let all: f64 = r.latency_histogram.iter().map(|b| time(b.from_us, b.count)).sum();

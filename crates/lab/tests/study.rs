@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::Error;
 use lab::arc::{self, Params};
 use lab::coldstart;
+use lab::fragmentation;
 use lab::starvation;
 use lab::study::plot::{Axis, Body, Curve};
 use lab::study::{Cell, MEMORY_MAX, Plot, Progress, Report, Row, RunOpts, Seen, State, Study, Verdict, html};
@@ -206,4 +207,36 @@ fn a_reader_beside_writes_waits_at_the_disk() {
     assert!(of("off-10", "reader_ms") > of("reader-alone", "reader_ms") * 1.05);
     assert!((of("off-10", "written_mib_per_s") / 40.0 - 1.0).abs() < 0.1 && of("off-10", "flush_ms") > 0.0);
     assert!(starvation::study(1).is_err());
+}
+
+#[test]
+fn random_writes_take_the_free_space_apart() {
+    let params = fragmentation::Params { size: 512 << 20, fills: vec![20, 70], seconds: 12, all: false };
+    let mut study = fragmentation::study(&params).unwrap();
+    study.cells.retain(|c| c.name.starts_with("dynamic, ") && !c.name.contains("sync") || c.name == "cursor, 70 %");
+    assert_eq!(study.cells.len(), 4);
+    let run = |jobs| study.run(RunOpts { seeds: 0..1, jobs, memory: MEMORY_MAX, engine: "", state: None }, &mut |_| {});
+    let results = run(2).unwrap();
+    eprintln!("{}", Report::of(&study, &results).text());
+    let of = |cell: &str, value| results.spread(cell, value).unwrap().mean;
+    for cell in ["dynamic, 20 %", "dynamic, 70 %", "dynamic, 4 disks, 70 %", "cursor, 70 %"] {
+        assert!(of(cell, "free_segment_after_kib") < of(cell, "free_segment_before_kib") / 2.0, "{cell}");
+        assert!(of(cell, "random_io_kib") < of(cell, "fill_io_kib"), "{cell}");
+        assert!(of(cell, "steady_mib_per_s") > 0.0, "{cell}");
+    }
+    // What is used is what was filled: the map is that of the pool.
+    let full = of("dynamic, 70 %", "full_before_percent");
+    assert!((50.0..75.0).contains(&full), "{full}");
+    let (map, after) = (results.series("dynamic, 70 %", "map_before"), results.series("dynamic, 70 %", "map_after"));
+    assert!(map.len() > 100 && map.len().is_multiple_of(16) && map != after, "{}", map.len());
+    assert_eq!(results, run(1).unwrap(), "the same seed is the same run");
+    for bad in [
+        fragmentation::Params { size: 1, ..params.clone() },
+        fragmentation::Params { fills: vec![], ..params.clone() },
+        fragmentation::Params { fills: vec![50, 20], ..params.clone() },
+        fragmentation::Params { fills: vec![99], ..params.clone() },
+        fragmentation::Params { seconds: 0, ..params },
+    ] {
+        assert!(fragmentation::study(&bad).is_err());
+    }
 }

@@ -156,6 +156,27 @@ a copy of its own ('each').
 ",
     },
     Page {
+        name: "lab fragmentation",
+        usage: &[
+            "fragmentation [--size size] [--fill list] [--seconds n] [--all] [--seeds n] [--seed n] [--jobs n] [--state file] [--html file] [--json]",
+        ],
+        text: "\
+A file fills a pool to some percent, then 8 writers overwrite records of 8 KiB
+at random until the throughput is steady, in virtual time: with each allocator
+(dynamic, cursor, new-dynamic), on one disk and on four, and with synchronous
+writes with the log in the pool and on a device of its own. Throughput, sizes
+of writes at the disk, free segments, and maps of the metaslabs.
+
+  --size     bytes of the pool's disks together, 512M to 64G (1G)
+  --fill     percentages (10,25,50,75,90)
+  --seconds  most seconds of random writes (120)
+  --all      everything with everything, not only at the middle and last fill
+  --seeds    runs of everything, each with another seed (1)
+
+'weir help lab arc' explains the other options.
+",
+    },
+    Page {
         name: "lab randwrite",
         usage: &[
             "randwrite --size size | --overwrite [--threads n] [--block size] [--seconds n] [--sync] [--seed n] [--json] FILE",
@@ -266,7 +287,8 @@ With one of these it is a table over seeds, with plots of writes and total time
 by latency and of what clients and device write over time:
 
   --sweep      policies (legacy-2008 and openzfs; the default), dirty_data_max,
-               delay_scale or delay_min_dirty_percent
+               delay_scale, delay_min_dirty_percent, async_write_min_active
+               or async_write_max_active
   --seeds, --jobs, --state, --html: see 'weir help lab arc'
 ",
     },
