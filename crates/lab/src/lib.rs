@@ -21,6 +21,7 @@ pub mod arc;
 pub mod coldstart;
 pub mod fragmentation;
 pub mod hist;
+pub mod layout;
 pub mod published;
 pub mod randwrite;
 pub mod replay;

@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 use base::Nanos;
+use lab::layout::LayoutSpec;
 use lab::study::{MEMORY_MAX, RunOpts};
-use lab::workload::{Layout, Pattern, Rate, Sync, Workload, study};
+use lab::workload::{Pattern, Rate, Sync, Workload, study};
 use sim::Model;
 
 const TOML: &str = "\
@@ -43,7 +44,7 @@ rate = \"bursts 5 every 500ms\"
 #[test]
 fn a_file_means_what_it_says() {
     let w = Workload::parse("w.toml", TOML).unwrap();
-    assert_eq!(w.pool.layout, Layout::Mirrors(2, 3));
+    assert_eq!(w.pool.layout, LayoutSpec::parse("mirror:3,mirror:3").unwrap());
     assert_eq!(w.pool.device, Model::Fixed { latency: Nanos::from_ms(1), bandwidth: 100 << 20 });
     assert_eq!(w.pool.log, Some(Model::nvme()));
     assert_eq!((w.pool.memory, w.pool.cores, w.pool.recordsize), (1 << 30, 2, 8192));
@@ -94,8 +95,12 @@ iodepth=1
 fn a_mistake_is_one_sentence_with_its_line() {
     let job = "[[job]]\n";
     for (file, text, want) in [
-        ("w.toml", "[pool]\nlayout = \"raid5\"\n", "w.toml:2: layout: 'raid5' is none of: disk, stripe N"),
-        ("w.toml", "[pool]\n\ndevice = \"tape\"\n", "w.toml:3: device: 'tape' is none of: hdd"),
+        (
+            "w.toml",
+            "[pool]\nlayout = \"raid5\"\n",
+            "w.toml:2: layout: 'raid5' is no vdev of a layout: there are single",
+        ),
+        ("w.toml", "[pool]\n\ndevice = \"tape\"\n", "w.toml:3: device: 'tape' is no model of a device: there are nvme"),
         ("w.toml", "[pool]\nrecordsize = \"3k\"\n", "w.toml:2: recordsize: '3k' is not a power of two"),
         ("w.toml", "[pool]\ncompression = \"rar\"\n", "w.toml:2: compression: 'rar' is not a value of it"),
         ("w.toml", "[run]\nminutes = 1\n", "w.toml:2: minutes: there is no such key here, only seconds, warmup"),

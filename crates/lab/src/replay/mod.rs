@@ -15,7 +15,6 @@
 //! Latencies on both sides are from the request to its answer within the engine: the kernel's part
 //! is in neither.
 
-mod layout;
 mod plan;
 
 use std::cell::{Cell, RefCell};
@@ -33,10 +32,11 @@ use sim::{DiskImage, Sim, SimDisk};
 use spa::{EngineOpts, Pool};
 use zpl::{Cred, RenameFlags, Zfs};
 
-pub use layout::LayoutSpec;
+pub use crate::layout::LayoutSpec;
 pub use plan::Plan;
 pub use rt::oplog::{FILE_MAX, Recording, parse};
 
+use crate::layout::model;
 use crate::{hist, stage};
 use plan::{Act, Chain, ROOT, Slot};
 
@@ -163,7 +163,7 @@ fn name_of(name: u64) -> Vec<u8> {
 impl Replay {
     /// Fails if a parameter is out of range.
     pub fn check(&self) -> Result<()> {
-        layout::model(&self.model, 0)?;
+        model(&self.model, 0)?;
         match () {
             () if !(1..=1024).contains(&self.cores) => Err(Error::invalid("a replay needs 1 to 1024 cores")),
             () if !(9..=16).contains(&self.ashift) => Err(Error::invalid("a replay needs an ashift of 9 to 16")),
@@ -182,7 +182,7 @@ impl Replay {
         let size = ((before + written) * 3 + (8 << 30)).next_multiple_of(1 << 30);
         let disk = |n: usize| {
             let seed = self.seed.wrapping_mul(256).wrapping_add(n as u64);
-            Ok(stage::disk(&sim.handle(), DiskImage::zeroed(size), layout::model(&self.model, seed)?, seed))
+            Ok(stage::disk(&sim.handle(), DiskImage::zeroed(size), model(&self.model, seed)?, seed))
         };
         let disks = (0..self.layout.devices()).map(disk).collect::<Result<Vec<_>>>()?;
         let done = self.on(&sim, &disks, recording, &plan);

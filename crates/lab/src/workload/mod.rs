@@ -19,6 +19,8 @@ use std::path::Path;
 use base::{Error, Nanos, Result};
 use sim::Model;
 
+use crate::layout::{self, LayoutSpec};
+
 pub use run::study;
 pub use syntax::{Entry, Place, Section};
 
@@ -83,22 +85,11 @@ pub struct Job {
     pub compressible: f64,
 }
 
-/// The redundancy of the pool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Layout {
-    /// So many single devices.
-    Stripe(u32),
-    /// So many mirrors of so many devices.
-    Mirrors(u32, u32),
-    /// So many RAID-Z groups of so many devices with so much parity.
-    Raidz(u32, u32, u8),
-}
-
 /// The pool and its machine.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PoolOf {
     /// Its layout.
-    pub layout: Layout,
+    pub layout: LayoutSpec,
     /// Its devices.
     pub device: Model,
     /// A log device.
@@ -148,7 +139,7 @@ impl Default for Job {
 impl Default for PoolOf {
     fn default() -> PoolOf {
         PoolOf {
-            layout: Layout::Stripe(1),
+            layout: LayoutSpec::single(),
             device: Model::hdd(),
             log: None,
             memory: 8 << 30,
@@ -231,11 +222,7 @@ impl Workload {
             return 0;
         }
         let of = |j: &Job| (j.size.saturating_mul(j.threads.into()) as f64 / j.compressible) as u64;
-        let copies = match self.pool.layout {
-            Layout::Mirrors(_, of) => of.into(),
-            _ => 2,
-        };
-        self.jobs.iter().map(of).fold(0, u64::saturating_add).saturating_mul(copies)
+        self.jobs.iter().map(of).fold(0, u64::saturating_add).saturating_mul(self.pool.layout.copies())
     }
 }
 
@@ -308,44 +295,12 @@ fn rate(place: &Place, value: &str) -> Result<Rate> {
     }
 }
 
-/// `hdd`, `nvme`, `ssd`, `fixed LATENCY BANDWIDTH`.
-fn device(place: &Place, value: &str) -> Result<Model> {
-    let words: Vec<&str> = value.split_whitespace().collect();
-    match words[..] {
-        ["hdd"] => Ok(Model::hdd()),
-        ["nvme"] => Ok(Model::nvme()),
-        ["ssd"] => Ok(Model::sata_ssd()),
-        ["fixed", latency, bandwidth] => {
-            Ok(Model::Fixed { latency: place.span(latency)?, bandwidth: place.size(bandwidth, 1 << 16, 1 << 40)? })
-        }
-        _ => Err(place.error(format!("'{value}' is none of: hdd, nvme, ssd, fixed LATENCY BANDWIDTH"))),
-    }
-}
-
-/// `disk`, `stripe N`, `mirror N`, `mirrors N of M`, `raidz N`, `raidz2 N`, `raidz3 N`.
-fn layout(place: &Place, value: &str) -> Result<Layout> {
-    let words: Vec<&str> = value.split_whitespace().collect();
-    let count = |n, least| Ok::<_, Error>(place.number(n, least, 64)? as u32);
-    match words[..] {
-        ["disk"] => Ok(Layout::Stripe(1)),
-        ["stripe", n] => Ok(Layout::Stripe(count(n, 1)?)),
-        ["mirror", n] => Ok(Layout::Mirrors(1, count(n, 2)?)),
-        ["mirrors", n, "of", m] => Ok(Layout::Mirrors(count(n, 1)?, count(m, 2)?)),
-        ["raidz" | "raidz1", n] => Ok(Layout::Raidz(1, count(n, 2)?, 1)),
-        ["raidz2", n] => Ok(Layout::Raidz(1, count(n, 3)?, 2)),
-        ["raidz3", n] => Ok(Layout::Raidz(1, count(n, 4)?, 3)),
-        _ => Err(place.error(format!(
-            "'{value}' is none of: disk, stripe N, mirror N, mirrors N of M, raidz N, raidz2 N, raidz3 N"
-        ))),
-    }
-}
-
 impl PoolOf {
     fn set(&mut self, place: &Place, value: &str) -> Result<()> {
         match place.key {
-            "layout" => self.layout = layout(place, value)?,
-            "device" => self.device = device(place, value)?,
-            "log" => self.log = Some(device(place, value)?),
+            "layout" => self.layout = LayoutSpec::parse(value).map_err(|e| place.error(e))?,
+            "device" => self.device = layout::device(value).map_err(|e| place.error(e))?,
+            "log" => self.log = Some(layout::device(value).map_err(|e| place.error(e))?),
             "memory" => self.memory = place.size(value, 256 << 20, 1 << 40)?,
             "cores" => self.cores = place.number(value, 1, 1024)? as u32,
             "recordsize" => {

@@ -10,10 +10,10 @@ use std::rc::Rc;
 use base::{Error, Nanos, ObjectId, Result};
 use bdev::{Buf, Bytes};
 use sim::{DiskImage, Model, Rng, Sim, SimDisk};
-use spa::{Bias, EngineOpts, Group, GroupKind, Pool};
+use spa::{EngineOpts, Pool};
 use zpl::Zfs;
 
-use super::{Job, Layout, Pattern, PoolOf, Rate, Sync, Workload};
+use super::{Job, Pattern, PoolOf, Rate, Sync, Workload};
 use crate::study::plot::{Axis, Body, Curve};
 use crate::study::{Cell, Plot, Row, Seen, Study};
 use crate::zil::poisson_gap;
@@ -176,10 +176,7 @@ fn disk_size(workload: &Workload) -> u64 {
 
 /// The devices, the log device last.
 fn disks(pool: &PoolOf, workload: &Workload, sim: &Sim, seed: u64) -> Vec<SimDisk> {
-    let count = match pool.layout {
-        Layout::Stripe(n) => n,
-        Layout::Mirrors(n, of) | Layout::Raidz(n, of, _) => n * of,
-    };
+    let count = pool.layout.devices() as u32;
     let size = disk_size(workload);
     let model = |n| if n == count { pool.log.as_ref() } else { Some(&pool.device) };
     let disk = |(n, model): (u32, &Model)| {
@@ -189,20 +186,15 @@ fn disks(pool: &PoolOf, workload: &Workload, sim: &Sim, seed: u64) -> Vec<SimDis
 }
 
 async fn start(pool: &PoolOf, sim: &Sim, disks: &[SimDisk]) -> Result<(Rc<Pool>, Rc<Zfs>)> {
-    let (kind, width) = match pool.layout {
-        Layout::Stripe(_) => (GroupKind::Single, 1),
-        Layout::Mirrors(_, of) => (GroupKind::Mirror, of as usize),
-        Layout::Raidz(_, of, parity) => (GroupKind::Raidz(parity), of as usize),
+    let layout = match pool.log {
+        Some(_) => pool.layout.clone().with_log(),
+        None => pool.layout.clone(),
     };
-    let (data, log) = disks.split_at(disks.len() - usize::from(pool.log.is_some()));
-    let mut groups = stage::groups(data, kind, width);
-    groups.extend(stage::groups(log, GroupKind::Single, 1).into_iter().map(|g| Group { bias: Bias::Log, ..g }));
     let mut opts = EngineOpts::for_memory(pool.memory);
     opts.arc_max = opts.arc_max.min(CACHE_MAX);
     let recordsize = pool.recordsize.to_string();
     let props = [("compression", &*pool.compression), ("atime", "off"), ("recordsize", &*recordsize)];
-    let layout = spa::Layout { groups, ..spa::Layout::default() };
-    stage::new_fs_on(&sim.handle(), layout, opts, 12, &props).await
+    stage::new_fs_on(&sim.handle(), layout.on(disks), opts, 12, &props).await
 }
 
 /// Data of `CHUNK` bytes or of a block, whichever is longer. Without compression zeros, which need

@@ -69,12 +69,8 @@ impl Place<'_> {
     }
     /// A time such as 5s, 100ms or 50us.
     pub fn span(&self, value: &str) -> Result<Nanos> {
-        let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000u64)];
-        let found = units.iter().find_map(|(unit, ns)| {
-            let n = value.strip_suffix(unit)?.trim().parse::<u64>().ok()?;
-            n.checked_mul(*ns).filter(|ns| (1..=3600 * 1_000_000_000).contains(ns))
-        });
-        found.map(Nanos).ok_or_else(|| self.error(format!("'{value}' is not a time such as 5s, 100ms or 50us")))
+        crate::layout::parse_span(value)
+            .ok_or_else(|| self.error(format!("'{value}' is not a time such as 5s, 100ms or 50us")))
     }
     /// A value of the property that the key names.
     pub fn property(&self, value: &str) -> Result<()> {

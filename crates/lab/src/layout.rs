@@ -1,0 +1,212 @@
+//! Layouts and device models by their names: one grammar for workload files and replays.
+//!
+//! A layout is vdevs with commas between them, a device model a name with numbers. Words and
+//! numbers may be parted by a colon, as in arguments of commands, or by spaces, as in files.
+
+use base::{Error, Nanos, Result};
+use sim::{HddModel, Model, SimDisk, SsdModel};
+use spa::{Bias, Group, GroupKind, Layout};
+
+use crate::stage;
+
+/// Most devices of a layout.
+const DEVICES_MAX: usize = 256;
+
+/// A top-level vdev.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Top {
+    kind: GroupKind,
+    bias: Bias,
+    devices: usize,
+}
+
+/// Top-level vdevs in order, with commas between them: `single` (or `disk`), `stripe N`, `mirror
+/// N`, `mirrors N of M`, `raidz1 N` (or `raidz N`) to `raidz3 N`, each with `log-` or `special-`
+/// before it if it is one; `mirror:N` is `mirror N`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LayoutSpec(Vec<Top>);
+
+impl LayoutSpec {
+    /// By its text.
+    ///
+    /// # Errors
+    /// `Invalid`, with the part that is wrong.
+    pub fn parse(text: &str) -> Result<LayoutSpec> {
+        let tops = text.split(',').map(|word| tops(word.trim())).collect::<Result<Vec<_>>>()?;
+        let spec = LayoutSpec(tops.concat());
+        match spec.devices() {
+            n if n > DEVICES_MAX => {
+                Err(Error::invalid(format!("the layout '{text}' has {n} devices: at most {DEVICES_MAX}")))
+            }
+            _ => Ok(spec),
+        }
+    }
+
+    /// One device.
+    pub fn single() -> LayoutSpec {
+        LayoutSpec(vec![Top { kind: GroupKind::Single, bias: Bias::Normal, devices: 1 }])
+    }
+
+    /// With a log device after its vdevs.
+    pub fn with_log(mut self) -> LayoutSpec {
+        self.0.push(Top { kind: GroupKind::Single, bias: Bias::Log, devices: 1 });
+        self
+    }
+
+    /// Most copies of a block that redundancy may need, as a bound for memory.
+    pub fn copies(&self) -> u64 {
+        let of = |t: &Top| if t.kind == GroupKind::Mirror { t.devices as u64 } else { 2 };
+        self.0.iter().map(of).max().unwrap_or(1)
+    }
+
+    /// How many devices it has.
+    pub fn devices(&self) -> usize {
+        self.0.iter().map(|t| t.devices).sum()
+    }
+
+    /// The layout on `disks`, as many as it has devices.
+    pub fn on(&self, disks: &[SimDisk]) -> Layout {
+        let mut disks = disks.iter();
+        let group = |t: &Top| {
+            let devices = disks.by_ref().take(t.devices).map(stage::device).collect();
+            Group { kind: t.kind, bias: t.bias, devices }
+        };
+        Layout { groups: self.0.iter().map(group).collect(), ..Layout::default() }
+    }
+}
+
+/// The words of a text, parted by colons and spaces.
+fn words(text: &str) -> Vec<&str> {
+    text.split(|c: char| c == ':' || c.is_whitespace()).filter(|w| !w.is_empty()).collect()
+}
+
+/// The vdevs of one part of a layout.
+fn tops(word: &str) -> Result<Vec<Top>> {
+    let bad = || {
+        let known = "single, stripe N, mirror N, mirrors N of M, raidz1 N, raidz2 N, raidz3 N, also with log- or special- before";
+        Error::invalid(format!("'{word}' is no vdev of a layout: there are {known}"))
+    };
+    let (bias, shape) = match word.split_once('-') {
+        Some(("log", rest)) => (Bias::Log, rest),
+        Some(("special", rest)) => (Bias::Special, rest),
+        _ => (Bias::Normal, word),
+    };
+    let number = |text: &str, least: usize| {
+        text.parse::<usize>().ok().filter(|n| (least..=DEVICES_MAX).contains(n)).ok_or_else(bad)
+    };
+    let (count, kind, devices) = match words(shape)[..] {
+        ["single" | "disk"] => (1, GroupKind::Single, 1),
+        ["stripe", n] => (number(n, 1)?, GroupKind::Single, 1),
+        ["mirror", n] => (1, GroupKind::Mirror, number(n, 2)?),
+        ["mirrors", n, "of", m] => (number(n, 1)?, GroupKind::Mirror, number(m, 2)?),
+        ["raidz" | "raidz1", n] => (1, GroupKind::Raidz(1), number(n, 2)?),
+        ["raidz2", n] => (1, GroupKind::Raidz(2), number(n, 3)?),
+        ["raidz3", n] => (1, GroupKind::Raidz(3), number(n, 4)?),
+        _ => return Err(bad()),
+    };
+    Ok(vec![Top { kind, bias, devices }; count])
+}
+
+/// The model of that name: `nvme`, `sata-ssd` (or `ssd`), `sas-ssd`, `hdd`, `hdd-10k`, or `fixed
+/// LATENCY BANDWIDTH`, a time such as 1ms (without a unit: microseconds) and a size a second such
+/// as 100M (without a unit: MiB).
+///
+/// # Errors
+/// `Invalid` if there is none.
+pub fn device(name: &str) -> Result<Model> {
+    let bad = || {
+        let known = "nvme, ssd, sata-ssd, sas-ssd, hdd, hdd-10k and fixed LATENCY BANDWIDTH";
+        Error::invalid(format!("'{name}' is no model of a device: there are {known}"))
+    };
+    Ok(match words(name)[..] {
+        ["nvme"] => Model::nvme(),
+        ["ssd" | "sata-ssd"] => Model::sata_ssd(),
+        ["sas-ssd"] => Model::Ssd(SsdModel::enterprise_sas()),
+        ["hdd"] => Model::hdd(),
+        ["hdd-10k"] => Model::Hdd(HddModel::enterprise_10k().without_write_cache()),
+        ["fixed", latency, bandwidth] => {
+            let us = latency.parse::<u64>().ok().and_then(|us| us.checked_mul(1000)).map(Nanos);
+            let latency = us.or_else(|| parse_span(latency)).filter(|l| l.0 <= 10_000_000_000).ok_or_else(bad)?;
+            let mib = bandwidth.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << 20));
+            let bandwidth = mib.or_else(|| dsl::props::parse_size(bandwidth).ok());
+            let bandwidth = bandwidth.filter(|b| (1 << 16..=1 << 40).contains(b)).ok_or_else(bad)?;
+            Model::Fixed { latency, bandwidth }
+        }
+        _ => return Err(bad()),
+    })
+}
+
+/// The model of that name as a disk of its own: no two spinning disks turn at the same speed.
+///
+/// # Errors
+/// `Invalid` if there is none.
+pub fn model(name: &str, seed: u64) -> Result<Model> {
+    Ok(match device(name)? {
+        Model::Hdd(hdd) => Model::Hdd(hdd.one_of(seed)),
+        other => other,
+    })
+}
+
+/// A time such as 5s, 100ms or 50us, up to an hour.
+pub fn parse_span(text: &str) -> Option<Nanos> {
+    let units = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000u64)];
+    let found = units.iter().find_map(|(unit, ns)| {
+        let n = text.strip_suffix(unit)?.trim().parse::<u64>().ok()?;
+        n.checked_mul(*ns).filter(|ns| (1..=3600 * 1_000_000_000).contains(ns))
+    });
+    found.map(Nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_and_models_have_names() {
+        let spec = LayoutSpec::parse("mirror:2, raidz2:6,log-single,special-mirror:3").unwrap();
+        assert_eq!(spec.devices(), 12);
+        let kinds: Vec<_> = spec.0.iter().map(|t| (t.kind, t.bias)).collect();
+        let want = [
+            (GroupKind::Mirror, Bias::Normal),
+            (GroupKind::Raidz(2), Bias::Normal),
+            (GroupKind::Single, Bias::Log),
+            (GroupKind::Mirror, Bias::Special),
+        ];
+        assert_eq!(kinds, want);
+        for bad in [
+            "",
+            "mirror",
+            "mirror:1",
+            "single:2",
+            "raidz4:5",
+            "raidz1:x",
+            "cache-single",
+            "draid1:4",
+            "stripe 0",
+            "mirrors 2 of 1",
+            "raidz2 2",
+        ] {
+            assert!(LayoutSpec::parse(bad).unwrap_err().to_string().contains("no vdev of a layout"), "{bad}");
+        }
+        assert!(LayoutSpec::parse("mirror:200,mirror:200").is_err());
+        // Both ways to write it mean the same.
+        for (a, b) in [
+            ("disk", "single"),
+            ("stripe 3", "single,single,single"),
+            ("mirrors 2 of 3", "mirror:3,mirror 3"),
+            ("raidz 4, log-stripe 2", "raidz1:4,log-single,log-disk"),
+        ] {
+            assert_eq!(LayoutSpec::parse(a).unwrap(), LayoutSpec::parse(b).unwrap(), "{a}");
+        }
+        assert_eq!(["stripe 3", "mirrors 2 of 3"].map(|l| LayoutSpec::parse(l).unwrap().copies()), [2, 3]);
+        for (a, b) in [("fixed:50:100", "fixed 50us 100M"), ("fixed 1ms 1G", "fixed:1000:1024"), ("ssd", "sata-ssd")] {
+            assert_eq!(device(a).unwrap(), device(b).unwrap(), "{a}");
+        }
+        for name in ["nvme", "sata-ssd", "sas-ssd", "hdd", "hdd-10k", "fixed:50:100"] {
+            assert!(model(name, 1).is_ok(), "{name}");
+        }
+        for bad in ["tape", "fixed:50", "fixed:50:0", "fixed:x:1"] {
+            assert!(model(bad, 1).unwrap_err().to_string().contains("no model"), "{bad}");
+        }
+    }
+}
