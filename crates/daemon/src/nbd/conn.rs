@@ -16,7 +16,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::pin;
 use std::rc::Rc;
@@ -158,7 +158,21 @@ impl Conn {
         self.gone.set(true);
     }
 
-    /// Reads into `bufs` behind `skip` bytes.
+    /// Reads into `bufs` behind `skip` bytes what is there; `WouldBlock` if nothing is.
+    pub(super) fn receive_now(&self, bufs: &mut [Buf], skip: usize) -> io::Result<usize> {
+        let mut skip = skip;
+        let mut slices = Vec::with_capacity(bufs.len());
+        for buf in bufs {
+            let filled = skip.min(buf.len());
+            skip -= filled;
+            if filled < buf.len() {
+                slices.push(IoSliceMut::new(&mut buf[filled..]));
+            }
+        }
+        host::read_now(self.fd.as_fd(), &mut slices)
+    }
+
+    /// Reads into `bufs` behind `skip` bytes, and waits for them.
     pub(super) async fn receive(&self, bufs: Vec<Buf>, skip: usize) -> (Vec<Buf>, io::Result<usize>) {
         let done = self.io.read_behind(&self.fd, bufs, skip).await;
         (done.payload, done.result)

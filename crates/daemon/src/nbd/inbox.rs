@@ -10,6 +10,8 @@
 //! Invariant: before the reader waits, for bytes or for room, every answer that is ready has been
 //! sent as far as possible: a client may send its next request only then.
 
+use std::io::ErrorKind;
+
 use bdev::{Buf, Bytes};
 use nbd::{Command, Intake, Request, Taken};
 
@@ -109,7 +111,6 @@ impl Reader {
                     }
                 }
             }
-            conn.flush().await;
             let n = self.read(conn, Vec::new(), 0).await?.1;
             (self.at, self.have) = (0, n);
         }
@@ -136,7 +137,6 @@ impl Reader {
             }
         }
         while filled < len {
-            conn.flush().await;
             let n;
             (bufs, n) = self.read(conn, bufs, filled).await?;
             let more = n.min(len - filled);
@@ -153,7 +153,14 @@ impl Reader {
             std::mem::swap(&mut self.buf, &mut self.idle);
         }
         bufs.push(std::mem::take(&mut self.buf));
-        let (mut bufs, result) = conn.receive(bufs, skip).await;
+        let result;
+        match conn.receive_now(&mut bufs, skip) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                conn.flush().await;
+                (bufs, result) = conn.receive(bufs, skip).await;
+            }
+            now => result = now,
+        }
         self.buf = bufs.pop()?;
         match result {
             Ok(n) if n > 0 => Some((bufs, n)),
