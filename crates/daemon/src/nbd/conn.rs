@@ -178,12 +178,17 @@ impl Conn {
         (done.payload, done.result)
     }
 
+    /// Spends of the turn; before it waits for the next one it sends what is ready.
+    pub(super) async fn spend(&self, cost: Nanos) {
+        if !self.rt.try_spend(cost) {
+            self.flush().await;
+            self.rt.spend(cost).await;
+        }
+    }
+
     /// A place for a request that will hold that many bytes.
     pub(super) async fn admit(&self, bytes: u64) -> Permits {
-        if !self.rt.try_spend(REQUEST) {
-            self.flush().await;
-            self.rt.spend(REQUEST).await;
-        }
+        self.spend(REQUEST).await;
         let bytes = bytes.min(WINDOW);
         if let Some(place) = self.places.try_acquire(1)
             && let Some(bytes) = self.window.try_acquire(bytes)

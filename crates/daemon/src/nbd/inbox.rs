@@ -14,6 +14,7 @@ use std::io::ErrorKind;
 
 use bdev::{Buf, Bytes};
 use nbd::{Command, Intake, Request, Taken};
+use rt::cost::COPY;
 
 use super::conn::Conn;
 use super::outbox::{Front, Permits};
@@ -163,7 +164,11 @@ impl Reader {
         }
         self.buf = bufs.pop()?;
         match result {
-            Ok(n) if n > 0 => Some((bufs, n)),
+            Ok(n) if n > 0 => {
+                // Without it a client that keeps sending would keep the engine's thread.
+                conn.spend(COPY.cost(n as u64)).await;
+                Some((bufs, n))
+            }
             _ => {
                 conn.note_gone();
                 None
