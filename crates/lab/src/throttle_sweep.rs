@@ -75,19 +75,21 @@ impl Sweep {
                 .to_vec(),
             // The defaults are 2 and 10; the least is never above the most.
             Sweep::AsyncWriteMinActive => {
-                [1, 2, 5, 10].map(|least| active(base, "least", least, 10.max(least))).to_vec()
+                [1, 2, 5, 10].map(|least| active(base, format!("least {least}"), least, 10.max(least))).to_vec()
             }
-            Sweep::AsyncWriteMaxActive => [1, 3, 10, 30].map(|most| active(base, "most", 2.min(most), most)).to_vec(),
+            Sweep::AsyncWriteMaxActive => {
+                [1, 3, 10, 30].map(|most| active(base, format!("most {most}"), 2.min(most), most)).to_vec()
+            }
         }
     }
 }
 
-/// A run with so many async writes at the device at least and at most; `what` of them is swept.
-fn active(base: &throttle::Study, what: &str, least: u32, most: u32) -> (String, throttle::Study) {
+/// A run with so many async writes at the device at least and at most.
+fn active(base: &throttle::Study, name: String, least: u32, most: u32) -> (String, throttle::Study) {
     let mut study = base.clone();
     let class = &mut study.queue.classes[Prio::AsyncWrite.index()];
     (class.min_active, class.max_active) = (least, most);
-    (format!("{what} {}", if what == "least" { least } else { most }), study)
+    (name, study)
 }
 
 /// The study; policy and seed of `base` are not used for [`Sweep::Policies`].

@@ -379,14 +379,18 @@ impl World {
         seen.set(&format!("free_segment_{when}_kib"), free as f64 / 1024.0 / (count as f64).max(1.0));
         let fragmented = zdb::heatmap::fragmentation(&segments).unwrap_or(0);
         seen.set(&format!("fragmentation_{when}_percent"), fragmented as f64);
-        let some = segments.iter().enumerate().filter(|(_, n)| **n > 0);
-        let points = some.map(|(power, &n)| (2f64.powi(power as i32), n as f64)).collect();
-        seen.series.insert(format!("free_{when}"), points);
+        seen.series.insert(format!("free_{when}"), points(&segments));
         let cells = rows.iter().flat_map(|r| r.cells.chunks(r.cells.len() / COLUMNS));
         let points = cells.enumerate().map(|(n, part)| (n as f64, part.iter().sum::<f64>() / part.len() as f64));
         seen.series.insert(format!("map_{when}"), points.collect());
         Ok(used)
     }
+}
+
+/// What a histogram by powers of two counts: size and number, where there are some.
+fn points(histogram: &[u64; 64]) -> Vec<(f64, f64)> {
+    let some = histogram.iter().enumerate().filter(|(_, n)| **n > 0);
+    some.map(|(power, &n)| (2f64.powi(power as i32), n as f64)).collect()
 }
 
 fn note_sizes(seen: &mut Seen, samples: &Samples) {
@@ -395,9 +399,7 @@ fn note_sizes(seen: &mut Seen, samples: &Samples) {
         let count: u64 = sizes.iter().sum();
         let kib = samples.bytes.get()[phase] as f64 / 1024.0 / (count as f64).max(1.0);
         seen.set(&format!("{name}_io_kib"), kib);
-        let some = sizes.iter().enumerate().filter(|(_, n)| **n > 0);
-        let points = some.map(|(power, &n)| (2f64.powi(power as i32), n as f64)).collect();
-        seen.series.insert(format!("{name}_io"), points);
+        seen.series.insert(format!("{name}_io"), points(&sizes));
     }
 }
 
