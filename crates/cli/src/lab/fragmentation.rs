@@ -1,10 +1,9 @@
 //! `weir lab fragmentation`: random writes to a pool that is more or less full.
 
-use base::Error;
 use lab::fragmentation::{Params, study};
 
 use super::parse_study;
-use super::study::{number, run as run_study, size, study_options};
+use super::study::{number, numbers, run as run_study, size, study_options};
 use crate::Done;
 
 /// Seeds by default: a run of everything takes its time.
@@ -16,16 +15,7 @@ pub fn run(args: &[String]) -> Done {
         study_options![("size", true, 'z'), ("fill", true, 'f'), ("seconds", true, 's'), ("all", false, 'a')];
     let p = parse_study(args, "z:f:s:an:S:J:jH:F:", long, "fragmentation")?;
     let old = Params::default();
-    let mut fills = old.fills;
-    if let Some(list) = p.value('f') {
-        let one = |text: &str| {
-            let bad = || Error::invalid(format!("--fill: '{text}' is not a percentage from 1 to 95"));
-            text.trim().parse::<u32>().ok().filter(|n| (1..=95).contains(n)).ok_or_else(bad)
-        };
-        fills = list.split(',').map(one).collect::<Result<_, _>>()?;
-        fills.sort_unstable();
-        fills.dedup();
-    }
+    let fills = numbers(&p, 'f', "fill", old.fills, 1..=95, "a percentage from 1 to 95")?;
     let params = Params {
         size: size(&p, 'z', "size", old.size)?,
         fills,

@@ -1,6 +1,7 @@
 //! What all studies with a table have in common: their options, progress, the state file, and the
 //! three forms of the report.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use base::{Error, Result};
@@ -44,6 +45,27 @@ pub(crate) fn number(p: &Parsed, letter: char, name: &str, old: u64, least: u64,
             Err(Error::invalid(format!("--{name}: '{text}' is not a number from {least} to {most}")))
         }
     }
+}
+
+/// The numbers of a list with commas, ascending and each once; `old` if the option is not given.
+/// `what` says in an error what each has to be.
+pub(crate) fn numbers(
+    p: &Parsed,
+    letter: char,
+    name: &str,
+    old: Vec<u32>,
+    bounds: RangeInclusive<u32>,
+    what: &str,
+) -> Result<Vec<u32>> {
+    let Some(list) = p.value(letter) else { return Ok(old) };
+    let one = |text: &str| {
+        let bad = || Error::invalid(format!("--{name}: '{text}' is not {what}"));
+        text.trim().parse::<u32>().ok().filter(|n| bounds.contains(n)).ok_or_else(bad)
+    };
+    let mut all = list.split(',').map(one).collect::<Result<Vec<_>>>()?;
+    all.sort_unstable();
+    all.dedup();
+    Ok(all)
 }
 
 /// A size such as 64M; `old` if the option is not given.
