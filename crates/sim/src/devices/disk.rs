@@ -13,7 +13,7 @@ use super::durability::{Change, CutStyle, Durability, Moment};
 use super::fault::{Fate, Fault, FaultId, Faults, OpKind};
 use super::image::DiskImage;
 use super::log::{DiskLog, Entry};
-use super::model::{Model, Shape, Timing};
+use super::model::{HostLatency, Model, Shape, Timing};
 use super::truncated::Truncated;
 use crate::Rng;
 use crate::world::{self, PowerOff, SimHandle, SimWorld};
@@ -27,6 +27,8 @@ pub struct DiskConfig {
     pub image: DiskImage,
     /// How long operations take.
     pub model: Model,
+    /// What the host adds to that.
+    pub host: HostLatency,
     /// Seed of all random choices: times of [`Model::Random`], failures, tears.
     pub seed: u64,
     /// Unit of offsets and lengths, in bytes.
@@ -63,6 +65,7 @@ impl DiskConfig {
             writes_durably: true,
             writable: true,
             panic_on_overlap: false,
+            host: HostLatency::default(),
             model,
             seed,
         }
@@ -173,7 +176,7 @@ impl SimDisk {
         let state = State {
             current: config.image.clone(),
             durability: Durability::new(config.image.clone(), config.volatile, config.tear_unit),
-            timing: Timing::new(&config.model, size, Rng::stream(config.seed, 1)),
+            timing: Timing::new(&config.model, size, config.host, Rng::stream(config.seed, 1)),
             in_flight: BTreeMap::new(),
             refused: BTreeMap::new(),
             next_op: 1,

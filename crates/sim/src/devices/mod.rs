@@ -20,5 +20,5 @@ pub use fault::{Fault, FaultId, OpKind};
 pub use hdd::HddModel;
 pub use image::DiskImage;
 pub use log::{DiskLog, Replay};
-pub use model::Model;
+pub use model::{HostLatency, Model};
 pub use ssd::SsdModel;

@@ -69,6 +69,21 @@ impl Model {
     }
 }
 
+/// Time from a disk's completion until the engine hears of it: interrupt, hypervisor, the waking of
+/// threads. Operations pass it side by side.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HostLatency {
+    /// The shortest.
+    pub wake: Nanos,
+    /// The mean of what is added, exponentially distributed.
+    pub jitter: Nanos,
+    /// Of a million operations so many take longer: a thread that did not get its core, a device
+    /// that tidies up.
+    pub rare_per_million: u64,
+    /// How much longer those take on average, exponentially distributed.
+    pub rare: Nanos,
+}
+
 /// A model's view of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
@@ -80,22 +95,40 @@ pub(crate) struct Shape {
 
 /// Operations whose moment of completion is known: the earliest first, then in the order of
 /// submission.
-#[derive(Default)]
-pub(crate) struct Finishing(BinaryHeap<Reverse<(Nanos, u64)>>);
+pub(crate) struct Finishing {
+    heap: BinaryHeap<Reverse<(Nanos, u64)>>,
+    host: HostLatency,
+    rng: Rng,
+}
 
 impl Finishing {
     pub(crate) fn push(&mut self, at: Nanos, op: u64) {
-        self.0.push(Reverse((at, op)));
+        let HostLatency { wake, jitter, rare_per_million, rare } = self.host;
+        let mut later = wake;
+        if jitter.0 > 0 {
+            later = later + exponential(jitter, self.rng.next_u64());
+        }
+        if rare_per_million > 0 && self.rng.below(1_000_000) < rare_per_million {
+            later = later + exponential(rare, self.rng.next_u64());
+        }
+        self.heap.push(Reverse((at + later, op)));
     }
     pub(crate) fn next(&self) -> Option<Nanos> {
-        self.0.peek().map(|Reverse((at, _))| *at)
+        self.heap.peek().map(|Reverse((at, _))| *at)
     }
     pub(crate) fn pop_due(&mut self, now: Nanos) -> Option<u64> {
         if self.next()? > now {
             return None;
         }
-        self.0.pop().map(|Reverse((_, op))| op)
+        self.heap.pop().map(|Reverse((_, op))| op)
     }
+}
+
+/// A time of an exponential distribution, from a uniform random number.
+fn exponential(mean: Nanos, drawn: u64) -> Nanos {
+    // 53 bits, never 0: its logarithm is finite.
+    let even = ((drawn >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+    Nanos((-even.ln() * mean.0 as f64) as u64)
 }
 
 /// The time that `len` bytes take at `rate` bytes a second.
@@ -118,16 +151,19 @@ enum Kind {
 }
 
 impl Timing {
-    pub(crate) fn new(model: &Model, size: u64, rng: Rng) -> Timing {
+    pub(crate) fn new(model: &Model, size: u64, host: HostLatency, rng: Rng) -> Timing {
+        // Streams that do not repeat one another.
+        let own = |purpose| Rng::stream(rng.clone().next_u64(), purpose);
         let kind = match model {
             Model::Fixed { latency, bandwidth } => {
                 Kind::Fixed { latency: *latency, bandwidth: *bandwidth, free_at: Nanos(0) }
             }
             Model::Random { min, max } => Kind::Random { min: *min, max: *max },
-            Model::Hdd(model) => Kind::Hdd(Box::new(Hdd::new(model.clone(), size))),
+            Model::Hdd(model) => Kind::Hdd(Box::new(Hdd::new(model.clone(), size, own(1)))),
             Model::Ssd(model) => Kind::Ssd(Box::new(Ssd::new(model.clone()))),
         };
-        Timing { kind, finishing: Finishing::default(), rng }
+        let finishing = Finishing { heap: BinaryHeap::new(), host, rng: own(2) };
+        Timing { kind, finishing, rng }
     }
     /// Takes an operation in. [`Timing::advance`] must have been called up to `now`.
     pub(crate) fn submit(&mut self, now: Nanos, shape: Shape) {
@@ -139,7 +175,7 @@ impl Timing {
             }
             Kind::Random { min, max } => now + Nanos(self.rng.between(min.0, max.0)),
             Kind::Ssd(ssd) => ssd.submit(now, shape),
-            Kind::Hdd(hdd) => return hdd.submit(now, shape, &mut self.finishing),
+            Kind::Hdd(hdd) => return hdd.submit(now, shape),
         };
         self.finishing.push(at, shape.op);
     }

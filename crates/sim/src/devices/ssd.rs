@@ -32,6 +32,13 @@ pub struct SsdModel {
     pub command: Nanos,
     /// Bytes of the write buffer; 0 makes each write wait for its program.
     pub buffer: u64,
+    /// Time that the controller needs for each read, one after the other: its inverse is the most
+    /// that any queue depth gives. 0: no such limit.
+    pub read_each: Nanos,
+    /// The same for writes.
+    pub write_each: Nanos,
+    /// Time of a flush beside what it waits for.
+    pub flush: Nanos,
     /// Whether the buffer survives a power cut, so that a flush costs only the command. (The disk's
     /// `volatile` decides what a cut loses.)
     pub protected: bool,
@@ -49,6 +56,9 @@ impl SsdModel {
             link: 3_200_000_000,
             command: Nanos::from_us(10),
             buffer: 32 << 20,
+            read_each: Nanos(0),
+            write_each: Nanos(0),
+            flush: Nanos(0),
             protected: false,
         }
     }
@@ -62,7 +72,7 @@ impl SsdModel {
             link: 550_000_000,
             command: Nanos::from_us(20),
             buffer: 16 << 20,
-            protected: false,
+            ..SsdModel::nvme()
         }
     }
 }
@@ -70,8 +80,7 @@ impl SsdModel {
 impl SsdModel {
     /// A SAS SSD of 12 Gb/s with protection against power loss, as data sheets of 2014 to 2017
     /// describe them (HGST Ultrastar SSD1600MM, Samsung PM1633, Toshiba PX04S: 1.1 to 1.9 GB/s
-    /// read, 0.7 to 1.0 GB/s written): 0.95 GB/s written here. The time of a command is that of a
-    /// guest behind a hypervisor.
+    /// read, 0.7 to 1.0 GB/s written): 0.95 GB/s written here.
     pub fn enterprise_sas() -> SsdModel {
         SsdModel {
             dies: 32,
@@ -79,9 +88,9 @@ impl SsdModel {
             read: Nanos::from_us(75),
             program: Nanos::from_us(550),
             link: 1_100_000_000,
-            command: Nanos::from_us(75),
-            buffer: 32 << 20,
+            command: Nanos::from_us(25),
             protected: true,
+            ..SsdModel::nvme()
         }
     }
 }
@@ -96,6 +105,8 @@ pub(crate) struct Ssd {
     model: SsdModel,
     dies: Vec<Die>,
     next_die: usize,
+    /// When the controller has taken all reads and writes so far.
+    commands_until: Nanos,
     in_until: Nanos,
     out_until: Nanos,
     /// (when it is programmed, bytes) of the writes in the buffer.
@@ -109,6 +120,7 @@ impl Ssd {
         Ssd {
             dies: vec![Die::default(); model.dies],
             next_die: 0,
+            commands_until: Nanos(0),
             in_until: Nanos(0),
             out_until: Nanos(0),
             buffered: BinaryHeap::new(),
@@ -118,12 +130,20 @@ impl Ssd {
     }
     /// When the operation will complete.
     pub(crate) fn submit(&mut self, now: Nanos, shape: Shape) -> Nanos {
-        let begin = now + self.model.command;
+        let each = match shape.kind {
+            OpKind::Read => self.model.read_each,
+            OpKind::Write => self.model.write_each,
+            OpKind::Flush | OpKind::Discard => Nanos(0),
+        };
+        self.commands_until = self.commands_until.max(now) + each;
+        let begin = self.commands_until + self.model.command;
         match shape.kind {
             OpKind::Read => self.read(begin, shape.offset, shape.len),
             OpKind::Write => self.write(begin, shape.len),
-            OpKind::Flush if self.model.protected => begin,
-            OpKind::Flush => self.dies.iter().fold(begin, |until, die| until.max(die.programs_until)),
+            OpKind::Flush if self.model.protected => begin + self.model.flush,
+            OpKind::Flush => {
+                self.dies.iter().fold(begin, |until, die| until.max(die.programs_until)) + self.model.flush
+            }
             OpKind::Discard => begin,
         }
     }
