@@ -1,6 +1,7 @@
 //! `weir lab`: studies in virtual time.
 
 mod arc;
+mod calibrate;
 mod coldstart;
 mod fragmentation;
 mod randwrite;
@@ -25,6 +26,7 @@ use crate::{Done, Fail, print};
 pub fn run(args: &[String]) -> Done {
     match args.first().map(String::as_str) {
         Some("arc") => arc::run(&args[1..]),
+        Some("calibrate") => calibrate::run(&args[1..]),
         Some("coldstart") => coldstart::run(&args[1..]),
         Some("fragmentation") => fragmentation::run(&args[1..]),
         Some("randwrite") => randwrite::run(&args[1..]),
@@ -36,7 +38,7 @@ pub fn run(args: &[String]) -> Done {
         Some("help" | "--help" | "-h") => crate::help::print_topic("lab", &args[1..]),
         Some(other) => Err(Fail::Usage(
             format!(
-                "'{other}' is not a study: there are arc, coldstart, fragmentation, randwrite, replay, run, starvation, throttle and zil"
+                "'{other}' is not a study: there are arc, calibrate, coldstart, fragmentation, randwrite, replay, run, starvation, throttle and zil"
             ),
             "",
         )),

@@ -9,36 +9,41 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ::zil::CommitPolicy;
 use base::{Error, Result};
-use lab::published;
 use lab::zil::{Cell, Medium, Outcome, Rate, Report, Row};
+use lab::zil_study::{self, Params, Sweep};
 
 use crate::Done;
+use crate::lab::study::{self, number, study_options};
 use crate::lab::{parse_study, print_report};
 use crate::opts::Parsed;
 
 /// Before and after.
 const POLICIES: [CommitPolicy; 2] = [CommitPolicy::Batched, CommitPolicy::Batchless2017];
 /// Most threads of this process.
-const JOBS_MAX: usize = 256;
+const JOBS_MAX: u64 = 256;
+/// Seeds of a table by default: it has many cells.
+const SEEDS: u64 = 1;
 
 /// Runs `weir lab zil ARGS`.
 pub fn run(args: &[String]) -> Done {
-    let long: &'static [(&'static str, bool, char)] = &[
+    let long: &'static [(&'static str, bool, char)] = study_options![
         ("disks", true, 'd'),
         ("media", true, 'm'),
         ("rate", true, 'r'),
         ("threads", true, 't'),
         ("seconds", true, 's'),
-        ("seed", true, 'S'),
-        ("jobs", true, 'J'),
-        ("json", false, 'j'),
+        ("sweep", true, 'W'),
+        ("model", true, 'M'),
     ];
-    let p = parse_study(args, "d:m:r:t:s:S:J:j", long, "zil")?;
-    let cells = cells(&p)?;
-    let jobs = number(&p, 'J', "jobs", 1)?.unwrap_or(1) as usize;
-    if jobs > JOBS_MAX {
-        return Err(Error::invalid(format!("--jobs: {jobs} is more than {JOBS_MAX}")).into());
+    let p = parse_study(args, "d:m:r:t:s:W:M:n:S:J:jH:F:", long, "zil")?;
+    // One run of each cell, or a table over seeds.
+    let table = ['W', 'n', 'H', 'F'].iter().any(|&letter| p.has(letter));
+    let params = params(&p, table)?;
+    if table {
+        return study::run(&p, &zil_study::study(&params)?, Some(SEEDS));
     }
+    let cells = cells(&params, number(&p, 'S', "seed", 0, 0, u64::from(u32::MAX))?)?;
+    let jobs = number(&p, 'J', "jobs", 1, 1, JOBS_MAX)? as usize;
     let report = Report::of(run_parallel(cells, jobs)?);
     print_report(&p, || serde_json::to_string(&report), || show(&report))
 }
@@ -62,31 +67,44 @@ fn count(text: &str) -> Result<u32> {
     }
 }
 
-fn number(p: &Parsed, letter: char, name: &str, least: u64) -> Result<Option<u64>> {
-    let one = |text: &str| match text.parse::<u64>() {
-        Ok(n) if n >= least => Ok(n),
-        _ => Err(Error::invalid(format!("--{name}: '{text}' is not a number of at least {least}"))),
-    };
-    p.value(letter).map(one).transpose()
+/// What the options ask for. A table has both rates unless one is chosen.
+fn params(p: &Parsed, table: bool) -> Result<Params> {
+    let sweep = Sweep::parse(p.value('W').unwrap_or("policies"))?;
+    let threads = sweep.threads().iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let rates = if table { "max,64" } else { "max" };
+    Ok(Params {
+        media: list(p.value('m').unwrap_or("hdd,ssd"), "media", Medium::parse)?,
+        disks: list(p.value('d').unwrap_or("1,8"), "disks", count)?,
+        rates: list(p.value('r').unwrap_or(rates), "rate", Rate::parse)?,
+        threads: list(p.value('t').unwrap_or(&threads), "threads", count)?,
+        seconds: number(p, 's', "seconds", lab::zil::SECONDS, 1, 3600)?,
+        device: study::device(p)?,
+        sweep,
+    })
 }
 
 /// The runs that the options ask for.
-fn cells(p: &Parsed) -> Result<Vec<Cell>> {
-    let every = published::THREADS.map(|t| t.to_string()).join(",");
-    let disks = list(p.value('d').unwrap_or("1,8"), "disks", count)?;
-    let media = list(p.value('m').unwrap_or("hdd,ssd"), "media", Medium::parse)?;
-    let rates = list(p.value('r').unwrap_or("max"), "rate", Rate::parse)?;
-    let threads = list(p.value('t').unwrap_or(&every), "threads", count)?;
-    let seconds = number(p, 's', "seconds", 1)?;
-    let seed = number(p, 'S', "seed", 0)?.unwrap_or(0);
+fn cells(params: &Params, seed: u64) -> Result<Vec<Cell>> {
     let mut cells = Vec::new();
-    for &medium in &media {
-        for &rate in &rates {
-            for &disks in &disks {
-                for &threads in &threads {
+    for &medium in &params.media {
+        for &rate in &params.rates {
+            for &disks in &params.disks {
+                for &threads in &params.threads {
                     for policy in POLICIES {
-                        let seconds = seconds.unwrap_or(medium.seconds());
-                        let cell = Cell { medium, disks, threads, policy, rate, seconds, seed };
+                        let (seconds, device) = (params.seconds, params.device.clone());
+                        let (timeout_pct, log_device) = (None, false);
+                        let cell = Cell {
+                            medium,
+                            disks,
+                            threads,
+                            policy,
+                            rate,
+                            seconds,
+                            seed,
+                            timeout_pct,
+                            log_device,
+                            device,
+                        };
                         cell.check()?;
                         cells.push(cell);
                     }
@@ -116,7 +134,7 @@ fn run_parallel(cells: Vec<Cell>, jobs: usize) -> Result<Vec<(Cell, Outcome)>> {
         }
     });
     let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.into_iter().map(|(at, seen)| Ok((cells[at], seen?))).collect()
+    done.into_iter().map(|(at, seen)| Ok((cells[at].clone(), seen?))).collect()
 }
 
 fn show(r: &Report) -> String {

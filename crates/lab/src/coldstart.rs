@@ -25,6 +25,7 @@ use sim::{Counters, DiskImage, Model, Rng, Sim, SimDisk, SimHandle};
 use spa::{EngineOpts, GroupKind, ImportOpts, Layout, Pool};
 use zpl::Zfs;
 
+use crate::device::{self, Device};
 use crate::stage;
 use crate::study::plot::{Axis, Body, Curve};
 use crate::study::{Cell, Plot, Results, Row, Rule, Seen, Study};
@@ -49,7 +50,7 @@ const BINS: [Nanos; 2] = [Nanos(250_000_000), Nanos(20_000_000)];
 const FILLED: u64 = 1;
 
 /// The parameters.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Params {
     /// Numbers of programs.
     pub readers: Vec<u32>,
@@ -57,11 +58,13 @@ pub struct Params {
     pub cores: u32,
     /// Bytes of the input.
     pub input: u64,
+    /// In place of nearline disks.
+    pub device: Option<Device>,
 }
 
 impl Default for Params {
     fn default() -> Params {
-        Params { readers: vec![63, 255], cores: 8, input: INPUT }
+        Params { readers: vec![63, 255], cores: 8, input: INPUT, device: None }
     }
 }
 
@@ -193,15 +196,15 @@ fn name(disks: Disks, compression: &str, form: &str, readers: u32) -> String {
 
 fn cell(params: &Params, content: Content, shelf: Arc<Shelf>, readers: u32) -> Cell {
     let form = if content.copies == 1 { "one" } else { "each" };
-    let cores = params.cores;
+    let (cores, device) = (params.cores, params.device.clone());
     let stored = content.bytes * u64::from(content.copies) * u64::from(content.disks.count().min(3));
     let kept = if content.compression == "off" { 0 } else { stored / 4 };
     Cell {
         name: name(content.disks, content.compression, form, readers),
-        params: format!("bytes={} cores={cores}", content.bytes),
+        params: format!("bytes={} cores={cores} device={device:?}", content.bytes),
         memory: kept + CACHE.min(content.bytes * u64::from(content.copies)) + (128 << 20),
         weight: 1 + u64::from(readers * content.disks.count().min(10)) * (content.bytes >> 20) / 64,
-        run: Box::new(move |seed| run(&content, &shelf.take(content), readers, cores, seed)),
+        run: Box::new(move |seed| run(&content, &shelf.take(content), readers, cores, device.as_ref(), seed)),
     }
 }
 
@@ -369,7 +372,7 @@ impl Filled {
         let sim = stage::world(FILLED, MEM, 8);
         let model = Model::Fixed { latency: Nanos::from_us(50), bandwidth: 4 << 30 };
         let images = (0..c.disks.count()).map(|_| DiskImage::zeroed(DISK)).collect();
-        let disks = disks(&sim, images, &model, FILLED);
+        let disks = disks(&sim, images, |_| model.clone().into(), FILLED);
         let text = if c.compression == "off" { None } else { Some(Bytes::copy_from(&input(c.bytes))) };
         let (files, stored) = sim.block_on(async {
             let mut opts = EngineOpts::for_memory(MEM);
@@ -405,15 +408,22 @@ impl Filled {
     }
 }
 
-fn disks(sim: &Sim, images: Vec<DiskImage>, model: &Model, seed: u64) -> Vec<SimDisk> {
-    let disk = |(n, image)| stage::disk(&sim.handle(), image, model.clone(), seed * 64 + n);
+fn disks(sim: &Sim, images: Vec<DiskImage>, of: impl Fn(u64) -> Device, seed: u64) -> Vec<SimDisk> {
+    let disk = |(n, image)| stage::disk(&sim.handle(), image, of(seed * 64 + n), seed * 64 + n);
     (0..).zip(images).map(disk).collect()
 }
 
-fn run(content: &Content, filled: &Filled, readers: u32, cores: u32, seed: u64) -> Result<Seen> {
+fn run(
+    content: &Content,
+    filled: &Filled,
+    readers: u32,
+    cores: u32,
+    device: Option<&Device>,
+    seed: u64,
+) -> Result<Seen> {
     let images = filled.images()?;
     let sim = stage::world(seed, MEM, cores as usize);
-    let disks = disks(&sim, images.disks, &Model::hdd(), seed);
+    let disks = disks(&sim, images.disks, |seed| device::disk(device, seed), seed);
     let mut opts = EngineOpts::for_memory(MEM);
     opts.arc_max = CACHE;
     let (pool, fs) = sim.block_on(import(&sim, &disks, opts))?;

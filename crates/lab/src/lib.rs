@@ -12,13 +12,16 @@
 //! [`fragmentation`]: random writes to a pool that is more or less full.
 //! [`starvation`]: a writer with gzip-9 beside a reader. [`throttle_sweep`]: throttles over seeds.
 //! [`randwrite`]: random writes to a file of a real file system. [`replay`]: recorded operations of
-//! users on any layout.
+//! users on any layout. [`zil_study`]: the intent log over seeds. [`device`]: models from files;
+//! [`calibrate`]: those of real devices.
 //!
 //! [`study`] is what studies are made of: cells that run on all processors, the table of published
 //! and measured figures, the page with plots, runs that go on after an interruption.
 
 pub mod arc;
+pub mod calibrate;
 pub mod coldstart;
+pub mod device;
 pub mod fragmentation;
 pub mod hist;
 pub mod layout;
@@ -33,3 +36,4 @@ pub mod throttle;
 pub mod throttle_sweep;
 pub mod workload;
 pub mod zil;
+pub mod zil_study;

@@ -3,9 +3,11 @@
 use std::rc::Rc;
 
 use base::{Error, ObjectId, Result};
-use sim::{DiskConfig, DiskImage, Model, Pick, Sim, SimConfig, SimDisk, SimHandle};
+use sim::{DiskConfig, DiskImage, Pick, Sim, SimConfig, SimDisk, SimHandle};
 use spa::{Bias, DevSpec, EngineOpts, Group, GroupKind, Layout, Pool, PoolSpec};
 use zpl::{Cred, FsCreateProps, InitOwner, MountOpts, Zfs, init_fs};
+
+use crate::device::Device;
 
 /// A world for a study: a machine with `mem` bytes of memory and `cores` cores for CPU jobs.
 pub fn world(seed: u64, mem: u64, cores: usize) -> Sim {
@@ -19,9 +21,11 @@ pub fn world(seed: u64, mem: u64, cores: usize) -> Sim {
 }
 
 /// A disk of a study: no power cuts, so it needs no undo data.
-pub fn disk(sim: &SimHandle, image: DiskImage, model: Model, seed: u64) -> SimDisk {
-    let mut config = DiskConfig::new(image, model, seed);
+pub fn disk(sim: &SimHandle, image: DiskImage, device: impl Into<Device>, seed: u64) -> SimDisk {
+    let device = device.into();
+    let mut config = DiskConfig::new(image, device.model, seed);
     config.volatile = false;
+    config.host = device.host;
     SimDisk::with(sim, config)
 }
 

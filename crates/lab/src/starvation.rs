@@ -19,11 +19,12 @@ use std::rc::Rc;
 use base::{Error, Nanos, ObjectId, Result};
 use bdev::Buf;
 use rt::trace::{Event, Groups};
-use sim::{DiskImage, Model, Rng, Sim, SimDisk};
+use sim::{DiskImage, Rng, Sim, SimDisk};
 use spa::{EngineOpts, Pool};
 use vdev::Prio;
 use zpl::Zfs;
 
+use crate::device::{self, Device};
 use crate::study::plot::{Axis, Body, Curve};
 use crate::study::{Cell, Plot, Results, Row, Rule, Seen, Study};
 use crate::{hist, stage};
@@ -83,17 +84,20 @@ const CONFIGS: [Config; 6] = [
     config(true, 10, 25),
 ];
 
-/// The study: `seconds` of virtual time count in each run.
-pub fn study(seconds: u64) -> Result<Study> {
+/// The study: `seconds` of virtual time count in each run; `device` in place of a nearline disk.
+pub fn study(seconds: u64, device: Option<&Device>) -> Result<Study> {
     if !(5..=600).contains(&seconds) {
         return Err(Error::invalid("a study of starvation needs 5 to 600 seconds"));
     }
     let cell = |c: Config| Cell {
         name: c.name(),
-        params: format!("{c:?} seconds={seconds}"),
+        params: format!("{c:?} seconds={seconds} device={device:?}"),
         memory: 512 << 20,
         weight: if c.gzip { 8 } else { 1 + u64::from(c.writes) },
-        run: Box::new(move |seed| World::new(c, seed)?.run(seconds)),
+        run: {
+            let device = device.cloned();
+            Box::new(move |seed| World::new(c, seed, device.as_ref())?.run(seconds))
+        },
     };
     Ok(Study {
         name: "starvation",
@@ -206,11 +210,11 @@ struct World {
 }
 
 impl World {
-    fn new(config: Config, seed: u64) -> Result<World> {
+    fn new(config: Config, seed: u64, device: Option<&Device>) -> Result<World> {
         // The engine has a core of its own; compression has a share of the others.
         let cores = (CORES * config.batch_pct / 100).max(1);
         let sim = stage::world(seed, MEM, cores as usize);
-        let disk = stage::disk(&sim.handle(), DiskImage::zeroed(DISK), Model::hdd(), seed);
+        let disk = stage::disk(&sim.handle(), DiskImage::zeroed(DISK), device::disk(device, seed), seed);
         let mut opts = EngineOpts::for_memory(MEM);
         opts.arc_max = CACHE;
         opts.queue.classes[Prio::AsyncWrite.index()].max_active = config.active;

@@ -168,7 +168,7 @@ fn the_cache_keeps_its_limit_and_its_hot_set() {
 
 #[test]
 fn many_readers_share_reads_and_compression_saves_them() {
-    let params = coldstart::Params { readers: vec![12], cores: 4, input: 32 << 20 };
+    let params = coldstart::Params { readers: vec![12], cores: 4, input: 32 << 20, device: None };
     let study = coldstart::study(&params).unwrap();
     let run = |jobs| study.run(RunOpts { seeds: 0..1, jobs, memory: MEMORY_MAX, engine: "", state: None }, &mut |_| {});
     let results = run(2).unwrap();
@@ -197,7 +197,7 @@ fn many_readers_share_reads_and_compression_saves_them() {
 
 #[test]
 fn a_reader_beside_writes_waits_at_the_disk() {
-    let mut study = starvation::study(6).unwrap();
+    let mut study = starvation::study(6, None).unwrap();
     // Compression is real, and takes longer than a test may.
     study.cells.retain(|c| !c.name.starts_with("gzip"));
     let results =
@@ -206,12 +206,12 @@ fn a_reader_beside_writes_waits_at_the_disk() {
     let of = |cell: &str, value| results.spread(cell, value).unwrap().mean;
     assert!(of("off-10", "reader_ms") > of("reader-alone", "reader_ms") * 1.05);
     assert!((of("off-10", "written_mib_per_s") / 40.0 - 1.0).abs() < 0.1 && of("off-10", "flush_ms") > 0.0);
-    assert!(starvation::study(1).is_err());
+    assert!(starvation::study(1, None).is_err());
 }
 
 #[test]
 fn random_writes_take_the_free_space_apart() {
-    let params = fragmentation::Params { size: 512 << 20, fills: vec![20, 70], seconds: 12, all: false };
+    let params = fragmentation::Params { size: 512 << 20, fills: vec![20, 70], seconds: 12, all: false, device: None };
     let mut study = fragmentation::study(&params).unwrap();
     study.cells.retain(|c| c.name.starts_with("dynamic, ") && !c.name.contains("sync") || c.name == "cursor, 70 %");
     assert_eq!(study.cells.len(), 4);

@@ -45,8 +45,8 @@ rate = \"bursts 5 every 500ms\"
 fn a_file_means_what_it_says() {
     let w = Workload::parse("w.toml", TOML).unwrap();
     assert_eq!(w.pool.layout, LayoutSpec::parse("mirror:3,mirror:3").unwrap());
-    assert_eq!(w.pool.device, Model::Fixed { latency: Nanos::from_ms(1), bandwidth: 100 << 20 });
-    assert_eq!(w.pool.log, Some(Model::nvme()));
+    assert_eq!(w.pool.device.model, Model::Fixed { latency: Nanos::from_ms(1), bandwidth: 100 << 20 });
+    assert_eq!(w.pool.log.as_ref().map(|d| &d.model), Some(&Model::nvme()));
     assert_eq!((w.pool.memory, w.pool.cores, w.pool.recordsize), (1 << 30, 2, 8192));
     assert_eq!((w.seconds, w.warmup, w.jobs.len()), (4, 1, 2));
     let (db, copy) = (&w.jobs[0], &w.jobs[1]);

@@ -9,7 +9,18 @@ use zil::CommitPolicy;
 const FIXED: Rate = Rate::PerSecond(64);
 
 fn cell(policy: CommitPolicy, threads: u32) -> Cell {
-    Cell { medium: Medium::Ssd, disks: 2, threads, policy, rate: Rate::Max, seconds: 1, seed: 0 }
+    Cell {
+        medium: Medium::Ssd,
+        disks: 2,
+        threads,
+        policy,
+        rate: Rate::Max,
+        seconds: 1,
+        seed: 0,
+        timeout_pct: None,
+        log_device: false,
+        device: None,
+    }
 }
 
 fn run(cell: Cell) -> Outcome {
@@ -130,10 +141,10 @@ fn a_report_pairs_runs_and_averages_the_largest_stripe() {
 fn studies_that_make_no_sense_are_refused() {
     let good = cell(CommitPolicy::Batched, 1);
     for bad in [
-        Cell { disks: 0, ..good },
-        Cell { threads: 0, ..good },
-        Cell { seconds: 0, ..good },
-        Cell { disks: 65, ..good },
+        Cell { disks: 0, ..good.clone() },
+        Cell { threads: 0, ..good.clone() },
+        Cell { seconds: 0, ..good.clone() },
+        Cell { disks: 65, ..good.clone() },
     ] {
         assert!(bad.run().is_err(), "{bad:?}");
     }

@@ -137,9 +137,27 @@ Every study with a table:
 ",
     },
     Page {
+        name: "lab calibrate",
+        usage: &["calibrate --size size|--overwrite [--output file] [--seconds n] [--json] device"],
+        text: "\
+Measures a device or file with direct I/O: random reads, random and sequential
+writes and synchronous writes by 1, 8 and 64 clients, and looks for a model with
+the same figures. A table has both; a figure that does not fit has a star:
+operations a second within 15 %, medians within 25 %, 99th percentiles within a
+factor of two. The model file is for --model of the studies.
+
+  --size       bytes of a new file, which is removed at the end; with
+               --overwrite, how much is used (4G at most)
+  --overwrite  measure a device or file that is there: WHAT IS ON IT IS LOST
+  --output     the model file, TOML
+  --seconds    real time of each of twelve measurements (3)
+  --json       one object: every measurement, and the model's
+",
+    },
+    Page {
         name: "lab coldstart",
         usage: &[
-            "coldstart [--readers list] [--cores n] [--input size] [--seeds n] [--seed n] [--jobs n] [--state file] [--html file] [--json]",
+            "coldstart [--readers list] [--cores n] [--input size] [--model name|file] [--seeds n] [--seed n] [--jobs n] [--state file] [--html file] [--json]",
         ],
         text: "\
 Programs that start at once and read the same input of 267 MB, cold, in virtual
@@ -151,6 +169,8 @@ a copy of its own ('each').
   --cores    virtual cores (8)
   --input    bytes of the input, 1M to 267M (267M)
   --seeds    runs of everything, each with another seed (3)
+  --model    disks in place of nearline ones: a name such as 'nvme', or a model
+             file of 'weir lab calibrate'
 
 'weir help lab arc' explains the other options.
 ",
@@ -158,7 +178,7 @@ a copy of its own ('each').
     Page {
         name: "lab fragmentation",
         usage: &[
-            "fragmentation [--size size] [--fill list] [--seconds n] [--all] [--seeds n] [--seed n] [--jobs n] [--state file] [--html file] [--json]",
+            "fragmentation [--size size] [--fill list] [--seconds n] [--all] [--model name|file] [--seeds n] [--seed n] [--jobs n] [--state file] [--html file] [--json]",
         ],
         text: "\
 A file fills a pool to some percent, then 8 writers overwrite records of 8 KiB
@@ -172,6 +192,8 @@ of writes at the disk, free segments, and maps of the metaslabs.
   --seconds  most seconds of random writes (120)
   --all      everything with everything, not only at the middle and last fill
   --seeds    runs of everything, each with another seed (1)
+  --model    disks in place of nearline ones: a name such as 'nvme', or a model
+             file of 'weir lab calibrate'
 
 'weir help lab arc' explains the other options.
 ",
@@ -236,7 +258,9 @@ fsync, rate_iops, rate_process, buffer_compress_percentage, runtime.
     },
     Page {
         name: "lab starvation",
-        usage: &["starvation [--seconds n] [--seeds n] [--seed n] [--jobs n] [--state file] [--html file] [--json]"],
+        usage: &[
+            "starvation [--seconds n] [--model name|file] [--seeds n] [--seed n] [--jobs n] [--state file] [--html file] [--json]",
+        ],
         text: "\
 A thread that writes with gzip-9 beside one that reads at random places of one
 disk, in virtual time: with 10 and 3 writes of a txg at the disk
@@ -245,6 +269,8 @@ for it (zio_taskq_batch_pct). CPU and the disk's queue are told apart.
 
   --seconds  virtual time that counts, 5 to 600 (30)
   --seeds    runs of everything, each with another seed (3)
+  --model    disks in place of nearline ones: a name such as 'nvme', or a model
+             file of 'weir lab calibrate'
 
 'weir help lab arc' explains the other options.
 ",
@@ -295,7 +321,7 @@ by latency and of what clients and device write over time:
     Page {
         name: "lab zil",
         usage: &[
-            "zil [--disks list] [--media list] [--rate max|64] [--threads list] [--seconds n] [--seed n] [--jobs n] [--json]",
+            "zil [--disks list] [--media list] [--rate max|64] [--threads list] [--sweep name] [--model name|file] [--seconds n] [--seeds n] [--seed n] [--jobs n] [--state file] [--html file] [--json]",
         ],
         text: "\
 Synchronous writers of 8 KiB on stripes of disks, in virtual time: the intent
@@ -305,14 +331,25 @@ reports.
 
   --disks      numbers of disks (1,8)
   --media      hdd, ssd (both)
-  --rate       max, or writes a second by each thread, Poisson (max)
+  --rate       max, or writes a second by each thread, Poisson (max; a table has
+               max and 64)
   --threads    numbers of writers (1,2,4 ... 1024)
-  --seconds    virtual time of a run at most; its first quarter does not count
-               (24 on hdd, 12 on ssd)
+  --model      a device in place of those of the publication: a name such as
+               'nvme', or a model file of 'weir lab calibrate'
+  --seconds    virtual time of a run at most; up to half of it does not count
+               (40)
   --seed       what is left to chance (0)
   --jobs       runs at once (1)
   --json       one object: every run in cells, gain_percent and
                latency_change_percent by medium
+
+With --seeds, --html, --state or --sweep it is a study with a table (published,
+measured over the seeds, verdict; 'weir help lab arc' explains those options):
+
+  --sweep      policies: the two above; timeout: zfs_commit_timeout_pct from 1
+               to 50 under the policies of 2017 and of today; log: with and
+               without a log device (policies)
+  --seeds      runs of everything (1)
 ",
     },
     Page {

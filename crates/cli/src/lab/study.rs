@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use base::{Error, Result};
+use lab::device::Device;
 use lab::study::{MEMORY_MAX, Progress, Report, Results, RunOpts, State, Study, html};
 
 use super::print_report;
@@ -72,6 +73,11 @@ pub(crate) fn numbers(
 pub(crate) fn size(p: &Parsed, letter: char, name: &str, old: u64) -> Result<u64> {
     let parse = |text| dsl::props::parse_size(text).map_err(|e| Error::invalid(format!("--{name}: {e}")));
     p.value(letter).map_or(Ok(old), parse)
+}
+
+/// The device that `--model` names.
+pub(crate) fn device(p: &Parsed) -> Result<Option<Device>> {
+    p.value('M').map(Device::of).transpose()
 }
 
 /// Runs the study and prints its report; `seeds` are those of the study's default.

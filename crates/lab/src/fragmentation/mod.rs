@@ -29,6 +29,7 @@ use zdb::device::{Device, Labeled, ReadAt};
 use zdb::heatmap::Row;
 use zpl::Zfs;
 
+use crate::device;
 use crate::stage;
 use crate::study::{Cell, Seen, Study};
 
@@ -62,11 +63,13 @@ pub struct Params {
     pub seconds: u64,
     /// Every allocator with every number of disks and every log at every occupancy.
     pub all: bool,
+    /// In place of nearline disks.
+    pub device: Option<device::Device>,
 }
 
 impl Default for Params {
     fn default() -> Params {
-        Params { size: 1 << 30, fills: vec![10, 25, 50, 75, 90], seconds: 120, all: false }
+        Params { size: 1 << 30, fills: vec![10, 25, 50, 75, 90], seconds: 120, all: false, device: None }
     }
 }
 
@@ -156,11 +159,14 @@ pub fn study(params: &Params) -> Result<Study> {
     let (size, seconds) = (params.size, params.seconds);
     let cell = |&c: &Config| Cell {
         name: c.name(),
-        params: format!("{c:?} size={size} seconds={seconds}"),
+        params: format!("{c:?} size={size} seconds={seconds} device={:?}", params.device),
         // Data are zeros that take no memory on the disks; the cache and dirty data do.
         memory: (512 << 20) + size / 16,
         weight: 4 + u64::from(c.fill) / 10,
-        run: Box::new(move |seed| World::new(c, size, seed)?.run(seconds)),
+        run: {
+            let device = params.device.clone();
+            Box::new(move |seed| World::new(c, size, seed, device.as_ref())?.run(seconds))
+        },
     };
     Ok(Study {
         name: "fragmentation",
@@ -219,14 +225,15 @@ impl ReadAt for Image {
 }
 
 impl World {
-    fn new(config: Config, size: u64, seed: u64) -> Result<World> {
+    fn new(config: Config, size: u64, seed: u64, device: Option<&device::Device>) -> Result<World> {
         let sim = stage::world(seed, MEM, 4);
         let disk =
-            |n: u64, size: u64, model| stage::disk(&sim.handle(), DiskImage::zeroed(size), model, seed * 256 + n);
-        let mut disks: Vec<SimDisk> = (0..config.disks).map(|n| disk(n, size / config.disks, Model::hdd())).collect();
+            |n: u64, size: u64, device| stage::disk(&sim.handle(), DiskImage::zeroed(size), device, seed * 256 + n);
+        let of = |n| device::disk(device, seed * 256 + n);
+        let mut disks: Vec<SimDisk> = (0..config.disks).map(|n| disk(n, size / config.disks, of(n))).collect();
         let mut layout = Layout { groups: stage::groups(&disks, GroupKind::Single, 1), ..Layout::default() };
         if config.log == Log::Device {
-            disks.push(disk(config.disks, LOG, Model::nvme()));
+            disks.push(disk(config.disks, LOG, Model::nvme().into()));
             let log = stage::groups(&disks[config.disks as usize..], GroupKind::Single, 1);
             layout.groups.extend(log.into_iter().map(|g| Group { bias: Bias::Log, ..g }));
         }

@@ -36,7 +36,7 @@ pub use crate::layout::LayoutSpec;
 pub use plan::Plan;
 pub use rt::oplog::{FILE_MAX, Recording, parse};
 
-use crate::layout::model;
+use crate::device::Device;
 use crate::{hist, stage};
 use plan::{Act, Chain, ROOT, Slot};
 
@@ -163,7 +163,7 @@ fn name_of(name: u64) -> Vec<u8> {
 impl Replay {
     /// Fails if a parameter is out of range.
     pub fn check(&self) -> Result<()> {
-        model(&self.model, 0)?;
+        Device::of(&self.model)?;
         match () {
             () if !(1..=1024).contains(&self.cores) => Err(Error::invalid("a replay needs 1 to 1024 cores")),
             () if !(9..=16).contains(&self.ashift) => Err(Error::invalid("a replay needs an ashift of 9 to 16")),
@@ -180,11 +180,12 @@ impl Replay {
         let written = writes.map(|o| o.op.len.min(1 << 20)).fold(0, u64::saturating_add);
         let before: u64 = plan.slots.iter().filter_map(|s| s.before).sum();
         let size = ((before + written) * 3 + (8 << 30)).next_multiple_of(1 << 30);
+        let device = Device::of(&self.model)?;
         let disk = |n: usize| {
             let seed = self.seed.wrapping_mul(256).wrapping_add(n as u64);
-            Ok(stage::disk(&sim.handle(), DiskImage::zeroed(size), model(&self.model, seed)?, seed))
+            stage::disk(&sim.handle(), DiskImage::zeroed(size), device.one_of(seed), seed)
         };
-        let disks = (0..self.layout.devices()).map(disk).collect::<Result<Vec<_>>>()?;
+        let disks = (0..self.layout.devices()).map(disk).collect::<Vec<_>>();
         let done = self.on(&sim, &disks, recording, &plan);
         stage::end(&sim, &disks);
         done

@@ -19,10 +19,12 @@ use std::path::Path;
 use base::{Error, Nanos, Result};
 use sim::Model;
 
-use crate::layout::{self, LayoutSpec};
+use crate::device::Device;
+use crate::layout::LayoutSpec;
 
 pub use run::study;
 pub use syntax::{Entry, Place, Section};
+pub(crate) use syntax::{line_of, section};
 
 /// How fast the threads of a job go.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -91,9 +93,9 @@ pub struct PoolOf {
     /// Its layout.
     pub layout: LayoutSpec,
     /// Its devices.
-    pub device: Model,
+    pub device: Device,
     /// A log device.
-    pub log: Option<Model>,
+    pub log: Option<Device>,
     /// Memory in bytes.
     pub memory: u64,
     /// Cores for compression and checksums.
@@ -140,7 +142,7 @@ impl Default for PoolOf {
     fn default() -> PoolOf {
         PoolOf {
             layout: LayoutSpec::single(),
-            device: Model::hdd(),
+            device: Model::hdd().into(),
             log: None,
             memory: 8 << 30,
             cores: 4,
@@ -299,8 +301,8 @@ impl PoolOf {
     fn set(&mut self, place: &Place, value: &str) -> Result<()> {
         match place.key {
             "layout" => self.layout = LayoutSpec::parse(value).map_err(|e| place.error(e))?,
-            "device" => self.device = layout::device(value).map_err(|e| place.error(e))?,
-            "log" => self.log = Some(layout::device(value).map_err(|e| place.error(e))?),
+            "device" => self.device = Device::of(value).map_err(|e| place.error(e))?,
+            "log" => self.log = Some(Device::of(value).map_err(|e| place.error(e))?),
             "memory" => self.memory = place.size(value, 256 << 20, 1 << 40)?,
             "cores" => self.cores = place.number(value, 1, 1024)? as u32,
             "recordsize" => {

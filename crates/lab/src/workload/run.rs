@@ -9,11 +9,12 @@ use std::rc::Rc;
 
 use base::{Error, Nanos, ObjectId, Result};
 use bdev::{Buf, Bytes};
-use sim::{DiskImage, Model, Rng, Sim, SimDisk};
+use sim::{DiskImage, Rng, Sim, SimDisk};
 use spa::{EngineOpts, Pool};
 use zpl::Zfs;
 
 use super::{Job, Pattern, PoolOf, Rate, Sync, Workload};
+use crate::device::Device;
 use crate::study::plot::{Axis, Body, Curve};
 use crate::study::{Cell, Plot, Row, Seen, Study};
 use crate::zil::poisson_gap;
@@ -179,8 +180,8 @@ fn disks(pool: &PoolOf, workload: &Workload, sim: &Sim, seed: u64) -> Vec<SimDis
     let count = pool.layout.devices() as u32;
     let size = disk_size(workload);
     let model = |n| if n == count { pool.log.as_ref() } else { Some(&pool.device) };
-    let disk = |(n, model): (u32, &Model)| {
-        stage::disk(&sim.handle(), DiskImage::zeroed(size), model.clone(), seed * 256 + u64::from(n))
+    let disk = |(n, device): (u32, &Device)| {
+        stage::disk(&sim.handle(), DiskImage::zeroed(size), device.clone(), seed * 256 + u64::from(n))
     };
     (0..=count).filter_map(|n| Some((n, model(n)?))).map(disk).collect()
 }

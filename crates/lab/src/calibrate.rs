@@ -1,0 +1,446 @@
+//! `weir lab calibrate`: what a device does under simple loads, and a model that does the same.
+//!
+//! The [`LOADS`] run on any block device: a real one with the real clock, or a model in virtual
+//! time; it is the same code. [`fit`] begins with what the figures say directly, then changes one
+//! field of the model at a time while that brings its figures closer to the measured ones. The
+//! [`Report`] puts both side by side and judges each figure by [`LIMITS`]: what does not fit is
+//! said, too.
+//!
+//! A device is taken for a spinning one if a lone reader waits longer than [`SPINS`].
+
+use std::cell::{Cell, RefCell};
+use std::fmt::Write as _;
+
+use base::{Error, Nanos, Result};
+use bdev::{BlockDev, Buf, Bytes, Op};
+use rt::Rt;
+use serde::Serialize;
+use sim::{DiskImage, HddModel, HostLatency, Model, Rng, SsdModel};
+
+use crate::device::Device;
+use crate::{hist, stage};
+
+/// A figure of a model fits within so many percent: operations a second, median; and within this
+/// factor: the 99th percentile (issue 20 of this project).
+pub const LIMITS: (f64, f64, f64) = (15.0, 25.0, 2.0);
+/// Median of a lone reader of 4 KiB from which on a device spins: flash takes a tenth of it.
+const SPINS: f64 = 2_000.0;
+/// Operations of a load in virtual time.
+const MODEL_OPS: usize = 1_200;
+/// The longest run of a load in virtual time.
+const MODEL_SPAN: Nanos = Nanos(60_000_000_000);
+/// Seed of loads and models.
+const SEED: u64 = 1;
+/// Factors by which fields are changed, in rounds.
+const FACTORS: [f64; 5] = [4.0, 2.0, 1.4, 1.15, 1.05];
+
+/// What the clients of a load do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Read 4 KiB at random places.
+    RandomRead,
+    /// Write 4 KiB at random places.
+    RandomWrite,
+    /// Write 128 KiB, one after the other.
+    SequentialWrite,
+    /// Write 4 KiB at random places, each made durable by a flush.
+    SyncWrite,
+}
+
+/// A load.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Load {
+    /// What its clients do.
+    pub kind: Kind,
+    /// How many there are.
+    pub clients: usize,
+}
+
+/// All loads: each kind with 1, 8 and 64 clients.
+pub const LOADS: [Load; 12] = {
+    const fn load(kind: Kind, clients: usize) -> Load {
+        Load { kind, clients }
+    }
+    use Kind::{RandomRead, RandomWrite, SequentialWrite, SyncWrite};
+    [
+        load(RandomRead, 1),
+        load(RandomRead, 8),
+        load(RandomRead, 64),
+        load(RandomWrite, 1),
+        load(RandomWrite, 8),
+        load(RandomWrite, 64),
+        load(SequentialWrite, 1),
+        load(SequentialWrite, 8),
+        load(SequentialWrite, 64),
+        load(SyncWrite, 1),
+        load(SyncWrite, 8),
+        load(SyncWrite, 64),
+    ]
+};
+
+impl Kind {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::RandomRead => "random read",
+            Kind::RandomWrite => "random write",
+            Kind::SequentialWrite => "sequential write",
+            Kind::SyncWrite => "sync write",
+        }
+    }
+    /// Bytes of an operation.
+    pub fn block(self) -> u64 {
+        if self == Kind::SequentialWrite { 128 << 10 } else { 4096 }
+    }
+}
+
+/// The figures of a load.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Point {
+    /// Operations a second.
+    pub iops: f64,
+    /// Median latency.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+}
+
+/// How long a load runs: until so many operations have ended, but this long at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// Time at most.
+    pub time: Nanos,
+    /// Operations.
+    pub ops: usize,
+}
+
+/// Runs a load on the first `size` bytes of a device; writes have the bytes of `data`, at least 128
+/// KiB.
+///
+/// # Errors
+/// The device's, and `Invalid` if nothing ended.
+pub async fn measure(rt: &Rt, dev: &dyn BlockDev, size: u64, load: Load, span: Span, data: &Bytes) -> Result<Point> {
+    let block = load.kind.block();
+    let places = size / block;
+    if places == 0 {
+        return Err(Error::invalid("the device is too small for a load"));
+    }
+    let data = data.slice(..block as usize);
+    let begin = rt.now();
+    let (times, next) = (RefCell::new(Vec::new()), Cell::new(0));
+    let client = |n: usize| {
+        let (data, times, next) = (data.clone(), &times, &next);
+        let mut rng = Rng::stream(SEED, n as u64);
+        async move {
+            while rt.now().since(begin) < span.time && times.borrow().len() < span.ops {
+                let place = match load.kind {
+                    Kind::SequentialWrite => next.replace(next.get() + 1) % places,
+                    _ => rng.below(places),
+                };
+                let offset = place * block;
+                let from = rt.now();
+                match load.kind {
+                    Kind::RandomRead => {
+                        bdev::run(dev, Op::Read { offset, bufs: vec![Buf::for_overwrite(block as usize)] }).await?;
+                    }
+                    _ => bdev::write(dev, offset, data.clone()).await?,
+                }
+                if load.kind == Kind::SyncWrite {
+                    bdev::flush(dev).await?;
+                }
+                times.borrow_mut().push(rt.now().since(from).0);
+            }
+            Ok::<_, Error>(())
+        }
+    };
+    let ended = rt::join::join_all((0..load.clients).map(client).collect()).await;
+    let seconds = rt.now().since(begin).as_secs_f64();
+    ended.into_iter().collect::<Result<Vec<()>>>()?;
+    let mut times = times.take();
+    times.sort_unstable();
+    if times.is_empty() || seconds == 0.0 {
+        return Err(Error::invalid("no operation of a load has ended"));
+    }
+    let us = |permille| hist::percentile(&times, permille) as f64 / 1000.0;
+    Ok(Point { iops: times.len() as f64 / seconds, p50_us: us(500), p99_us: us(990) })
+}
+
+/// Writes random bytes to the first `size` bytes of a device, so that reads find data; then the
+/// figures of all loads, each for `time`. `progress` is told the share that is done.
+///
+/// # Errors
+/// Those of [`measure`].
+pub async fn measure_all(
+    rt: &Rt,
+    dev: &dyn BlockDev,
+    size: u64,
+    time: Nanos,
+    progress: &mut dyn FnMut(f64),
+) -> Result<Vec<Point>> {
+    let mut data = Buf::zeroed(1 << 20);
+    Rng::new(SEED).fill(&mut data);
+    let data = data.freeze();
+    for at in (0..size).step_by(data.len()) {
+        progress(at as f64 / size as f64 / (LOADS.len() + 1) as f64);
+        let len = (size - at).min(data.len() as u64) as usize;
+        bdev::write(dev, at, data.slice(..len)).await?;
+    }
+    bdev::flush(dev).await?;
+    let mut points = Vec::new();
+    for (n, load) in LOADS.into_iter().enumerate() {
+        progress((n + 1) as f64 / (LOADS.len() + 1) as f64);
+        points.push(measure(rt, dev, size, load, Span { time, ops: usize::MAX }, &data).await?);
+        // What a load leaves behind is not the next one's.
+        bdev::flush(dev).await?;
+    }
+    Ok(points)
+}
+
+/// The figures of all loads on a model, on `size` bytes of it.
+///
+/// # Errors
+/// Those of [`measure`].
+pub fn simulate(device: &Device, size: u64) -> Result<Vec<Point>> {
+    let data = Bytes::zeroed(Kind::SequentialWrite.block() as usize);
+    let one = |load: &Load| {
+        let sim = stage::world(SEED, 1 << 30, 1);
+        let disk = stage::disk(&sim.handle(), DiskImage::zeroed(size), device.clone(), SEED);
+        let rt = sim.rt();
+        let span = Span { time: MODEL_SPAN, ops: MODEL_OPS.max(load.clients * 8) };
+        sim.block_on(measure(&rt, &disk, size, *load, span, &data))
+    };
+    LOADS.iter().map(one).collect()
+}
+
+/// How far a model's figures are from the measured ones: 0 for the same. Logarithms of ratios;
+/// rates count more than medians, and those more than tails.
+fn distance(measured: &[Point], model: &[Point]) -> f64 {
+    let off = |a: f64, b: f64| (a.max(1e-3) / b.max(1e-3)).ln().abs();
+    let one =
+        |(a, b): (&Point, &Point)| off(a.iops, b.iops) + 0.6 * off(a.p50_us, b.p50_us) + 0.25 * off(a.p99_us, b.p99_us);
+    measured.iter().zip(model).map(one).sum()
+}
+
+/// Where a fit begins: what the figures say directly.
+fn begin(measured: &[Point]) -> Device {
+    let of = |kind, clients| {
+        let at = LOADS.iter().position(|l| *l == Load { kind, clients }).unwrap_or(0);
+        measured[at]
+    };
+    let us = |us: f64| Nanos((us.max(0.1) * 1000.0) as u64);
+    let each = |p: Point| us(1e6 / p.iops);
+    let (read, write, sync) = (of(Kind::RandomRead, 1), of(Kind::RandomWrite, 1), of(Kind::SyncWrite, 1));
+    let streams = [1, 8, 64].map(|n| of(Kind::SequentialWrite, n).iops);
+    let stream = streams.into_iter().fold(1.0, f64::max) * Kind::SequentialWrite.block() as f64;
+    let host = HostLatency {
+        wake: us(2.0),
+        jitter: us(write.p50_us / 10.0),
+        rare_per_million: 15_000,
+        rare: us(write.p99_us - write.p50_us),
+    };
+    let model = if read.p50_us > SPINS {
+        let rate = (stream as u64).clamp(1 << 20, 1 << 32);
+        let hdd = HddModel { outer_rate: rate, inner_rate: rate / 2, link: rate * 2, ..HddModel::nearline_7200() };
+        let cached = write.p50_us < read.p50_us / 4.0;
+        Model::Hdd(if cached { hdd } else { hdd.without_write_cache() })
+    } else {
+        let ssd = SsdModel::nvme();
+        let bytes = ssd.dies as f64 * ssd.page as f64;
+        Model::Ssd(SsdModel {
+            read: us(read.p50_us * 0.7),
+            command: us(write.p50_us.min(read.p50_us) * 0.3),
+            program: us(bytes / stream * 1e6),
+            link: (stream * 1.5) as u64,
+            read_each: each(of(Kind::RandomRead, 64)),
+            write_each: each(of(Kind::RandomWrite, 64)),
+            flush: us(sync.p50_us - write.p50_us),
+            protected: true,
+            ..ssd
+        })
+    };
+    Device { name: "calibrated".into(), model, host }
+}
+
+/// The model whose figures are closest to the measured ones of [`LOADS`], with its own figures;
+/// `progress` is told the share that is done. `size`: bytes of the device that were used.
+///
+/// # Errors
+/// Those of [`simulate`].
+pub fn fit(measured: &[Point], size: u64, progress: &mut dyn FnMut(f64)) -> Result<(Device, Vec<Point>)> {
+    let mut best = begin(measured);
+    let mut figures = simulate(&best, size)?;
+    let mut off = distance(measured, &figures);
+    let mut fields = best.scalable();
+    // They change nothing in these loads.
+    fields.retain(|name| !matches!(*name, "patience" | "read_ahead" | "page"));
+    for (round, factor) in FACTORS.into_iter().enumerate() {
+        for (n, name) in fields.iter().enumerate() {
+            progress((round as f64 + n as f64 / fields.len() as f64) / FACTORS.len() as f64);
+            for factor in [factor, 1.0 / factor] {
+                let other = best.scaled(name, factor);
+                // Two fields that depend on one another may end a change.
+                let sound = match &other.model {
+                    Model::Hdd(m) => m.inner_rate <= m.outer_rate && m.seek_min <= m.seek_max,
+                    _ => true,
+                };
+                if other == best || !sound {
+                    continue;
+                }
+                let seen = simulate(&other, size)?;
+                let distance = distance(measured, &seen);
+                if distance < off {
+                    (best, figures, off) = (other, seen, distance);
+                    break;
+                }
+            }
+        }
+    }
+    progress(1.0);
+    Ok((best, figures))
+}
+
+/// Bytes of a device that can be used: whole MiB, `asked` of them at most.
+pub fn usable(dev: &dyn BlockDev, asked: u64) -> u64 {
+    asked.min(dev.size()) >> 20 << 20
+}
+
+/// A load, measured and modelled.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Line {
+    /// The load.
+    #[serde(flatten)]
+    pub load: Load,
+    /// On the device.
+    pub measured: Point,
+    /// On the model.
+    pub model: Point,
+    /// Whether operations a second, median and 99th percentile are within [`LIMITS`].
+    pub fits: [bool; 3],
+}
+
+/// A device and its model.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Report {
+    /// The device.
+    pub device: String,
+    /// Bytes of it that were used.
+    pub size: u64,
+    /// Every load.
+    pub loads: Vec<Line>,
+    /// How many of the figures fit.
+    pub fitting: usize,
+}
+
+impl Report {
+    /// Puts figures side by side.
+    pub fn of(device: &str, size: u64, measured: &[Point], model: &[Point]) -> Report {
+        let line = |((load, &a), &b): ((&Load, &Point), &Point)| {
+            let percent = |a: f64, b: f64| (b / a.max(1e-9) - 1.0).abs() * 100.0;
+            let factor = (b.p99_us / a.p99_us.max(1e-9)).max(a.p99_us / b.p99_us.max(1e-9));
+            let fits =
+                [percent(a.iops, b.iops) <= LIMITS.0, percent(a.p50_us, b.p50_us) <= LIMITS.1, factor <= LIMITS.2];
+            Line { load: *load, measured: a, model: b, fits }
+        };
+        let loads: Vec<Line> = LOADS.iter().zip(measured).zip(model).map(line).collect();
+        let fitting = loads.iter().flat_map(|l| l.fits).filter(|f| *f).count();
+        Report { device: device.into(), size, loads, fitting }
+    }
+
+    /// The table; figures with a star do not fit.
+    pub fn text(&self) -> String {
+        let mut out = format!(
+            "{:<17}{:>8}  {:>19}  {:>19}  {:>19}\n{:<27}{:>19}  {:>19}  {:>19}\n",
+            "",
+            "clients",
+            "operations a second",
+            "median, us",
+            "99 %, us",
+            "",
+            "measured, model",
+            "measured, model",
+            "measured, model"
+        );
+        for line in &self.loads {
+            let (a, b) = (line.measured, line.model);
+            let _ = write!(out, "{:<17}{:>8}", line.load.kind.name(), line.load.clients);
+            for ((a, b), fits) in
+                [(a.iops, b.iops), (a.p50_us, b.p50_us), (a.p99_us, b.p99_us)].into_iter().zip(line.fits)
+            {
+                let _ = write!(out, "  {a:>9.0}{b:>9.0}{}", if fits { ' ' } else { '*' });
+            }
+            out.push('\n');
+        }
+        let _ = writeln!(
+            out,
+            "\n{} of {} figures fit: operations a second within {} %, medians within {} %, 99th percentiles within a factor of {}",
+            self.fitting,
+            self.loads.len() * 3,
+            LIMITS.0,
+            LIMITS.1,
+            LIMITS.2
+        );
+        out
+    }
+
+    /// The model file: the model, and how well it fits.
+    ///
+    /// # Errors
+    /// Those of [`Device::text`].
+    pub fn file(&self, model: &Device) -> Result<String> {
+        let mut out = format!("# {} ({} MiB of it), by weir lab calibrate.\n", self.device, self.size >> 20);
+        out.push_str("# What does not fit has a star:\n");
+        self.text().lines().for_each(|line| {
+            let _ = writeln!(out, "{}", format!("#   {line}").trim_end());
+        });
+        let _ = write!(out, "\n{}", model.text()?);
+        let _ = writeln!(out, "[fit]\nfigures = {}\nfitting = {}", self.loads.len() * 3, self.fitting);
+        for line in &self.loads {
+            let name = line.load.kind.name().replace(' ', "-");
+            let _ = writeln!(out, "\n[fit.{name}-{}]", line.load.clients);
+            for (key, a, b) in [
+                ("iops", line.measured.iops, line.model.iops),
+                ("p50_us", line.measured.p50_us, line.model.p50_us),
+                ("p99_us", line.measured.p99_us, line.model.p99_us),
+            ] {
+                let _ = writeln!(out, "{key} = [{a:.1}, {b:.1}]");
+            }
+        }
+        Ok(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_found_again_from_its_figures() {
+        let size = 1 << 30;
+        for name in ["nvme", "hdd"] {
+            let device = Device::of(name).unwrap();
+            let measured = simulate(&device, size).unwrap();
+            assert_eq!(measured, simulate(&device, size).unwrap(), "the same seed is the same run");
+            let (found, figures) = fit(&measured, size, &mut |_| {}).unwrap();
+            assert_eq!(found.model.rotational(), device.model.rotational(), "{name}");
+            assert_eq!(simulate(&found, size).unwrap(), figures);
+            let report = Report::of(name, size, &measured, &figures);
+            eprintln!("{name}\n{}", report.text());
+            assert!(report.fitting >= 24, "{name}: {}", report.fitting);
+            let again = Device::parse(name, &report.file(&found).unwrap()).unwrap();
+            assert_eq!((again.model, again.host), (found.model, found.host));
+        }
+    }
+
+    #[test]
+    fn figures_are_judged_by_the_limits() {
+        let p = |iops, p50_us, p99_us| Point { iops, p50_us, p99_us };
+        let measured = vec![p(100.0, 100.0, 100.0); LOADS.len()];
+        let model = vec![p(114.0, 126.0, 51.0); LOADS.len()];
+        let report = Report::of("x", 1 << 30, &measured, &model);
+        assert_eq!((report.loads[0].fits, report.fitting), ([true, false, true], 24));
+        assert!(report.text().contains("126*") && report.text().contains("24 of 36 figures fit"));
+        assert_eq!(distance(&measured, &measured), 0.0);
+        assert!(distance(&measured, &model) > 0.0);
+    }
+}
