@@ -150,6 +150,8 @@ pub struct DmuFeatures {
     pub lz4: bool,
     /// `zilsaxattr` is enabled: logs of file systems may have the records of OpenZFS 2.2.
     pub zilsaxattr: bool,
+    /// `longname` is enabled: names of files may have more than 255 bytes.
+    pub longname: bool,
 }
 
 /// Tunables of the DMU.

@@ -6,7 +6,7 @@
 //! limit. Changes are recorded per txg (`dirty`); [`Objset::sync`] (module `sync`) writes them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::rc::{Rc, Weak};
 
@@ -75,6 +75,8 @@ pub(crate) struct ObjsetInner {
     pub sync_in_place: Cell<bool>,
     /// A sync of one object, or of the whole object set, has ended.
     pub synced: Notify,
+    /// Features that changes of a txg need, for its sync to note.
+    pub needs: [RefCell<BTreeSet<&'static str>>; TXG_SIZE],
     /// The sync of this txg noted the feature of the log's newer records with the dataset.
     pub log_feature: Cell<Option<Txg>>,
     /// Its intent log, while it is in use.
@@ -244,6 +246,7 @@ impl Objset {
             sync_task: Cell::new(None),
             sync_in_place: Cell::new(false),
             synced: Notify::default(),
+            needs: Default::default(),
             log_feature: Cell::new(None),
             log: RefCell::default(),
             ctx,
@@ -378,6 +381,10 @@ impl Objset {
             Some(log) => log.end_chain().await,
             None => Ok(()),
         }
+    }
+    /// A change in `txg`, which is open, makes the dataset need this feature.
+    pub(crate) fn need_feature(&self, guid: &'static str, txg: Txg) {
+        self.0.needs[txg.slot()].borrow_mut().insert(guid);
     }
     /// Whether the dataset has, on disk, the feature that the records of OpenZFS 2.2 need in its
     /// log (`zilsaxattr`). It has it for as long as there is a log.

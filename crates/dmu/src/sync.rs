@@ -76,6 +76,10 @@ impl Objset {
         if let Some(header) = change.zil {
             self.note_log(&header, txg);
         }
+        let needs = self.0.needs[slot].take();
+        if let Some(feat) = &self.0.feat {
+            needs.into_iter().for_each(|guid| feat.activate(guid, txg));
+        }
         let flags = change.flags.unwrap_or(self.0.phys.borrow().flags);
         let accounts = self.os_type() == ObjsetType::Zfs && self.0.phys.borrow().has_user_accounting();
         let mut dn_flags = 0;

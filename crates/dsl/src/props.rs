@@ -123,8 +123,8 @@ const fn text(
     Prop { name, ty: PropType::Text, kinds, kind, default: 0, default_text, values }
 }
 
-/// All properties that weir knows, in the order in which `zfs get all` prints them (OpenZFS 2.1;
-/// for the exception see [`shown_of`]).
+/// All properties that weir knows, in the order in which `zfs get all` prints them (OpenZFS
+/// 2.1 and, for newer ones, 2.4; for the exception see [`shown_of`]).
 pub const PROPS: &[Prop] = &[
     text("type", ALL, PropKind::ReadOnly, "", "filesystem | volume | snapshot | bookmark"),
     Prop {
@@ -368,6 +368,7 @@ pub const PROPS: &[Prop] = &[
     size("inconsistent", NO_KIND, PropKind::ReadOnly, 0, false, "0 | 1"),
     text("redact_snaps", NO_KIND, PropKind::ReadOnly, "-", "<snapshot>[,...]"),
     size("special_small_blocks", FS, PropKind::Inherit, 0, false, "zero or 512 to 1M, power of 2"),
+    index("longname", FS, ONOFF, PropKind::Inherit, 0, "on | off"),
     size("iolimit_bw_read", NO_KIND, PropKind::Default, 0, true, "<size a second> | none"),
     size("iolimit_bw_write", NO_KIND, PropKind::Default, 0, true, "<size a second> | none"),
     size("iolimit_bw_total", NO_KIND, PropKind::Default, 0, true, "<size a second> | none"),
@@ -400,6 +401,7 @@ pub fn needed_feature(name: &str, value: &PropValue) -> Option<FeatureId> {
         },
         "recordsize" | "volblocksize" if n > base::OLD_MAX_BLOCK => Some(FeatureId::LargeBlocks),
         "dnodesize" if n != 0 => Some(FeatureId::LargeDnode),
+        "longname" if n != 0 => Some(FeatureId::Longname),
         _ => None,
     }
 }
@@ -729,7 +731,7 @@ mod tests {
         }
     }
 
-    /// The order of OpenZFS 2.1.
+    /// The order of OpenZFS 2.1, and of 2.4 for what is newer.
     #[test]
     fn each_kind_shows_its_properties_in_order() {
         let want = "type creation used available referenced compressratio mounted origin \
@@ -741,7 +743,7 @@ mod tests {
             sync dnodesize refcompressratio written logicalused logicalreferenced volmode filesystem_limit \
             snapshot_limit filesystem_count snapshot_count snapdev acltype context fscontext defcontext \
             rootcontext relatime redundant_metadata overlay encryption keylocation keyformat pbkdf2iters \
-            encryptionroot keystatus special_small_blocks";
+            encryptionroot keystatus special_small_blocks longname";
         assert_eq!(shown_of(DatasetKind::Filesystem).join(" "), want);
         let want = "type creation used available referenced compressratio origin reservation \
             volsize volblocksize checksum compression readonly createtxg copies refreservation \

@@ -112,9 +112,9 @@
 //!
 //! Offsets, lengths and sizes are bytes. Times of files are [`std::time::SystemTime`] with
 //! nanoseconds; times of datasets and scans are seconds since 1970. Names of datasets have up to
-//! 255 bytes, names of files up to 255 bytes each, names in ZAPs up to [`NAME_MAX`] and values up
-//! to [`VALUE_MAX`]. Memory of a pool is [`MEMORY`] unless set by [`CreateOptions::memory`], of
-//! which half is cache.
+//! 255 bytes, names of files up to 255 bytes each (1023 with `longname=on`), names in ZAPs up to
+//! [`NAME_MAX`] and values up to [`VALUE_MAX`]. Memory of a pool is [`MEMORY`] unless set by
+//! [`CreateOptions::memory`], of which half is cache.
 //!
 //! # Errors
 //!

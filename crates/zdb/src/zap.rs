@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use base::{Error, Result, ResultExt};
 use ondisk::bytes::{get, le64};
+use ondisk::object_type::ObjectType;
 use ondisk::zap::{
     FLAG_PRE_HASHED_KEY, Header, KeyKind, Leaf, Match, MicroZap, ZapKind, ZapParams, ZapValue, kind, parse_int_key,
 };
@@ -227,6 +228,11 @@ fn check_inner(obj: &Object, bad: &mut dyn FnMut(String)) -> Result<u64> {
     if h.freeblk > obj.dn.maxblkid + 1 {
         bad(format!("{} blocks in use, the object has {}", h.freeblk, obj.dn.maxblkid + 1));
     }
+    // Whether the dataset has the feature is a question of its own.
+    let longest = match obj.dn.otype {
+        ObjectType::DIRECTORY => ondisk::zap::MAX_LONG_NAME,
+        _ => ondisk::zap::MAX_NAME,
+    };
     let ids = leaf_ids(obj, &b0, &h)?;
     if ids.len() as u64 != h.num_leafs {
         bad(format!("{} leaves, the header says {}", ids.len(), h.num_leafs));
@@ -255,7 +261,7 @@ fn check_inner(obj: &Object, bad: &mut dyn FnMut(String)) -> Result<u64> {
                 // Equal names have equal hashes, so they would be in the same leaf.
                 check_names(all.iter(), &h.params, &mut |s| bad(format!("leaf {id}: {s}")));
                 for e in all.iter().filter(|_| h.params.key_kind() == KeyKind::String) {
-                    if e.key.len() > ondisk::zap::MAX_NAME || e.key.is_empty() {
+                    if e.key.len() > longest || e.key.is_empty() {
                         bad(format!("leaf {id}: name of {} bytes", e.key.len()));
                     }
                 }

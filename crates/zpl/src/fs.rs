@@ -11,7 +11,7 @@ use dmu::{Dnode, Objset, Tx, TxPlan, zap};
 use dsl::Dataset;
 use ondisk::dnode::MAX_OBJECT;
 use ondisk::objset::{OBJSET_PROJECTQUOTA_COMPLETE, ObjsetType};
-use ondisk::zpl::{MASTER_NODE_OBJ, MAX_NAME, ZPL_VERSION, ZPL_VERSION_SA, master_key, pflags};
+use ondisk::zpl::{MASTER_NODE_OBJ, ZPL_VERSION, ZPL_VERSION_SA, master_key, pflags};
 use rt::Rt;
 use rt::join::{Either, select2};
 use rt::sync::{Gate, Mutex, Pass};
@@ -46,6 +46,8 @@ pub struct Zfs {
     pub(crate) normflags: u64,
     pub(crate) case: Case,
     pub(crate) utf8only: bool,
+    /// A name of more than 255 bytes was given since it was opened.
+    pub(crate) long_names: Cell<bool>,
     root: ObjectId,
     /// The unlinked set; every writable file system has one.
     unlinked_set: Option<Dnode>,
@@ -164,6 +166,7 @@ impl Zfs {
             normflags: crate::names::normflags(normalization, case),
             case,
             utf8only,
+            long_names: Cell::new(false),
             root,
             unlinked_set,
             sa,
@@ -443,7 +446,7 @@ impl Zfs {
             avail: free,
             files: ffree.saturating_add(used_objects),
             ffree,
-            namelen: MAX_NAME as u32,
+            namelen: self.longest_name() as u32,
             fsid: phys.fsid_guid,
         }
     }

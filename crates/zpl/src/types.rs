@@ -316,6 +316,8 @@ pub struct MountOpts {
     /// `acltype=posix`: POSIX ACLs can be set, are inherited, and follow the mode. Fixed when the
     /// file system is opened.
     pub posix_acl: bool,
+    /// `longname=on`: new names may have up to 1023 bytes, if the pool has the feature.
+    pub longname: bool,
     /// Open it also if it was received redacted: blocks that were left out read as zeros.
     pub redacted: bool,
 }
@@ -344,6 +346,7 @@ impl MountOpts {
             throughput: num("logbias") == 1,
             // ACLs are stored as extended attributes, so `xattr=off` disables them.
             posix_acl: num("acltype") == ACLTYPE_POSIX && num("xattr") != 0,
+            longname: num("longname") != 0,
             redacted: false,
         }
     }

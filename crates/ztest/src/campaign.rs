@@ -43,9 +43,23 @@ pub fn run_shape(
     effort: Effort,
     shape: &'static Shape,
 ) -> Result<Vec<sim::DiskImage>, Fault> {
+    run_with(seed, profile, effort, shape, false)
+}
+
+/// Runs a seed on a pool of that shape; with `all` it has every feature that weir writes.
+pub fn run_with(
+    seed: u64,
+    profile: Profile,
+    effort: Effort,
+    shape: &'static Shape,
+    all: bool,
+) -> Result<Vec<sim::DiskImage>, Fault> {
     let name = format!("seed {seed} ({profile:?}, {})", shape.name);
     let runner = Runner::new(seed, profile).map_err(|e| format!("{name}: {e}"))?;
     let mut runner = runner.shaped(seed, shape);
+    if all {
+        runner.have_all_features();
+    }
     let result = catch_unwind(AssertUnwindSafe(|| live(&mut runner, seed, profile, effort)));
     let why = match result {
         Ok(Ok(())) => return Ok(runner.lab.images()),
@@ -121,10 +135,11 @@ pub struct Tally {
     pub missing: u64,
 }
 
-/// Runs and judges a seed.
-pub fn judge_seed(seed: u64, profile: Profile, shape: &'static Shape, level: Level, tally: &mut Tally) {
+/// Runs and judges a seed; with `all` on a pool with every feature that weir writes.
+pub fn judge_seed(seed: u64, shape: &'static Shape, all: bool, level: Level, tally: &mut Tally) {
     tally.seeds += 1;
-    match run_shape(seed, profile, Effort::of(profile), shape) {
+    let profile = Profile::of(seed);
+    match run_with(seed, profile, Effort::of(profile), shape, all) {
         Err(e) => {
             tally.bad += 1;
             println!("BAD {e}");

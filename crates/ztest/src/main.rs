@@ -14,7 +14,6 @@ use ztest::judge::{Level, Verdict};
 use ztest::lab::{SHAPES, shape_of};
 use ztest::mutate::{MutateTally, Victim, kinds, mutate};
 use ztest::reference::{Outcome, REFERENCES, try_pool};
-use ztest::workload::Profile;
 
 use seeds::{Args, Limit, Seeds, caught, count, done_before, range, remember, spread};
 
@@ -25,7 +24,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const HELP: &str = "\
 ztest --seed N [--judge full|zdb|none]              one random workload
 ztest --workloads FROM..TO [--judge LEVEL] [--state FILE]
-                                                    many; FILE remembers the seeds that are done
+                                                    many; FILE remembers the seeds that are done; with --features all
+                                                    on pools with every feature that weir writes, judged by zdb of OpenZFS 2.4
 ztest --cuts SEEDS|FROM..TO [--txgs 20] [--images N] [--every N] [--state FILE]
                                                     power cuts at every device completion; N images go to zdb;
                                                     with --layout while devices come and go
@@ -63,6 +63,14 @@ environment: ZTEST_TMP folder for images, WEIR_JUDGES folder of the judges, ZTES
 
 fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
     let state = args.value("--state");
+    let all = match args.value("--features") {
+        None => false,
+        Some("all") => true,
+        Some(other) => {
+            eprintln!("--features {other}: it is all");
+            return false;
+        }
+    };
     let done = done_before(state);
     let total = Mutex::new(Tally::default());
     spread(args, from, to, |seed| {
@@ -75,7 +83,7 @@ fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
                 Some(name) => SHAPES.iter().find(|s| s.name == name).unwrap_or(&SHAPES[0]),
                 None => &SHAPES[0],
             };
-            judge_seed(seed, Profile::of(seed), shape, level, &mut tally);
+            judge_seed(seed, shape, all, level, &mut tally);
             if tally.bad + tally.missing == 0 {
                 remember(state, &seed.to_string());
             }

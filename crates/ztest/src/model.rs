@@ -178,6 +178,8 @@ pub struct FsModel {
     pub root: u64,
     /// All objects that have a name.
     pub inodes: BTreeMap<u64, Rc<Inode>>,
+    /// Longest name in bytes.
+    pub longest: usize,
 }
 
 type Outcome<T = ()> = Result<T, ErrorKind>;
@@ -206,7 +208,7 @@ impl FsModel {
     }
     /// Whether a new name may be made.
     pub fn check_new(&self, dir: u64, name: &[u8]) -> Outcome {
-        check_name(name)?;
+        check_name(name, self.longest)?;
         if self.entries(dir)?.contains_key(name) { Err(ErrorKind::Exists) } else { Ok(()) }
     }
     /// Enters a new object.
@@ -220,7 +222,7 @@ impl FsModel {
     }
     /// Whether `link` may be done.
     pub fn check_link(&self, ino: u64, dir: u64, name: &[u8]) -> Outcome {
-        check_name(name)?;
+        check_name(name, self.longest)?;
         if self.get(ino).is_dir() {
             return Err(ErrorKind::Denied);
         }
@@ -271,8 +273,8 @@ impl FsModel {
     }
     /// Whether `rename` may be done; false if it would change nothing.
     pub fn check_rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), flags: RenameFlags) -> Outcome<bool> {
-        check_name(from.1)?;
-        check_name(to.1)?;
+        check_name(from.1, self.longest)?;
+        check_name(to.1, self.longest)?;
         let source = *self.entries(from.0)?.get(from.1).ok_or(ErrorKind::NotFound)?;
         let target = self.entries(to.0)?.get(to.1).copied();
         if flags.noreplace && target.is_some() {
@@ -339,9 +341,9 @@ impl FsModel {
     }
 }
 
-/// Whether a name may be used at all.
-pub fn check_name(name: &[u8]) -> Outcome {
-    if name.len() > 255 {
+/// Whether a name may be used at all, if the longest has that many bytes.
+pub fn check_name(name: &[u8], longest: usize) -> Outcome {
+    if name.len() > longest {
         return Err(ErrorKind::NameTooLong);
     }
     if name.is_empty() || name.contains(&b'/') || name.contains(&0) { Err(ErrorKind::Invalid) } else { Ok(()) }

@@ -251,6 +251,17 @@ impl Runner {
         })
     }
 
+    /// The pool, which is still to be made, has every feature that weir writes. Names have up to
+    /// 1023 bytes then.
+    pub fn have_all_features(&mut self) {
+        let all = ondisk::feature::FEATURES.iter().filter(|f| f.may_be_enabled());
+        self.layout.features = all.map(|f| f.id).collect();
+    }
+    /// Longest name in bytes.
+    fn longest_name(&self) -> usize {
+        if self.layout.features.contains(&ondisk::feature::FeatureId::Longname) { 1023 } else { 255 }
+    }
+
     /// Has all blocks get a checksum from now on: without one rot cannot be detected.
     pub fn keep_checksums(&mut self) {
         self.checksums = true;
@@ -317,6 +328,9 @@ impl Runner {
             }
         }
         self.note(format!("create pool {:?} ashift {} {props:?}", self.layout.devices, self.layout.ashift));
+        if self.longest_name() > 255 {
+            props.push(("longname".into(), PropValue::Num(1)));
+        }
         let pool = self.lab.create(&self.layout, props.clone()).await.map_err(|e| format!("create: {e:?}"))?;
         self.pool = Some(pool);
         self.enter_dataset(POOL.into(), props).await?;
@@ -339,7 +353,8 @@ impl Runner {
         let root = fs.root();
         let a = fs.getattr(root).await.map_err(|e| format!("root of {name}: {e:?}"))?;
         let inode = Inode { mode: 0o755, ..made(&a, Body::Dir { parent: root.0, entries: BTreeMap::new() }) };
-        let model = FsModel { root: root.0, inodes: BTreeMap::from([(root.0, Rc::new(inode))]) };
+        let model =
+            FsModel { root: root.0, inodes: BTreeMap::from([(root.0, Rc::new(inode))]), longest: self.longest_name() };
         let ds = DsModel { props: props.into_iter().collect(), fs: model, atime: false };
         self.model.datasets.insert(name, Rc::new(ds));
         Ok(())
@@ -488,9 +503,9 @@ impl Runner {
     fn draw_name(&mut self) -> Vec<u8> {
         match self.rng.below(100) {
             0 => [&b""[..], b".", b"..", b"a/b", b"nul\0"][self.rng.below(5) as usize].to_vec(),
-            1 => vec![b'x'; 256 + self.rng.below(10) as usize],
+            1 => vec![b'x'; self.longest_name() + 1 + self.rng.below(10) as usize],
             2..=4 => {
-                let len = self.rng.between(60, 255) as usize;
+                let len = self.rng.between(60, self.longest_name() as u64) as usize;
                 vec![b'l' + self.rng.below(4) as u8; len]
             }
             5..=7 => format!("\u{e4}\u{f6}{}\u{4e2d}", self.rng.below(20)).into_bytes(),

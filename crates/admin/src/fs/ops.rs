@@ -23,7 +23,7 @@ use crate::request::Secret;
 
 /// Properties that apply to a mounted file system or an open volume at once.
 const MOUNT_PROPS: &[&str] =
-    &["readonly", "atime", "relatime", "exec", "setuid", "devices", "xattr", "acltype", "sync", "logbias"];
+    &["readonly", "atime", "relatime", "exec", "setuid", "devices", "xattr", "acltype", "sync", "logbias", "longname"];
 
 /// What a new dataset is to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

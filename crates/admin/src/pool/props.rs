@@ -499,8 +499,12 @@ impl PoolEngine {
                 for id in features {
                     dsl.features().enable(id, dsl.directory(), &tx).await?;
                 }
-                let zilsaxattr = dsl.features().is_enabled(FeatureId::Zilsaxattr);
-                dsl.ctx().set_features(DmuFeatures { zilsaxattr, ..dsl.ctx().features() });
+                let is_enabled = |id| dsl.features().is_enabled(id);
+                dsl.ctx().set_features(DmuFeatures {
+                    zilsaxattr: is_enabled(FeatureId::Zilsaxattr),
+                    longname: is_enabled(FeatureId::Longname),
+                    ..dsl.ctx().features()
+                });
                 if values.is_empty() {
                     return Ok(());
                 }

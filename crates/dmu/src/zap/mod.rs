@@ -12,7 +12,8 @@
 //! fat; a full leaf splits. Both are rare and work on copies of the blocks (`fat::Overlay`), which
 //! are written only when all of them are complete.
 //!
-//! Names are bytes without NUL. Operations compare them byte for byte; [`lookup_norm`] follows the
+//! Names are bytes without NUL, at most 255 of them; in directories 1023, and the dataset has the
+//! feature `longname` then. Operations compare them byte for byte; [`lookup_norm`] follows the
 //! rules of case-insensitive and normalising directories (format page 16 section 6) and returns the
 //! stored name, for use with the other operations.
 
@@ -28,7 +29,7 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt};
 use ondisk::object_type::ObjectType;
-use ondisk::zap::{MAX_NAME, MICRO_MAX_SIZE, MicroZap, ZapKind};
+use ondisk::zap::{MAX_LONG_NAME, MAX_NAME, MICRO_MAX_SIZE, MicroZap, ZapKind};
 use rt::sync::RwLock;
 
 use crate::ranks;
@@ -257,13 +258,17 @@ async fn store(dn: &Dnode, name: &[u8], value: &ZapValue, how: Put, tx: &Tx) -> 
 
 async fn store_locked(dn: &Dnode, st: &ZapState, name: &[u8], value: &ZapValue, how: Put, tx: &Tx) -> Result<()> {
     value.check()?;
+    let long = name.len() > MAX_NAME;
+    if long && (dn.otype() != ObjectType::DIRECTORY || name.len() > MAX_LONG_NAME) {
+        return Err(Error::new(ErrorKind::NameTooLong, format!("a ZAP name of {} bytes", name.len())));
+    }
     let mut form = st.form(dn).await?;
+    if long {
+        dn.objset().need_feature("org.zfsonlinux:longname", tx.txg());
+    }
     if let Form::Micro(m) = &*form {
         if name.is_empty() || name.contains(&0) {
             return Err(Error::invalid("a ZAP name is empty or holds a NUL"));
-        }
-        if name.len() > MAX_NAME {
-            return Err(Error::new(ErrorKind::NameTooLong, format!("a ZAP name of {} bytes", name.len())));
         }
         match m.put(dn, st, name, value, how, tx).await? {
             micro::Outcome::Done => return Ok(()),

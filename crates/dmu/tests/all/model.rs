@@ -458,10 +458,7 @@ fn random_operations_uncompressed_small_cache() {
 #[test]
 fn random_operations_without_features() {
     for seed in seeds(2000) {
-        run(Run {
-            features: DmuFeatures { hole_birth: false, embedded_data: false, lz4: false, zilsaxattr: false },
-            ..base_run(seed)
-        });
+        run(Run { features: DmuFeatures::default(), ..base_run(seed) });
     }
 }
 

@@ -167,7 +167,7 @@ impl SpaceGate for Gate {
     }
 }
 
-#[derive(Default)]
+#[derive(Default, Debug)]
 struct Features(RefCell<BTreeSet<&'static str>>);
 impl FeatureUse for Features {
     fn activate(&self, guid: &'static str, _txg: Txg) {
@@ -247,5 +247,41 @@ fn space_and_features() {
         assert_eq!((dn.dnode_size(), dn.block_size()), (1024, 1 << 20));
         assert!(dn.read_block(0).await.unwrap()[..200_000].iter().all(|&b| b == 3));
         assert!(os.hold(ObjectId(dn.object().0 + 1)).await.is_err(), "inside a large dnode");
+    });
+}
+
+/// A name of more than 255 bytes is for directories, and the dataset has the feature with the txg
+/// of the first one.
+#[test]
+fn long_names_need_a_feature() {
+    let sim = world(8);
+    sim.block_on(async {
+        let env = Env::new(&sim, 1 << 20, features(), ObjsetProps::default());
+        let used = Rc::new(Features::default());
+        let hooks = ObjsetHooks { acct: env.acct.clone(), gate: None, feat: Some(used.clone()) };
+        let os = Objset::create(env.ctx.clone(), 7, ObjsetType::Zfs, env.props, hooks, env.ctx.txg().open_txg());
+        let task = env.run(&os, None);
+        let tx = TxPlan::new(&os).create(2).assign().await.unwrap();
+        let dir = zap::create(&os, ObjectType::DIRECTORY, 0, &tx).await.unwrap();
+        let other = zap::create(&os, ObjectType::OTHER_ZAP, 0, &tx).await.unwrap();
+        zap::add_u64(&dir, &[b'x'; 255], 1, &tx).await.unwrap();
+        for (dn, len) in [(&dir, 1024), (&other, 256), (&other, 1023)] {
+            let e = zap::add_u64(dn, &vec![b'x'; len], 1, &tx).await.unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::NameTooLong);
+        }
+        drop(tx);
+        env.ctx.txg().wait_synced(Txg(0)).await.unwrap();
+        assert!(used.0.borrow().is_empty(), "{used:?}");
+        let tx = TxPlan::new(&os).zap(&dir).assign().await.unwrap();
+        zap::add_u64(&dir, &[b'x'; 256], 2, &tx).await.unwrap();
+        zap::add_u64(&dir, &[b'x'; 1023], 3, &tx).await.unwrap();
+        assert!(used.0.borrow().is_empty(), "the txg is open");
+        drop(tx);
+        env.ctx.txg().wait_synced(Txg(0)).await.unwrap();
+        assert_eq!(*used.0.borrow(), BTreeSet::from(["org.zfsonlinux:longname"]));
+        for (len, want) in [(255, Some(1)), (256, Some(2)), (1023, Some(3)), (1022, None)] {
+            assert_eq!(zap::lookup_u64(&dir, &vec![b'x'; len]).await.unwrap(), want);
+        }
+        env.stop(task).await;
     });
 }

@@ -112,12 +112,8 @@ pub(super) fn check_stream(begin: &Begin, is_enabled: impl Fn(FeatureId) -> bool
         let text = "deduplicated streams are no longer supported: 'zstream redup' converts this one";
         return Err(Error::unsupported(text));
     }
-    for (feature, what) in
-        [(features::LONGNAME, "streams with long names"), (features::LARGE_MICROZAP, "streams with large micro ZAPs")]
-    {
-        if has(feature) {
-            return Err(Error::unsupported(format!("weir does not receive {what}")));
-        }
+    if has(features::LARGE_MICROZAP) {
+        return Err(Error::unsupported("weir does not receive streams with large micro ZAPs"));
     }
     if let Some((_, id)) = NEEDS.iter().find(|(feature, id)| has(*feature) && !is_enabled(*id)) {
         let text = format!("pool must be upgraded to receive this stream: it needs the feature '{id}'");
@@ -368,8 +364,12 @@ impl DslPool {
             (None, true) => self.clear_log(ds, tx).await?,
             (None, false) => drop(self.make_objset(ds, os_type, tx).await?),
         }
-        if what.has(features::LARGE_BLOCKS) {
-            ds.account().activate(FeatureId::LargeBlocks.get().guid, tx.txg());
+        for (feature, id) in
+            [(features::LARGE_BLOCKS, FeatureId::LargeBlocks), (features::LONGNAME, FeatureId::Longname)]
+        {
+            if what.has(feature) {
+                ds.account().activate(id.get().guid, tx.txg());
+            }
         }
         self.activate_features(ds, tx).await?;
         // A clone of a redacted snapshot is not redacted unless the stream says so.
@@ -626,10 +626,10 @@ mod tests {
         assert_eq!(check_stream(&begin(3, 0), all).unwrap(), ObjsetType::Zvol);
         assert_eq!(kind(&begin(1, 0)), ErrorKind::Invalid);
         assert_eq!(kind(&Begin { version_info: Begin::PACKAGE, ..begin(2, 0) }), ErrorKind::Invalid);
-        for unknown in [features::DEDUP, 1 << 3, 1 << 55, features::LONGNAME] {
+        for unknown in [features::DEDUP, 1 << 3, 1 << 55, features::LARGE_MICROZAP] {
             assert_eq!(kind(&begin(2, unknown)), ErrorKind::Unsupported, "{unknown:x}");
         }
-        for (feature, id) in NEEDS.iter().filter(|(f, _)| *f & (features::LONGNAME | features::LARGE_MICROZAP) == 0) {
+        for (feature, id) in NEEDS.iter().filter(|(f, _)| *f != features::LARGE_MICROZAP) {
             let without = check_stream(&begin(2, *feature), |enabled| enabled != *id).unwrap_err();
             assert!(without.kind() == ErrorKind::Unsupported && without.to_string().contains(id.get().name));
             assert!(check_stream(&begin(2, *feature), all).is_ok(), "{id}");

@@ -99,6 +99,8 @@ struct Source {
     large_dnode: bool,
     /// The dataset has compressed with zstd.
     zstd: bool,
+    /// The dataset has had names of more than 255 bytes.
+    longname: bool,
 }
 
 /// The features that a stream of `source` needs (format page 21 section 1).
@@ -116,6 +118,7 @@ fn features_of(source: Source, opts: SendOpts) -> u64 {
     add((embedded || compressed) && source.lz4, features::LZ4);
     add(compressed && source.zstd, features::ZSTD);
     add(source.large_dnode, features::LARGE_DNODE);
+    add(source.longname, features::LONGNAME);
     out
 }
 
@@ -507,8 +510,8 @@ impl DslPool {
 
     async fn source_of(&self, ds: &Dataset, os: &ObjsetPhys, raw: bool) -> Result<Source> {
         let has = |id: FeatureId| ds.features().contains(id.get().guid);
-        if has(FeatureId::LargeMicrozap) || has(FeatureId::Longname) {
-            let text = format!("'{}' has long names or large micro ZAPs, which weir does not send", ds.name());
+        if has(FeatureId::LargeMicrozap) {
+            let text = format!("'{}' has large micro ZAPs, which weir does not send", ds.name());
             return Err(Error::unsupported(text));
         }
         let sa = match os.os_type {
@@ -528,6 +531,7 @@ impl DslPool {
             large_blocks: has(FeatureId::LargeBlocks),
             large_dnode: has(FeatureId::LargeDnode),
             zstd: has(FeatureId::ZstdCompress),
+            longname: has(FeatureId::Longname),
         })
     }
 }
@@ -613,6 +617,7 @@ mod tests {
             (Source { encrypted: true, ..plain }, "w", SA_SPILL | RAW | COMPRESSED | LZ4),
             (plain, "w", SA_SPILL | COMPRESSED | EMBED_DATA | LZ4),
             (all, "", SA_SPILL | LARGE_DNODE),
+            (Source { longname: true, ..all }, "", SA_SPILL | LARGE_DNODE | LONGNAME),
             (all, "Lec", SA_SPILL | LARGE_DNODE | LARGE_BLOCKS | EMBED_DATA | COMPRESSED | LZ4 | ZSTD),
         ] {
             assert_eq!(features_of(source, opts(letters)), has, "{source:?} {letters}");

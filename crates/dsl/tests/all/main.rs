@@ -5,6 +5,7 @@
 mod common;
 mod deadlist;
 mod heal;
+mod newer;
 mod props;
 mod receive;
 mod receive_faults;

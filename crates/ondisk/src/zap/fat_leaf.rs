@@ -12,7 +12,7 @@
 
 use base::{Error, ErrorKind, Result};
 
-use super::{BLOCK_LEAF, KeyKind, MAX_NAME, ZapValue};
+use super::{BLOCK_LEAF, KeyKind, MAX_LONG_NAME, MAX_NAME, ZapValue};
 use crate::bytes::{le16, le32, le64, put_le16, put_le32, put_le64};
 
 const MAGIC: u32 = 0x02AB_1EAF;
@@ -489,8 +489,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Leaf<B> {
         chunks.first().copied().unwrap_or(END)
     }
 
-    /// Adds an entry. The caller guarantees that the key is absent. `cd`: as given, or the lowest
-    /// free one. An entry too large for any leaf of this size is an error of kind `TooBig`.
+    /// Adds an entry. The caller guarantees that the key is absent, and that a name of more than
+    /// [`MAX_NAME`] bytes is in a directory. `cd`: as given, or the lowest free one. An entry too
+    /// large for any leaf of this size is an error of kind `TooBig`.
     pub fn insert(&mut self, key: &[u8], hash: u64, cd: Option<u32>, value: &ZapValue) -> Result<LeafInsert> {
         value.check()?;
         let mut stored = key.to_vec();
@@ -498,7 +499,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Leaf<B> {
             KeyKind::String if key.is_empty() || key.contains(&0) => {
                 return Err(Error::invalid("ZAP name is empty or holds a NUL"));
             }
-            KeyKind::String if key.len() > MAX_NAME => {
+            KeyKind::String if key.len() > MAX_LONG_NAME => {
                 return Err(Error::new(ErrorKind::NameTooLong, format!("ZAP name of {} bytes", key.len())));
             }
             KeyKind::String => stored.push(0),

@@ -43,8 +43,11 @@ pub const FAT_BLOCK_SHIFT: u32 = 14;
 pub const MICRO_MAX_SIZE: usize = 128 << 10;
 /// Longest name in a micro ZAP, in bytes without the NUL.
 pub const MICRO_MAX_NAME: usize = 49;
-/// Longest name of any entry, in bytes without the NUL (`ZAP_MAXNAMELEN`).
+/// Longest name of an entry, in bytes without the NUL (`ZAP_MAXNAMELEN`).
 pub const MAX_NAME: usize = 255;
+/// The same for an entry of a directory in a file system with the feature `longname`
+/// (`ZAP_MAXNAMELEN_NEW`, format page 17 section 7).
+pub const MAX_LONG_NAME: usize = 1023;
 /// Most bytes in a value (`ZAP_MAXVALUELEN`).
 pub const MAX_VALUE: usize = 8 << 10;
 

@@ -407,6 +407,7 @@ async fn open_features(mos: &Objset, directory: &Dnode, version: u64, readonly: 
         embedded_data: features.is_active(FeatureId::EmbeddedData),
         lz4: features.is_active(FeatureId::Lz4Compress),
         zilsaxattr: features.is_enabled(FeatureId::Zilsaxattr),
+        longname: features.is_enabled(FeatureId::Longname),
     });
     let zio = mos.ctx().zio();
     zio.set_opts(ZioOpts { large_gang_headers: features.is_active(FeatureId::DynamicGangHeader), ..zio.opts() });

@@ -14,7 +14,7 @@ use crate::pool::PoolReader;
 use crate::zap;
 
 /// Features that datasets carry one by one.
-const PER_DATASET: [&str; 12] = [
+const PER_DATASET: [&str; 13] = [
     "org.open-zfs:large_blocks",
     "org.zfsonlinux:large_dnode",
     "org.illumos:sha512",
@@ -27,6 +27,7 @@ const PER_DATASET: [&str; 12] = [
     "org.freebsd:zstd_compress",
     "com.delphix:redacted_datasets",
     "org.openzfs:zilsaxattr",
+    "org.zfsonlinux:longname",
 ];
 /// Others whose counts can be recomputed.
 const POOL_WIDE: [&str; 16] = [

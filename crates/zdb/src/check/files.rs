@@ -32,14 +32,16 @@ struct File {
     live: bool,
 }
 
-/// Checks a file system.
-pub fn check(os: &Objset, sink: &mut Sink<'_>) {
-    let r = Check::run(os, sink);
+/// Checks a file system. `keys`: what is attached to its dataset.
+pub fn check(os: &Objset, keys: &BTreeSet<String>, sink: &mut Sink<'_>) {
+    let r = Check::run(os, keys, sink);
     sink.take(r);
 }
 
 struct Check<'a, 'b, 'c> {
     os: &'a Objset,
+    /// The keys of its dataset, features among them.
+    keys: &'a BTreeSet<String>,
     fs: FileSystem,
     sink: &'b mut Sink<'c>,
     files: BTreeMap<u64, File>,
@@ -50,10 +52,11 @@ struct Check<'a, 'b, 'c> {
 }
 
 impl Check<'_, '_, '_> {
-    fn run(os: &Objset, sink: &mut Sink<'_>) -> Result<()> {
+    fn run(os: &Objset, keys: &BTreeSet<String>, sink: &mut Sink<'_>) -> Result<()> {
         let fs = FileSystem::open(os)?;
         let mut c = Check {
             os,
+            keys,
             fs,
             sink,
             files: BTreeMap::new(),
@@ -199,6 +202,10 @@ impl Check<'_, '_, '_> {
                 // The check of ZAPs has reported it.
                 Err(_) => continue,
             };
+            let longest = entries.iter().map(|e| e.key.len()).max().unwrap_or(0);
+            if longest > ondisk::zap::MAX_NAME && !self.keys.contains("org.zfsonlinux:longname") {
+                self.err(format!("folder {d}: a name of {longest} bytes, the dataset lacks longname"));
+            }
             let mut subdirs = 0;
             for e in &entries {
                 let Some(v) = e.u64() else {

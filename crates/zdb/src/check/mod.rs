@@ -33,6 +33,7 @@ use walk::{Births, Walk, add3};
 use crate::bpobj;
 use crate::dsl::Dsl;
 use crate::pool::PoolReader;
+use crate::zap;
 
 /// Scope of a check.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +88,11 @@ pub fn check(pool: &PoolReader, opts: &CheckOpts, listen: &mut dyn FnMut(Finding
                 sink.note(format!("{}: a file system without any object", ds.name));
             } else {
                 sink.rep.filesystems += 1;
-                files::check(&os, &mut sink);
+                let keys = match ds.zapified {
+                    true => sink.take(pool.mos.object(ds.obj).and_then(|o| zap::map(&o))).unwrap_or_default(),
+                    false => BTreeMap::new(),
+                };
+                files::check(&os, &keys.into_keys().collect(), &mut sink);
             }
         }
     }

@@ -9,7 +9,8 @@ pub(crate) mod tmpfile;
 
 use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::zap::{self, Match};
-use ondisk::zap::NORM_TOUPPER;
+use ondisk::feature::FeatureId;
+use ondisk::zap::{MAX_LONG_NAME, NORM_TOUPPER};
 use ondisk::zpl::{Dirent, MAX_NAME};
 
 use crate::fs::Zfs;
@@ -50,14 +51,33 @@ pub(crate) fn entry_exists(name: &[u8]) -> Error {
     Error::new(ErrorKind::Exists, format!("'{}' exists already", show(name)))
 }
 
+fn check_length(name: &[u8], longest: usize) -> Result<()> {
+    if name.len() > longest {
+        return Err(Error::new(
+            ErrorKind::NameTooLong,
+            format!("a name of {} bytes is longer than {longest}", name.len()),
+        ));
+    }
+    Ok(())
+}
+
 impl Zfs {
-    /// Checks a name for a lookup.
+    /// The longest name that a new entry may have, in bytes.
+    pub(crate) fn longest_name(&self) -> usize {
+        let may = self.opts().longname && self.os.ctx().features().longname;
+        if may { MAX_LONG_NAME } else { MAX_NAME }
+    }
+
+    /// Whether the dataset has had, on disk, a name of more than 255 bytes.
+    fn ds_has_long_names(&self) -> bool {
+        self.dataset().features().contains(FeatureId::Longname.get().guid)
+    }
+
+    /// Checks a name for a lookup: what is there can be read with any value of the property.
     pub(crate) fn check_name(&self, name: &[u8]) -> Result<()> {
         if name.len() > MAX_NAME {
-            return Err(Error::new(
-                ErrorKind::NameTooLong,
-                format!("a name of {} bytes is longer than {MAX_NAME}", name.len()),
-            ));
+            let has_long = self.long_names.get() || self.ds_has_long_names();
+            check_length(name, if has_long { MAX_LONG_NAME } else { self.longest_name() })?;
         }
         if name.is_empty() || name.iter().any(|&c| c == b'/' || c == 0) {
             return Err(Error::invalid(format!("'{}' cannot be the name of a file", show(name))));
@@ -67,6 +87,13 @@ impl Zfs {
 
     /// Checks a name for a new entry.
     pub(crate) fn check_new_name(&self, name: &[u8]) -> Result<()> {
+        if name.len() > MAX_NAME {
+            // What was allowed when it was logged is replayed.
+            if self.replaying.get().is_none() {
+                check_length(name, self.longest_name())?;
+            }
+            self.long_names.set(true);
+        }
         self.check_name(name)?;
         if name == b"." || name == b".." {
             return Err(entry_exists(name));

@@ -11,7 +11,7 @@ use zpl::{FileKind, FsCreateProps, MountOpts, RenameFlags, SetXattr, XattrMode, 
 use crate::common::{ROOT_CRED, mount, opts, owner};
 use crate::tmpfile_crash::{cuts, recover, world};
 
-fn spec(disk: &SimDisk, features: Vec<FeatureId>) -> PoolSpec {
+pub(crate) fn spec(disk: &SimDisk, features: Vec<FeatureId>) -> PoolSpec {
     PoolSpec {
         name: "tank".into(),
         devices: vec![DevSpec { dev: disk.dev(), is_disk: false }].into(),

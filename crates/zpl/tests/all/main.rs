@@ -7,6 +7,7 @@ mod diff;
 mod golden;
 mod linux;
 mod log_records;
+mod long_names;
 mod model;
 mod posix;
 mod tmpfile_crash;

@@ -39,7 +39,7 @@ impl Runner {
             Kind::Symlink => {
                 let len = [1, 10, 60, 150, 300, 1000, 4095, 4096][self.rng.below(8) as usize];
                 let target = vec![b'/' + self.rng.below(20) as u8; len];
-                if len > 4095 && check_name(&name).is_ok() {
+                if len > 4095 && check_name(&name, self.longest_name()).is_ok() {
                     want = Err(ErrorKind::NameTooLong);
                 } else if len > 4095 {
                     return Ok(());

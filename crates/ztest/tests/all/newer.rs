@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use base::ObjectId;
 use dmu::zap;
+use dsl::props::PropValue;
 use ondisk::feature::FeatureId;
 use ondisk::label::DATA_START;
 use ondisk::vdev_config::VdevConfig;
@@ -446,4 +447,72 @@ fn gang_blocks_have_large_headers() {
         // Freed and allocated again.
         judge(&lab, &[0, 1], "large-gang-headers-after");
     });
+}
+
+/// Names of up to 1023 bytes, many in one directory and some removed again, in a file system, its
+/// snapshot and a clone: on pools that were made with the feature, and that got it later.
+#[test]
+fn long_names_are_as_zdb_reads_them() {
+    for (seed, at_creation) in [(31, true), (32, false)] {
+        // Labels list the other feature, so that the zdb of 2.4 is asked.
+        let with: &[FeatureId] = if at_creation { &[FeatureId::Longname, FeatureId::VdevZapsV2] } else { &[] };
+        let (lab, layout) = world(seed, with);
+        let (fs, snap, clone) = (format!("{POOL}/f"), format!("{POOL}/f@1"), format!("{POOL}/c"));
+        lab.sim.block_on(async {
+            let pool = create(&lab, &layout).await;
+            let dsl = pool.dsl().clone();
+            let on = || vec![("longname".to_string(), PropValue::Num(1))];
+            if !at_creation {
+                let e = dsl.create_fs(&fs, on(), ztest::lab::new_fs(&lab.sim)).await.map(drop).unwrap_err();
+                assert!(e.to_string().contains("feature@longname=enabled"), "{e}");
+                enable(&pool, FeatureId::Longname).await;
+            }
+            assert_eq!(pool.features().count(FeatureId::Longname.get().guid), Some(0));
+            pool.export().await.unwrap();
+            drop(pool);
+            let pool = lab.import_as(ImportOpts::default(), layout.opts()).await.unwrap();
+            let dsl = pool.dsl().clone();
+            dsl.create_fs(&fs, on(), ztest::lab::new_fs(&lab.sim)).await.unwrap();
+            let m = mount(&pool, &fs).await;
+            let name = |n: usize| -> Vec<u8> { format!("{n}-").bytes().cycle().take(240 + n * 13 % 784).collect() };
+            for n in 0..500 {
+                m.create(m.root(), &name(n), 0o644, &Cred::new(0, 0), true).await.unwrap();
+            }
+            m.unmount().await.unwrap();
+            pool.sync().await.unwrap();
+            dsl.snapshot(vec![snap.clone()], false, Vec::new()).await.unwrap();
+            dsl.clone_snapshot(&snap, &clone, Vec::new()).await.unwrap();
+            let m = mount(&pool, &fs).await;
+            for n in (0..500).filter(|n| n % 3 != 0) {
+                m.unlink(m.root(), &name(n)).await.unwrap();
+            }
+            m.unmount().await.unwrap();
+            // A clone does not inherit from its origin's properties, but it has the names.
+            let m = mount(&pool, &clone).await;
+            assert!(!m.opts().longname);
+            m.unlink(m.root(), &name(60)).await.unwrap();
+            m.unmount().await.unwrap();
+            assert_eq!(pool.features().count(FeatureId::Longname.get().guid), Some(3));
+            pool.export().await.unwrap();
+            drop(pool);
+            judge(&lab, &[0, 1], &format!("long-names-{seed}"));
+
+            let pool = lab.import_as(ImportOpts::default(), layout.opts()).await.unwrap();
+            let m = mount(&pool, &fs).await;
+            for n in 0..500 {
+                assert_eq!(m.lookup(m.root(), &name(n)).await.is_ok(), n % 3 == 0, "{n}");
+            }
+            m.unmount().await.unwrap();
+            pool.dsl().destroy_fs(&clone).await.unwrap();
+            pool.dsl().destroy_snapshots(vec![snap.clone()], false).await.unwrap();
+            pool.sync().await.unwrap();
+            assert_eq!(pool.features().count(FeatureId::Longname.get().guid), Some(1));
+            pool.dsl().destroy_fs(&fs).await.unwrap();
+            pool.sync().await.unwrap();
+            assert_eq!(pool.features().count(FeatureId::Longname.get().guid), Some(0));
+            pool.export().await.unwrap();
+            drop(pool);
+            judge(&lab, &[0, 1], &format!("long-names-{seed}-gone"));
+        });
+    }
 }

@@ -81,7 +81,7 @@ pub struct Env {
 }
 
 pub fn features() -> DmuFeatures {
-    DmuFeatures { hole_birth: true, embedded_data: true, lz4: true, zilsaxattr: true }
+    DmuFeatures { hole_birth: true, embedded_data: true, lz4: true, zilsaxattr: true, longname: true }
 }
 
 impl Env {

@@ -13,6 +13,7 @@ use dsl::crypto::{KeyFormat, KeyMaterial, NewCrypt, NewKey};
 use dsl::props::PropValue;
 use dsl::receive::{Input, ReceiveOpts, Received, Source};
 use dsl::send::{SendOpts, Sink};
+use ondisk::feature::FeatureId;
 use ondisk::stream::record::{Begin, End};
 use ondisk::stream::{RECORD_SIZE, Record, StreamReader, StreamWriter, Token, features};
 use rt::LocalBoxFuture;
@@ -78,12 +79,24 @@ pub fn unpack() -> Option<PathBuf> {
 
 /// A pool on those of the disks.
 pub async fn create(world: &World, name: &str, kind: GroupKind, disks: &[usize], ashift: u8) -> Rc<Pool> {
+    create_with(world, name, kind, disks, ashift, &[]).await
+}
+
+/// The same with more features than the default ones.
+pub async fn create_with(
+    world: &World,
+    name: &str,
+    kind: GroupKind,
+    disks: &[usize],
+    ashift: u8,
+    more: &[FeatureId],
+) -> Rc<Pool> {
     let devices = disks.iter().map(|n| world.dev(*n)).collect();
     let spec = PoolSpec {
         name: name.into(),
         devices: Layout { groups: vec![Group { kind, bias: Bias::Normal, devices }], ..Layout::default() },
         ashift: Some(ashift),
-        features: ondisk::feature::default_features(),
+        features: ondisk::feature::default_features().into_iter().chain(more.iter().copied()).collect(),
         comment: None,
         fs_props: Vec::new(),
         init: world.new_fs(),
@@ -116,17 +129,20 @@ pub async fn sender(world: &World, rng: &mut Rng, ashift: u8, sent: Sent<'_>, na
     let dsl = pool.dsl();
     match sent.encrypted {
         false => drop(dsl.create_fs("from/fs", props, world.new_fs()).await.unwrap()),
-        true => {
-            let material = KeyMaterial::new(KEY);
-            let key = NewKey { format: KeyFormat::Raw, material, iters: None, location: "prompt".into() };
-            let crypt = NewCrypt { suite: Some(Some(codec::crypto::Suite::Aes256Gcm)), key: Some(key) };
-            drop(dsl.create_fs_encrypted("from/fs", props, crypt, world.new_fs()).await.unwrap());
-        }
+        true => create_encrypted(world, &pool, "from/fs", props).await,
     }
     for name in names {
         snapshot(&pool, "from/fs", rng, name).await;
     }
     pool
+}
+
+/// A file system with a key of its own ([`load_key`]).
+pub async fn create_encrypted(world: &World, pool: &Pool, name: &str, props: Vec<(String, PropValue)>) {
+    let material = KeyMaterial::new(KEY);
+    let key = NewKey { format: KeyFormat::Raw, material, iters: None, location: "prompt".into() };
+    let crypt = NewCrypt { suite: Some(Some(codec::crypto::Suite::Aes256Gcm)), key: Some(key) };
+    drop(pool.dsl().create_fs_encrypted(name, props, crypt, world.new_fs()).await.unwrap());
 }
 
 /// Changes a file system at random and takes a snapshot of it.

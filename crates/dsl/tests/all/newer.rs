@@ -1,0 +1,113 @@
+//! Streams of datasets that use features of OpenZFS 2.3: what they say in BEGIN, who takes them,
+//! and that the copy has the features' keys.
+
+use base::{ErrorKind, ObjectId};
+use dsl::props::PropValue;
+use dsl::receive::ReceiveOpts;
+use dsl::send::SendOpts;
+use ondisk::feature::FeatureId;
+use ondisk::stream::{Record, features};
+use spa::{GroupKind, Pool};
+use zpl::{Cred, MountOpts, Zfs};
+
+use crate::common::World;
+use crate::streams::{
+    assert_same, create, create_encrypted, create_with, export, load_key, objects, parts, receive, send,
+};
+
+fn count(pool: &Pool, id: FeatureId) -> Option<u64> {
+    pool.features().count(id.get().guid)
+}
+
+async fn files(pool: &Pool, fs: &str, dir: Option<&[u8]>, names: impl Iterator<Item = Vec<u8>>) {
+    let ds = pool.dsl().find(fs).unwrap();
+    let zfs = Zfs::open(&ds, MountOpts::from_props(&ds)).await.unwrap();
+    let at = match dir {
+        Some(dir) => zfs.mkdir(zfs.root(), dir, 0o755, &Cred::new(0, 0)).await.unwrap().obj,
+        None => zfs.root(),
+    };
+    for name in names {
+        zfs.create(at, &name, 0o644, &Cred::new(0, 0), true).await.unwrap();
+    }
+    zfs.unmount().await.unwrap();
+}
+
+/// Long names, of 256 bytes and more.
+fn long(letter: char, n: usize) -> impl Iterator<Item = Vec<u8>> {
+    (0..n).map(move |i| format!("{letter}{i}-").bytes().cycle().take(256 + i * 7 % 768).collect())
+}
+
+#[test]
+fn streams_with_long_names_are_received() {
+    for raw in [false, true] {
+        let world = World::with_sizes(1, &[96 << 20, 96 << 20, 64 << 20]);
+        world.sim.block_on(async {
+            let more = [FeatureId::Longname];
+            let from = create_with(&world, "from", GroupKind::Single, &[0], 12, &more).await;
+            let to = create_with(&world, "to", GroupKind::Single, &[1], 9, &more).await;
+            let old = create(&world, "old", GroupKind::Single, &[2], 9).await;
+            let props = || vec![("longname".to_string(), PropValue::Num(1))];
+            match raw {
+                true => create_encrypted(&world, &from, "from/fs", props()).await,
+                false => drop(from.dsl().create_fs("from/fs", props(), world.new_fs()).await.unwrap()),
+            }
+            let opts = SendOpts { raw, ..SendOpts::default() };
+            let snap = async |name: &str| {
+                from.sync().await.unwrap();
+                from.dsl().snapshot(vec![format!("from/fs@{name}")], false, Vec::new()).await.unwrap();
+            };
+            files(&from, "from/fs", None, (0..40).map(|i| format!("short{i}").into_bytes())).await;
+            snap("0").await;
+            files(&from, "from/fs", Some(&[b'd'; 1023]), long('a', 300)).await;
+            snap("1").await;
+            files(&from, "from/fs", None, long('b', 100)).await;
+            snap("2").await;
+            // The head and two snapshots.
+            assert_eq!(count(&from, FeatureId::Longname), Some(3));
+
+            for (name, base, has) in
+                [("0", None, false), ("1", Some("from/fs@0"), true), ("2", Some("from/fs@1"), true)]
+            {
+                let stream = send(&from, &format!("from/fs@{name}"), base, opts).await;
+                let (Record::Begin(begin), _) = &parts(&stream)[0] else { panic!("it begins with BEGIN") };
+                assert_eq!(begin.features() & features::LONGNAME != 0, has, "{name}");
+                let whole = send(&from, &format!("from/fs@{name}"), None, opts).await;
+                let refused = receive(&old, "old/fs@x", &whole, ReceiveOpts::default()).await;
+                match has {
+                    true => {
+                        let e = refused.unwrap_err();
+                        assert!(e.kind() == ErrorKind::Unsupported && e.to_string().contains("'longname'"), "{e}");
+                    }
+                    false => drop(refused.unwrap()),
+                }
+                if old.dsl().find("old/fs").is_ok() {
+                    old.dsl().destroy_snapshots(vec!["old/fs@x".into()], false).await.unwrap();
+                    old.dsl().destroy_fs("old/fs").await.unwrap();
+                }
+                let target = format!("to/fs@{name}");
+                receive(&to, &target, &stream, ReceiveOpts::default()).await.unwrap();
+                receive(&to, &format!("to/whole{name}@x"), &whole, ReceiveOpts::default()).await.unwrap();
+                if raw {
+                    for fs in ["fs".to_string(), format!("whole{name}")] {
+                        // Only the first snapshot of a file system brings its key.
+                        let _ = load_key(&to, &format!("to/{fs}")).await;
+                    }
+                }
+                let want = objects(&from, &format!("from/fs@{name}")).await;
+                assert_same(name, &want, &objects(&to, &target).await);
+                assert_same(name, &want, &objects(&to, &format!("to/whole{name}@x")).await);
+            }
+            to.sync().await.unwrap();
+            // to/fs, two of its snapshots, two file systems with a snapshot each.
+            assert_eq!(count(&to, FeatureId::Longname), Some(7));
+            let ds = to.dsl().find_snapshot("to/fs@2").await.unwrap();
+            let zfs = Zfs::open(&ds, MountOpts { readonly: true, ..MountOpts::from_props(&ds) }).await.unwrap();
+            let dir: ObjectId = zfs.lookup(zfs.root(), &[b'd'; 1023]).await.unwrap().obj;
+            for name in long('a', 300) {
+                zfs.lookup(dir, &name).await.unwrap();
+            }
+            zfs.unmount().await.unwrap();
+            export([from, to, old]).await;
+        });
+    }
+}
