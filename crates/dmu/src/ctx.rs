@@ -152,6 +152,8 @@ pub struct DmuFeatures {
     pub zilsaxattr: bool,
     /// `longname` is enabled: names of files may have more than 255 bytes.
     pub longname: bool,
+    /// `large_microzap` is enabled: micro ZAPs of datasets may have more than 128 KiB.
+    pub large_microzap: bool,
 }
 
 /// Tunables of the DMU.
@@ -159,11 +161,13 @@ pub struct DmuFeatures {
 pub struct DmuTunables {
     /// Clean dnodes kept in memory per object set.
     pub dnodes_max: usize,
+    /// `zap_micro_max_size`: largest micro ZAP in bytes; above 128 KiB with `large_microzap` only.
+    pub zap_micro_max: u32,
 }
 
 impl Default for DmuTunables {
     fn default() -> DmuTunables {
-        DmuTunables { dnodes_max: 16 << 10 }
+        DmuTunables { dnodes_max: 16 << 10, zap_micro_max: ondisk::zap::MICRO_MAX_SIZE as u32 }
     }
 }
 

@@ -382,6 +382,10 @@ impl Objset {
             None => Ok(()),
         }
     }
+    /// Whether it is that of a dataset, which may have features of its own.
+    pub(crate) fn is_dataset(&self) -> bool {
+        self.0.feat.is_some()
+    }
     /// A change in `txg`, which is open, makes the dataset need this feature.
     pub(crate) fn need_feature(&self, guid: &'static str, txg: Txg) {
         self.0.needs[txg.slot()].borrow_mut().insert(guid);

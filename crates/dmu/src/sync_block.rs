@@ -59,6 +59,10 @@ impl<'a> SyncCx<'a> {
         let Some(feat) = &self.os.0.feat else { return };
         if bp.lsize() > base::OLD_MAX_BLOCK {
             feat.activate("org.open-zfs:large_blocks", self.txg);
+            // Blocks of fat ZAPs have 16 KiB, or 128 KiB at most.
+            if bp.level() == 0 && bp.otype().is_zap() {
+                feat.activate("com.klarasystems:large_microzap", self.txg);
+            }
         }
         if bp.compress_raw() == CompressAlgo::Zstd as u8 {
             feat.activate("org.freebsd:zstd_compress", self.txg);

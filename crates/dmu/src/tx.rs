@@ -120,7 +120,8 @@ impl TxPlan {
     }
     /// Adding an entry to a ZAP, or removing one.
     pub fn zap(mut self, dn: &Dnode) -> TxPlan {
-        self.charge(ZAP_BLOCKS * ZAP_BLOCK, |c| ZAP_BLOCKS * c.metadata(ZAP_BLOCK));
+        let block = ZAP_BLOCK.max(dn.block_size().into());
+        self.charge(ZAP_BLOCKS * block, |c| ZAP_BLOCKS * c.metadata(block));
         self.object(dn)
     }
     /// Freeing an object or a range of it.

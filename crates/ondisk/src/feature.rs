@@ -158,7 +158,7 @@ features! {
     RaidzExpansion "raidz_expansion" "org.openzfs:raidz_expansion" Read [mos] [] OpenZfs23 None off "A raidz can grow by a device.";
     FastDedup "fast_dedup" "com.klarasystems:fast_dedup" Write [] [] OpenZfs23 Read off "Dedup tables with a log.";
     Longname "longname" "org.zfsonlinux:longname" Read [per_dataset] [ExtensibleDataset] OpenZfs23 Write off "File names up to 1023 bytes.";
-    LargeMicrozap "large_microzap" "com.klarasystems:large_microzap" Write [per_dataset] [ExtensibleDataset, LargeBlocks] OpenZfs23 Read off "Micro ZAPs larger than 128 KiB.";
+    LargeMicrozap "large_microzap" "com.klarasystems:large_microzap" Write [per_dataset] [ExtensibleDataset, LargeBlocks] OpenZfs23 Write off "Micro ZAPs larger than 128 KiB.";
     BlockCloningEndian "block_cloning_endian" "com.truenas:block_cloning_endian" Write [] [] OpenZfs24 Read off "The table of shared blocks in one byte order everywhere.";
     DynamicGangHeader "dynamic_gang_header" "com.klarasystems:dynamic_gang_header" Read [mos] [] OpenZfs24 Write off "Gang headers as large as the pool's sectors.";
     PhysicalRewrite "physical_rewrite" "com.truenas:physical_rewrite" Write [per_dataset] [ExtensibleDataset] OpenZfs24 Read off "Blocks can be rewritten and keep their logical birth.";

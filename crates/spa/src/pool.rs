@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use arc::Arc;
 use base::{Error, ErrorKind, Guid, ObjectId, Result, ResultExt, Txg};
-use dmu::Objset;
+use dmu::{DmuTunables, Objset};
 use dsl::DslPool;
 use dsl::features::Features;
 use metaslab::{AllocTunables, Allocator, ClassKind, ClassSpace, TopSpace};
@@ -53,6 +53,8 @@ pub struct EngineOpts {
     pub zil: ZilTunables,
     /// Heartbeats of pools with `multihost`.
     pub multihost: MultihostTunables,
+    /// Objects.
+    pub dmu: DmuTunables,
 }
 
 impl EngineOpts {
@@ -68,6 +70,7 @@ impl EngineOpts {
             scan: ScanTunables::default(),
             zil: ZilTunables::default(),
             multihost: MultihostTunables::default(),
+            dmu: DmuTunables::default(),
         }
     }
 }
@@ -505,6 +508,7 @@ impl Pool {
         self.scan.set_tunables(opts.scan, opts.arc_max);
         stack.core.zil.set(opts.zil);
         self.heartbeat.set_tunables(opts.multihost);
+        stack.ctx.set_tunables(opts.dmu);
         // Keep the pool's salt.
         let zio = stack.ctx.zio();
         zio.set_opts(ZioOpts { gang_above: opts.zio.gang_above, ..zio.opts() });

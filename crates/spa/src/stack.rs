@@ -60,6 +60,7 @@ impl Layers {
         let arc = Arc::new(rt.clone(), zio.clone(), opts.arc_max);
         let txg = TxgPool::new(rt.clone(), first_open, opts.txg, gauge);
         let ctx = DmuCtx::new(rt.clone(), zio.clone(), arc.clone(), txg.clone(), DmuFeatures::default());
+        ctx.set_tunables(opts.dmu);
         let rt = rt.clone();
         Layers {
             rt,

@@ -7,7 +7,8 @@ use base::{Error, Result, ResultExt};
 use ondisk::bytes::{get, le64};
 use ondisk::object_type::ObjectType;
 use ondisk::zap::{
-    FLAG_PRE_HASHED_KEY, Header, KeyKind, Leaf, Match, MicroZap, ZapKind, ZapParams, ZapValue, kind, parse_int_key,
+    FLAG_PRE_HASHED_KEY, Header, KeyKind, Leaf, MICRO_MAX_LARGE, Match, MicroZap, ZapKind, ZapParams, ZapValue, kind,
+    parse_int_key,
 };
 
 use crate::objset::Object;
@@ -215,6 +216,9 @@ fn check_inner(obj: &Object, bad: &mut dyn FnMut(String)) -> Result<u64> {
     if kind(&b0)? == ZapKind::Micro {
         if obj.dn.maxblkid != 0 {
             bad("micro ZAP of more than one block".into());
+        }
+        if b0.len() > MICRO_MAX_LARGE {
+            bad(format!("micro ZAP of {} bytes", b0.len()));
         }
         let params = MicroZap::open(&b0[..])?.params();
         if params.salt == 0 {

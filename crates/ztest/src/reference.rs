@@ -70,6 +70,7 @@ pub const REFERENCES: &[Reference] = &[
     // Of OpenZFS 2.4.
     pool("props24"),
     pool("gang24"),
+    pool("longnames"),
 ];
 
 /// The key that the collection's pools are encrypted with, in each format, as its README gives

@@ -503,6 +503,7 @@ impl PoolEngine {
                 dsl.ctx().set_features(DmuFeatures {
                     zilsaxattr: is_enabled(FeatureId::Zilsaxattr),
                     longname: is_enabled(FeatureId::Longname),
+                    large_microzap: is_enabled(FeatureId::LargeMicrozap),
                     ..dsl.ctx().features()
                 });
                 if values.is_empty() {

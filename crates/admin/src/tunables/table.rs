@@ -14,6 +14,7 @@ const SEC: u64 = 1_000_000_000;
 
 const OZ: &str = "OpenZFS 2.1";
 const OZ2: &str = "OpenZFS 2.2";
+const OZ3: &str = "OpenZFS 2.3";
 const OLD: &str = "OpenZFS before 2013";
 const WEIR: &str = "weir";
 const U32: u64 = u32::MAX as u64;
@@ -627,6 +628,16 @@ pub const TABLE: &[Tunable] = &[
         "transaction groups after which an idle metaslab is unloaded",
         |o| o.engine.alloc.unload_delay,
         |o, v| o.engine.alloc.unload_delay = v
+    ),
+    field!(
+        "zap_micro_max_size",
+        Unit::Bytes,
+        512,
+        MIB,
+        OZ3,
+        "largest directory or other table in one block, which costs less to read than to change; above 128 KiB needs the feature large_microzap",
+        |o| o.engine.dmu.zap_micro_max.into(),
+        |o, v| o.engine.dmu.zap_micro_max = v as u32
     ),
     field!(
         "metaslab_force_ganging",

@@ -1,13 +1,16 @@
 //! Micro ZAPs: one block of entries, indexed in memory by hash.
 //!
 //! The entries in the block have no order, so without an index every operation would scan up to
-//! 2047 entries. The index and the set of free slots change in the same step as the block, after
-//! the last wait, so they always agree.
+//! 2047 entries, or 16383 where the tunable `zap_micro_max_size` and the feature `large_microzap`
+//! let a block have more than 128 KiB. The index and the set of free slots change in the same step
+//! as the block, after the last wait, so they always agree.
 
 use std::cell::{Cell, RefCell};
 
 use base::Result;
-use ondisk::zap::{MICRO_MAX_NAME, MICRO_MAX_SIZE, Match, MicroEntry, MicroIndex, MicroZap, ZapParams, ZapValue};
+use ondisk::zap::{
+    MICRO_MAX_LARGE, MICRO_MAX_NAME, MICRO_MAX_SIZE, Match, MicroEntry, MicroIndex, MicroZap, ZapParams, ZapValue,
+};
 use rt::cost::ZAP_INDEX;
 
 use super::{ZapEntry, ZapState, exists, missing};
@@ -81,6 +84,13 @@ impl Drop for MicroForm {
     fn drop(&mut self) {
         self.arc.charge(arc::MemKind::ZapIndex, -memory(self.capacity.get()));
     }
+}
+
+/// The size up to which a micro ZAP of a dataset or the MOS grows. `tunable`: `zap_micro_max_size`;
+/// `large`: the feature `large_microzap` is enabled and it is a dataset's.
+fn largest(tunable: u32, large: bool) -> usize {
+    let most = if large { MICRO_MAX_LARGE } else { MICRO_MAX_SIZE };
+    (tunable as usize).next_multiple_of(GROW).min(most)
 }
 
 impl MicroForm {
@@ -184,7 +194,10 @@ impl MicroForm {
     /// Grows the block; false if it has its largest size.
     fn grow(&self, dn: &Dnode, tx: &Tx) -> Result<bool> {
         let size = dn.block_size() as usize + GROW;
-        if size > MICRO_MAX_SIZE {
+        let os = dn.objset();
+        let ctx = os.ctx();
+        let large = ctx.features().large_microzap && os.is_dataset();
+        if size > largest(ctx.tunables().zap_micro_max, large) {
             return Ok(false);
         }
         dn.set_block_size(size as u32, tx)?;
@@ -207,5 +220,26 @@ impl MicroForm {
         self.free.borrow_mut().release(slot);
         st.changed();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn micro_zaps_grow_to_the_tunable_within_the_features_limit() {
+        for (tunable, large, want) in [
+            (128 << 10, false, 128 << 10),
+            (128 << 10, true, 128 << 10),
+            (256 << 10, false, 128 << 10),
+            (256 << 10, true, 256 << 10),
+            ((256 << 10) + 1, true, (256 << 10) + 512),
+            (u32::MAX, true, 1 << 20),
+            (512, true, 512),
+            (0, false, 0),
+        ] {
+            assert_eq!(largest(tunable, large), want, "{tunable} {large}");
+        }
     }
 }

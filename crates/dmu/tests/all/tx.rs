@@ -285,3 +285,58 @@ fn long_names_need_a_feature() {
         env.stop(task).await;
     });
 }
+
+/// With the tunable and the feature a micro ZAP of a dataset grows to 1 MiB, and the dataset has
+/// the feature once a block has more than 128 KiB.
+#[test]
+fn large_micro_zaps_need_a_feature() {
+    let sim = world(10);
+    sim.block_on(async {
+        for (large_microzap, dataset, tunable, most) in [
+            (true, true, 1 << 20, 16_383),
+            (true, true, 256 << 10, 4095),
+            (true, true, 128 << 10, 2047),
+            (false, true, 1 << 20, 2047),
+            (true, false, 1 << 20, 2047),
+            (true, true, 4096, 63),
+        ] {
+            let features = DmuFeatures { large_microzap, ..features() };
+            let env = Env::new(&sim, 8 << 20, features, ObjsetProps::default());
+            env.ctx.set_tunables(DmuTunables { zap_micro_max: tunable, ..env.ctx.tunables() });
+            let used = Rc::new(Features::default());
+            let feat = dataset.then(|| used.clone() as Rc<dyn FeatureUse>);
+            let hooks = ObjsetHooks { acct: env.acct.clone(), gate: None, feat };
+            let os = Objset::create(env.ctx.clone(), 7, ObjsetType::Zfs, env.props, hooks, env.ctx.txg().open_txg());
+            let task = env.run(&os, None);
+            let tx = TxPlan::new(&os).create(1).assign().await.unwrap();
+            let dir = zap::create(&os, ObjectType::DIRECTORY, 0, &tx).await.unwrap();
+            for i in 0..2047.min(most) {
+                zap::add_int(&dir, i, i, &tx).await.unwrap();
+            }
+            drop(tx);
+            env.ctx.txg().wait_synced(Txg(0)).await.unwrap();
+            assert!(used.0.borrow().is_empty(), "{used:?}");
+            let tx = TxPlan::new(&os).zap(&dir).assign().await.unwrap();
+            for i in 2047.min(most)..most {
+                zap::add_int(&dir, i, i, &tx).await.unwrap();
+            }
+            drop(tx);
+            env.ctx.txg().wait_synced(Txg(0)).await.unwrap();
+            assert!(!zap::is_fat(&dir).await.unwrap(), "{most}");
+            assert_eq!(u64::from(dir.block_size()), (most + 1) * 64);
+            let want: &[&str] = match most > 2047 {
+                true => &["com.klarasystems:large_microzap", "org.open-zfs:large_blocks"],
+                false => &[],
+            };
+            assert!(used.0.borrow().iter().eq(want), "{used:?}");
+            let tx = TxPlan::new(&os).zap(&dir).assign().await.unwrap();
+            zap::add_int(&dir, most, most, &tx).await.unwrap();
+            drop(tx);
+            assert!(zap::is_fat(&dir).await.unwrap());
+            for i in (0..=most).step_by(17) {
+                assert_eq!(zap::lookup_int(&dir, i).await.unwrap(), Some(i));
+            }
+            env.stop(task).await;
+        }
+    });
+}

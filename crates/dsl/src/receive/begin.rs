@@ -43,6 +43,13 @@ const NEEDS: [(u64, FeatureId); 9] = [
     (features::LARGE_MICROZAP, FeatureId::LargeMicrozap),
 ];
 
+/// Features of streams whose pool feature the new dataset has from the begin.
+const OF_DATASETS: [(u64, FeatureId); 3] = [
+    (features::LARGE_BLOCKS, FeatureId::LargeBlocks),
+    (features::LONGNAME, FeatureId::Longname),
+    (features::LARGE_MICROZAP, FeatureId::LargeMicrozap),
+];
+
 /// Longest list of redaction snapshots: what one entry of a ZAP has room for.
 pub(super) const SNAPS_MAX: usize = ondisk::zap::MAX_VALUE / 8;
 
@@ -111,9 +118,6 @@ pub(super) fn check_stream(begin: &Begin, is_enabled: impl Fn(FeatureId) -> bool
     if has(features::DEDUP | features::DEDUPPROPS) {
         let text = "deduplicated streams are no longer supported: 'zstream redup' converts this one";
         return Err(Error::unsupported(text));
-    }
-    if has(features::LARGE_MICROZAP) {
-        return Err(Error::unsupported("weir does not receive streams with large micro ZAPs"));
     }
     if let Some((_, id)) = NEEDS.iter().find(|(feature, id)| has(*feature) && !is_enabled(*id)) {
         let text = format!("pool must be upgraded to receive this stream: it needs the feature '{id}'");
@@ -364,9 +368,7 @@ impl DslPool {
             (None, true) => self.clear_log(ds, tx).await?,
             (None, false) => drop(self.make_objset(ds, os_type, tx).await?),
         }
-        for (feature, id) in
-            [(features::LARGE_BLOCKS, FeatureId::LargeBlocks), (features::LONGNAME, FeatureId::Longname)]
-        {
+        for (feature, id) in OF_DATASETS {
             if what.has(feature) {
                 ds.account().activate(id.get().guid, tx.txg());
             }
@@ -626,13 +628,13 @@ mod tests {
         assert_eq!(check_stream(&begin(3, 0), all).unwrap(), ObjsetType::Zvol);
         assert_eq!(kind(&begin(1, 0)), ErrorKind::Invalid);
         assert_eq!(kind(&Begin { version_info: Begin::PACKAGE, ..begin(2, 0) }), ErrorKind::Invalid);
-        for unknown in [features::DEDUP, 1 << 3, 1 << 55, features::LARGE_MICROZAP] {
+        for unknown in [features::DEDUP, 1 << 3, 1 << 55] {
             assert_eq!(kind(&begin(2, unknown)), ErrorKind::Unsupported, "{unknown:x}");
         }
-        for (feature, id) in NEEDS.iter().filter(|(f, _)| *f != features::LARGE_MICROZAP) {
-            let without = check_stream(&begin(2, *feature), |enabled| enabled != *id).unwrap_err();
+        for (feature, id) in NEEDS {
+            let without = check_stream(&begin(2, feature), |enabled| enabled != id).unwrap_err();
             assert!(without.kind() == ErrorKind::Unsupported && without.to_string().contains(id.get().name));
-            assert!(check_stream(&begin(2, *feature), all).is_ok(), "{id}");
+            assert!(check_stream(&begin(2, feature), all).is_ok(), "{id}");
         }
         assert_eq!(kind(&begin(2, features::RAW | features::EMBED_DATA)), ErrorKind::Invalid);
         assert_eq!(kind(&begin(2, features::RAW | features::REDACTED)), ErrorKind::Invalid);

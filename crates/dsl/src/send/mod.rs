@@ -101,6 +101,8 @@ struct Source {
     zstd: bool,
     /// The dataset has had names of more than 255 bytes.
     longname: bool,
+    /// The dataset has had micro ZAPs above 128 KiB.
+    large_microzap: bool,
 }
 
 /// The features that a stream of `source` needs (format page 21 section 1).
@@ -111,7 +113,8 @@ fn features_of(source: Source, opts: SendOpts) -> u64 {
     let embedded = (opts.embedded || opts.raw) && source.embedded && !source.encrypted;
     let compressed = opts.compressed || opts.raw;
     add(source.sa, features::SA_SPILL);
-    add((opts.large_blocks || opts.raw) && source.large_blocks, features::LARGE_BLOCKS);
+    let large = source.large_blocks || source.large_microzap;
+    add((opts.large_blocks || opts.raw) && large, features::LARGE_BLOCKS);
     add(embedded, features::EMBED_DATA);
     add(compressed, features::COMPRESSED);
     add(raw, features::RAW);
@@ -119,6 +122,7 @@ fn features_of(source: Source, opts: SendOpts) -> u64 {
     add(compressed && source.zstd, features::ZSTD);
     add(source.large_dnode, features::LARGE_DNODE);
     add(source.longname, features::LONGNAME);
+    add(source.large_microzap, features::LARGE_MICROZAP);
     out
 }
 
@@ -322,6 +326,11 @@ impl DslPool {
         let block = ctx.read(&phys.bp).await.map_err(|e| e.at(format!("dataset '{}'", ds.name())))?;
         let os = ObjsetPhys::parse(&block)?;
         let mut features = features_of(self.source_of(ds, &os, raw).await?, *opts);
+        if features & (features::LARGE_MICROZAP | features::LARGE_BLOCKS) == features::LARGE_MICROZAP {
+            // Their blocks cannot be cut.
+            let text = format!("'{}' contains large microzaps, need -L (--large-block) or -w (--raw)", ds.name());
+            return Err(Error::unsupported(text));
+        }
         if resume.is_some() {
             features |= features::RESUMING;
         }
@@ -510,10 +519,6 @@ impl DslPool {
 
     async fn source_of(&self, ds: &Dataset, os: &ObjsetPhys, raw: bool) -> Result<Source> {
         let has = |id: FeatureId| ds.features().contains(id.get().guid);
-        if has(FeatureId::LargeMicrozap) {
-            let text = format!("'{}' has large micro ZAPs, which weir does not send", ds.name());
-            return Err(Error::unsupported(text));
-        }
         let sa = match os.os_type {
             // Encrypted file systems are younger than system attributes.
             ObjsetType::Zfs if raw => true,
@@ -532,6 +537,7 @@ impl DslPool {
             large_dnode: has(FeatureId::LargeDnode),
             zstd: has(FeatureId::ZstdCompress),
             longname: has(FeatureId::Longname),
+            large_microzap: has(FeatureId::LargeMicrozap),
         })
     }
 }
@@ -617,6 +623,7 @@ mod tests {
             (Source { encrypted: true, ..plain }, "w", SA_SPILL | RAW | COMPRESSED | LZ4),
             (plain, "w", SA_SPILL | COMPRESSED | EMBED_DATA | LZ4),
             (all, "", SA_SPILL | LARGE_DNODE),
+            (Source { large_microzap: true, ..plain }, "L", SA_SPILL | LARGE_BLOCKS | LARGE_MICROZAP),
             (Source { longname: true, ..all }, "", SA_SPILL | LARGE_DNODE | LONGNAME),
             (all, "Lec", SA_SPILL | LARGE_DNODE | LARGE_BLOCKS | EMBED_DATA | COMPRESSED | LZ4 | ZSTD),
         ] {

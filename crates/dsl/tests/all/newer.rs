@@ -111,3 +111,52 @@ fn streams_with_long_names_are_received() {
         });
     }
 }
+
+#[test]
+fn streams_with_large_micro_zaps_are_received() {
+    let world = World::with_sizes(2, &[96 << 20, 96 << 20, 64 << 20]);
+    world.sim.block_on(async {
+        let more = [FeatureId::LargeMicrozap];
+        let from = create_with(&world, "from", GroupKind::Single, &[0], 12, &more).await;
+        let to = create_with(&world, "to", GroupKind::Single, &[1], 9, &more).await;
+        let old = create(&world, "old", GroupKind::Single, &[2], 9).await;
+        let ctx = from.dsl().ctx();
+        ctx.set_tunables(dmu::DmuTunables { zap_micro_max: 300 << 10, ..ctx.tunables() });
+        drop(from.dsl().create_fs("from/fs", Vec::new(), world.new_fs()).await.unwrap());
+        let snap = async |name: &str| {
+            from.sync().await.unwrap();
+            from.dsl().snapshot(vec![format!("from/fs@{name}")], false, Vec::new()).await.unwrap();
+        };
+        let names = |from: usize, to: usize| (from..to).map(|i| format!("file {i}").into_bytes());
+        files(&from, "from/fs", None, names(0, 1500)).await;
+        snap("0").await;
+        files(&from, "from/fs", None, names(1500, 3000)).await;
+        snap("1").await;
+        // Now fat.
+        files(&from, "from/fs", None, names(3000, 5000)).await;
+        snap("2").await;
+        assert_eq!(count(&from, FeatureId::LargeMicrozap), Some(3));
+        let plain = SendOpts::default();
+        let large = SendOpts { large_blocks: true, ..plain };
+        for (name, base, has) in [("0", None, false), ("1", Some("from/fs@0"), true), ("2", Some("from/fs@1"), true)] {
+            let snap = format!("from/fs@{name}");
+            if has {
+                let mut sink = crate::streams::Collect::default();
+                let e = from.dsl().send(&snap, base, plain, &mut sink).await.map(drop).unwrap_err();
+                assert!(e.kind() == ErrorKind::Unsupported && e.to_string().contains("need -L"), "{e}");
+                assert!(sink.0.is_empty());
+                let whole = send(&from, &snap, None, large).await;
+                let e = receive(&old, "old/fs@x", &whole, ReceiveOpts::default()).await.unwrap_err();
+                assert!(e.kind() == ErrorKind::Unsupported && e.to_string().contains("'large_microzap'"), "{e}");
+            }
+            let stream = send(&from, &snap, base, large).await;
+            let (Record::Begin(begin), _) = &parts(&stream)[0] else { panic!("it begins with BEGIN") };
+            assert_eq!(begin.features() & features::LARGE_MICROZAP != 0, has, "{name}");
+            receive(&to, &format!("to/fs@{name}"), &stream, ReceiveOpts::default()).await.unwrap();
+            assert_same(name, &objects(&from, &snap).await, &objects(&to, &format!("to/fs@{name}")).await);
+        }
+        to.sync().await.unwrap();
+        assert_eq!(count(&to, FeatureId::LargeMicrozap), Some(3));
+        export([from, to, old]).await;
+    });
+}

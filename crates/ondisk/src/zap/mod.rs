@@ -39,8 +39,10 @@ pub const BLOCK_HEADER: u64 = 0x8000_0000_0000_0001;
 pub const BLOCK_LEAF: u64 = 0x8000_0000_0000_0000;
 /// Block size of fat ZAPs that began as micro (log2).
 pub const FAT_BLOCK_SHIFT: u32 = 14;
-/// Largest micro ZAP in bytes.
+/// Largest micro ZAP in bytes, by default (`zap_micro_max_size`).
 pub const MICRO_MAX_SIZE: usize = 128 << 10;
+/// The same where a dataset may have the feature `large_microzap` (format page 17 section 7).
+pub const MICRO_MAX_LARGE: usize = 1 << 20;
 /// Longest name in a micro ZAP, in bytes without the NUL.
 pub const MICRO_MAX_NAME: usize = 49;
 /// Longest name of an entry, in bytes without the NUL (`ZAP_MAXNAMELEN`).

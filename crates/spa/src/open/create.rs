@@ -135,6 +135,7 @@ impl Pool {
             lz4: features.contains(&FeatureId::Lz4Compress),
             zilsaxattr: features.contains(&FeatureId::Zilsaxattr),
             longname: features.contains(&FeatureId::Longname),
+            large_microzap: features.contains(&FeatureId::LargeMicrozap),
         });
         let mos = Objset::create(ctx, 0, ObjsetType::Meta, ObjsetProps::mos(), mos_hooks(&layers.core), TXG_INITIAL);
         let directory = mos.alloc_at(ObjectId(1), ObjSpec::new(ObjectType::OBJECT_DIRECTORY, 512), &tx).await?;

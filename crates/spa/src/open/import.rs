@@ -408,6 +408,7 @@ async fn open_features(mos: &Objset, directory: &Dnode, version: u64, readonly: 
         lz4: features.is_active(FeatureId::Lz4Compress),
         zilsaxattr: features.is_enabled(FeatureId::Zilsaxattr),
         longname: features.is_enabled(FeatureId::Longname),
+        large_microzap: features.is_enabled(FeatureId::LargeMicrozap),
     });
     let zio = mos.ctx().zio();
     zio.set_opts(ZioOpts { large_gang_headers: features.is_active(FeatureId::DynamicGangHeader), ..zio.opts() });

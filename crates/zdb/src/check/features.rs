@@ -14,7 +14,7 @@ use crate::pool::PoolReader;
 use crate::zap;
 
 /// Features that datasets carry one by one.
-const PER_DATASET: [&str; 13] = [
+const PER_DATASET: [&str; 14] = [
     "org.open-zfs:large_blocks",
     "org.zfsonlinux:large_dnode",
     "org.illumos:sha512",
@@ -28,6 +28,7 @@ const PER_DATASET: [&str; 13] = [
     "com.delphix:redacted_datasets",
     "org.openzfs:zilsaxattr",
     "org.zfsonlinux:longname",
+    "com.klarasystems:large_microzap",
 ];
 /// Others whose counts can be recomputed.
 const POOL_WIDE: [&str; 16] = [

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::Result;
 use ondisk::object_type::ObjectType;
 use ondisk::sa::{FIRST_LAYOUT, header_size};
+use ondisk::zap::MICRO_MAX_SIZE;
 use ondisk::zpl::master_key::DEFAULT_QUOTAS;
 use ondisk::zpl::{Dirent, parse_aces, pflags};
 
@@ -130,6 +131,10 @@ impl Check<'_, '_, '_> {
     }
     fn object(&mut self, obj: &Object) {
         self.types.insert(obj.num, obj.dn.otype);
+        let size = obj.dn.datablksz() as usize;
+        if obj.dn.otype.is_zap() && size > MICRO_MAX_SIZE && !self.keys.contains("com.klarasystems:large_microzap") {
+            self.err(format!("object {}: a ZAP in blocks of {size} bytes, the dataset lacks large_microzap", obj.num));
+        }
         if !matches!(obj.dn.bonustype, ObjectType::SA | ObjectType::ZNODE) {
             return;
         }

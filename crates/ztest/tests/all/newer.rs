@@ -516,3 +516,84 @@ fn long_names_are_as_zdb_reads_them() {
         });
     }
 }
+
+/// Micro ZAPs of up to 1 MiB in a file system, its snapshot and a clone; one grows into a fat ZAP,
+/// and with a lower tunable one in use becomes fat when it must grow.
+#[test]
+fn large_micro_zaps_are_as_zdb_reads_them() {
+    let (lab, layout) = world(51, &[FeatureId::LargeMicrozap, FeatureId::VdevZapsV2]);
+    let fs = format!("{POOL}/f");
+    let count = |pool: &Pool, id: FeatureId| pool.features().count(id.get().guid);
+    let name = |n: usize| format!("a file with a number {n:06}").into_bytes();
+    lab.sim.block_on(async {
+        let pool = create(&lab, &layout).await;
+        let dsl = pool.dsl().clone();
+        dsl.create_fs(&fs, Vec::new(), ztest::lab::new_fs(&lab.sim)).await.unwrap();
+        let m = mount(&pool, &fs).await;
+        let root = m.root();
+        let me = Cred::new(0, 0);
+        let mut dirs = Vec::new();
+        let block = async |m: &Zfs, dir: ObjectId| m.objset().hold(dir).await.unwrap().block_size();
+        for (dir, files) in [(b"a", 2047), (b"b", 2048), (b"c", 9000), (b"d", 16_383)] {
+            let dir = m.mkdir(root, dir, 0o755, &me).await.unwrap().obj;
+            // Links: an entry for each, and one file.
+            let file = m.create(dir, &name(0), 0o644, &me, true).await.unwrap().obj;
+            for n in 1..files {
+                m.link(file, dir, &name(n)).await.unwrap();
+            }
+            dirs.push((dir, files));
+            if files == 2047 {
+                pool.sync().await.unwrap();
+                assert_eq!(count(&pool, FeatureId::LargeMicrozap), Some(0));
+            }
+        }
+        pool.sync().await.unwrap();
+        assert_eq!(count(&pool, FeatureId::LargeMicrozap), Some(1));
+        let mut sizes = Vec::new();
+        for (dir, _) in &dirs {
+            sizes.push(block(&m, *dir).await);
+        }
+        assert_eq!(sizes, [131_072, 131_584, 576_512, 1 << 20]);
+        m.unmount().await.unwrap();
+        dsl.snapshot(vec![format!("{fs}@1")], false, Vec::new()).await.unwrap();
+        dsl.clone_snapshot(&format!("{fs}@1"), &format!("{POOL}/c"), Vec::new()).await.unwrap();
+        assert_eq!(count(&pool, FeatureId::LargeMicrozap), Some(3));
+        pool.export().await.unwrap();
+        drop(pool);
+        judge(&lab, &[0, 1], "large-micro-zaps");
+
+        let mut opts = layout.opts();
+        opts.dmu = dmu::DmuTunables::default();
+        let pool = lab.import_as(ImportOpts::default(), opts).await.unwrap();
+        let m = mount(&pool, &fs).await;
+        for (dir, files) in &dirs {
+            let file = m.lookup(*dir, &name(1)).await.unwrap().obj;
+            for n in (0..*files).step_by(3) {
+                m.unlink(*dir, &name(n)).await.unwrap();
+            }
+            // Places of removed entries are taken again; the block does not shrink.
+            for n in (0..*files).step_by(3) {
+                m.link(file, *dir, &name(n)).await.unwrap();
+            }
+        }
+        assert_eq!(block(&m, dirs[2].0).await, 576_512);
+        for (dir, _) in &dirs[2..] {
+            let file = m.lookup(*dir, &name(1)).await.unwrap().obj;
+            // A block of 576,512 bytes has seven places left.
+            for n in 0..8 {
+                m.link(file, *dir, format!("one more {n}").as_bytes()).await.unwrap();
+            }
+            assert_eq!(block(&m, *dir).await, 16 << 10, "fat");
+        }
+        for (dir, files) in &dirs {
+            for n in (0..*files).step_by(7) {
+                m.lookup(*dir, &name(n)).await.unwrap();
+            }
+        }
+        m.unmount().await.unwrap();
+        ztest::scan::scrub_clean(&pool).await.unwrap();
+        pool.export().await.unwrap();
+        drop(pool);
+        judge(&lab, &[0, 1], "large-micro-zaps-after");
+    });
+}

@@ -81,7 +81,14 @@ pub struct Env {
 }
 
 pub fn features() -> DmuFeatures {
-    DmuFeatures { hole_birth: true, embedded_data: true, lz4: true, zilsaxattr: true, longname: true }
+    DmuFeatures {
+        hole_birth: true,
+        embedded_data: true,
+        lz4: true,
+        zilsaxattr: true,
+        longname: true,
+        large_microzap: true,
+    }
 }
 
 impl Env {
