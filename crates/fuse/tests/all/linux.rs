@@ -8,6 +8,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Command, Output};
 
+use ondisk::feature::FeatureId;
+
 use crate::common::{Setup, with_mount};
 
 fn sh(dir: &Path, script: &str) -> Output {
@@ -275,4 +277,53 @@ fn chown_to_nobody_else_changes_the_change_time() {
         }
         assert_eq!(says(&root, "stat -c %a f"), "755");
     });
+}
+
+/// The kernel lets names of up to 1024 bytes through to FUSE, or more, so `longname` decides.
+#[test]
+fn names_may_have_1023_bytes() {
+    let name = |letter: char, len: usize| letter.to_string().repeat(len);
+    let too_long = |r: std::io::Result<()>| assert_eq!(r.unwrap_err().raw_os_error(), Some(libc::ENAMETOOLONG));
+    for on in [false, true] {
+        let props: &[(&str, u64)] = if on { &[("longname", 1)] } else { &[] };
+        with_mount(Setup { props, features: &[FeatureId::Longname], ..Setup::default() }, move |root| {
+            let longest = if on { 1023 } else { 255 };
+            assert_eq!(says(&root, "stat -f -c %l ."), longest.to_string());
+            for len in [longest + 1, 1024, 1025, 3000] {
+                let at = root.join(name('x', len));
+                too_long(fs::write(&at, b""));
+                too_long(fs::metadata(&at).map(drop));
+                too_long(fs::create_dir(&at));
+            }
+            let dir = root.join(name('d', longest));
+            fs::create_dir(&dir).unwrap();
+            let mut want = Vec::new();
+            for n in 0..300 {
+                let name = format!("{n:04}{}", name('f', longest - 4 - n % 200));
+                fs::write(dir.join(&name), &name).unwrap();
+                want.push(name);
+            }
+            let list = |dir: &Path| {
+                let mut all: Vec<String> =
+                    fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+                all.sort();
+                all
+            };
+            assert_eq!(list(&dir), want);
+            assert_eq!(fs::read_to_string(dir.join(&want[299])).unwrap(), want[299]);
+            too_long(fs::rename(dir.join(&want[0]), dir.join(name('y', longest + 1))));
+            too_long(fs::hard_link(dir.join(&want[0]), dir.join(name('y', longest + 1))));
+            let (moved, linked) = (root.join(name('m', longest)), root.join(name('l', longest)));
+            fs::rename(dir.join(&want[0]), &moved).unwrap();
+            fs::hard_link(&moved, &linked).unwrap();
+            std::os::unix::fs::symlink(name('t', 3000), root.join(name('s', longest))).unwrap();
+            assert_eq!(fs::read_link(root.join(name('s', longest))).unwrap().as_os_str().len(), 3000);
+            assert_eq!(fs::metadata(&linked).unwrap().nlink(), 2);
+            assert_eq!(list(&root), [name('d', longest), name('l', longest), name('m', longest), name('s', longest)]);
+            fs::remove_file(&moved).unwrap();
+            assert!(!moved.exists() && linked.exists());
+            fs::remove_dir_all(&dir).unwrap();
+            assert!(!dir.exists());
+        });
+    }
 }

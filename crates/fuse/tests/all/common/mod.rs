@@ -10,6 +10,7 @@ use bdev::{BlockDev, MemDev};
 use dsl::props::PropValue;
 use fuse::{MountOpts, Mounted};
 use host::{BackendChoice, Engine, EngineConfig, TempDir};
+use ondisk::feature::FeatureId;
 use spa::{DevSpec, EngineOpts, Pool, PoolSpec};
 use zpl::{FsCreateProps, InitOwner, Zfs, init_fs};
 
@@ -30,11 +31,19 @@ pub struct Setup {
     pub mount: MountOpts,
     /// Properties of the pool's file system beside the usual ones, as numbers.
     pub props: &'static [(&'static str, u64)],
+    /// Features of the pool beside the usual ones.
+    pub features: &'static [FeatureId],
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { backend: BackendChoice::Auto, fs: FsCreateProps::default(), mount: MountOpts::default(), props: &[] }
+        Setup {
+            backend: BackendChoice::Auto,
+            fs: FsCreateProps::default(),
+            mount: MountOpts::default(),
+            props: &[],
+            features: &[],
+        }
     }
 }
 
@@ -47,7 +56,7 @@ pub async fn mounted(rt: &rt::Rt, dir: &Path, setup: Setup) -> (Rc<Pool>, Rc<Zfs
         name: "tank".into(),
         devices: vec![DevSpec { dev: dev as Rc<dyn BlockDev>, is_disk: false }].into(),
         ashift: Some(12),
-        features: ondisk::feature::default_features(),
+        features: ondisk::feature::default_features().into_iter().chain(setup.features.iter().copied()).collect(),
         comment: None,
         fs_props: props.iter().map(|(k, v)| (k.to_string(), PropValue::Num(*v))).collect(),
         init: init_fs(InitOwner { uid: 0, gid: 0, mode: 0o755, time: rt.wall_clock() }, setup.fs),
