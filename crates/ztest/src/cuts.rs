@@ -97,15 +97,19 @@ impl Recording {
 /// Runs a workload of `txgs` txgs and records it. With `lying` the disks ignore flushes, which must
 /// be noticed.
 pub fn record(seed: u64, txgs: u64, lying: bool) -> Check<Recording> {
-    record_on(seed, txgs, lying, None)
+    record_on(seed, txgs, lying, None, false)
 }
 
-/// The same; with a shape, on a pool of that shape whose devices change all the time.
-pub fn record_on(seed: u64, txgs: u64, lying: bool, shape: Option<&'static Shape>) -> Check<Recording> {
+/// The same; with a shape, on a pool of that shape whose devices change all the time, with `all` on
+/// one with every feature that weir writes.
+pub fn record_on(seed: u64, txgs: u64, lying: bool, shape: Option<&'static Shape>, all: bool) -> Check<Recording> {
     let mut runner = match shape {
         Some(shape) => crate::devices::runner(seed, Profile::Cuts, shape)?,
         None => Runner::new(seed, Profile::Cuts)?,
     };
+    if all {
+        runner.have_all_features();
+    }
     let mut changer = shape.map(|_| Changer::new(seed));
     let result = catch_unwind(AssertUnwindSafe(|| {
         drive(&mut runner, async |r: &mut Runner| run(r, txgs, lying, changer.as_mut()).await)
@@ -298,10 +302,11 @@ fn check_image(seed: u64, images: Vec<DiskImage>, rec: &Recording, way: Way) -> 
 /// Records a seed and cuts it everywhere. `zdb` of the images are given to zdb. `every`: only each
 /// nth cut.
 pub fn cut_seed(seed: u64, txgs: u64, zdb: u64, every: usize, lying: bool) -> (CutTally, Vec<Fault>) {
-    cut_on(seed, txgs, zdb, every, lying, None)
+    cut_on(seed, txgs, zdb, every, lying, None, false)
 }
 
-/// The same; with a shape, on a pool of that shape whose devices change all the time.
+/// The same; with a shape, on a pool of that shape whose devices change all the time, with `all` on
+/// one with every feature that weir writes.
 pub fn cut_on(
     seed: u64,
     txgs: u64,
@@ -309,10 +314,11 @@ pub fn cut_on(
     every: usize,
     lying: bool,
     shape: Option<&'static Shape>,
+    all: bool,
 ) -> (CutTally, Vec<Fault>) {
     let mut tally = CutTally::default();
     let mut faults = Vec::new();
-    let rec = match record_on(seed, txgs, lying, shape) {
+    let rec = match record_on(seed, txgs, lying, shape, all) {
         Ok(rec) => rec,
         Err(e) => {
             tally.torn += 1;
@@ -422,12 +428,5 @@ fn ask_later(cut_seed: u64, images: &[DiskImage], rec: &Recording, seed: u64, n:
 }
 
 fn ask(images: &[DiskImage], seed: u64, n: usize) -> Verdict {
-    let scratch = match judge::Scratch::new(&format!("cut-{seed}-{n}")) {
-        Ok(scratch) => scratch,
-        Err(e) => return Verdict::Missing(e.to_string()),
-    };
-    match judge::save(images, scratch.path()) {
-        Ok(()) => judge::ask_zdb(scratch.path(), &["-bcc"]),
-        Err(e) => Verdict::Missing(e),
-    }
+    judge::ask_about_space(images, &format!("cut-{seed}-{n}"))
 }

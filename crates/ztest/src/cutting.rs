@@ -261,6 +261,8 @@ pub struct Cutting {
     pub zdb: u64,
     /// The trouble injected meanwhile.
     pub trouble: Trouble,
+    /// The pool has every feature that weir writes, and files have long names.
+    pub all: bool,
 }
 
 /// Of the crashes that are known already every so many is recovered nevertheless.
@@ -386,14 +388,7 @@ fn second_cut<S: Subject>(rec: &Recording<S>, logs: &[DiskLog], seed: u64, at: u
 /// Gives images to zdb.
 fn ask(images: &[DiskImage], what: &str, found: &mut Findings) {
     found.tally.zdb += 1;
-    let verdict = match judge::Scratch::new("zilcut") {
-        Ok(scratch) => match judge::save(images, scratch.path()) {
-            Ok(()) => judge::ask_zdb(scratch.path(), &["-bcc"]),
-            Err(e) => Verdict::Missing(e),
-        },
-        Err(e) => Verdict::Missing(e.to_string()),
-    };
-    match verdict {
+    match judge::ask_about_space(images, "zilcut") {
         Verdict::Good => {}
         Verdict::Missing(why) => {
             found.tally.missing += 1;

@@ -160,8 +160,28 @@ fn ask_zdb_about(dir: &Path, flags: &[&str], pool: &str) -> Verdict {
     }
 }
 
+/// Has zdb recompute the space of the images, that of OpenZFS 2.4 if the labels list a feature that
+/// older ones do not know.
+pub fn ask_about_space(images: &[DiskImage], name: &str) -> Verdict {
+    if is_newer(images) {
+        return ask_24(images, name, POOL, &["-bcc"]);
+    }
+    let scratch = match Scratch::new(name) {
+        Ok(scratch) => scratch,
+        Err(e) => return Verdict::Missing(format!("a scratch folder: {e}")),
+    };
+    match save(images, scratch.path()) {
+        Ok(()) => ask_zdb(scratch.path(), &["-bcc"]),
+        Err(why) => Verdict::Missing(why),
+    }
+}
+
 /// Has the zdb of OpenZFS 2.4 judge the images of a pool of that name.
 pub fn judge24(images: &[DiskImage], name: &str, pool: &str) -> Verdict {
+    ask_24(images, name, pool, &["-bcc", "-dd", "-dddd"])
+}
+
+fn ask_24(images: &[DiskImage], name: &str, pool: &str, flags: &[&str]) -> Verdict {
     if zdb_run::zdb24_program().is_none() {
         return Verdict::Missing("zdb of OpenZFS 2.4 (shared/judges/get-zfs24)".into());
     }
@@ -172,7 +192,7 @@ pub fn judge24(images: &[DiskImage], name: &str, pool: &str) -> Verdict {
     if let Err(why) = save(images, scratch.path()) {
         return Verdict::Missing(why);
     }
-    match ["-bcc", "-dd", "-dddd"].iter().try_for_each(|f| zdb(By::V24, scratch.path(), f, pool)) {
+    match flags.iter().try_for_each(|f| zdb(By::V24, scratch.path(), f, pool)) {
         Ok(()) => Verdict::Good,
         Err(why) => Verdict::Bad(why),
     }

@@ -58,6 +58,11 @@ pub fn shape_of(seed: u64) -> &'static Shape {
     &SHAPES[seed as usize % SHAPES.len()]
 }
 
+/// Every feature that weir writes.
+pub fn all_features() -> Vec<FeatureId> {
+    ondisk::feature::FEATURES.iter().filter(|f| f.may_be_enabled()).map(|f| f.id).collect()
+}
+
 /// The devices and limits of a pool.
 #[derive(Clone, Debug)]
 pub struct Layout {

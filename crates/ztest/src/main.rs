@@ -24,8 +24,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const HELP: &str = "\
 ztest --seed N [--judge full|zdb|none]              one random workload
 ztest --workloads FROM..TO [--judge LEVEL] [--state FILE]
-                                                    many; FILE remembers the seeds that are done; with --features all
-                                                    on pools with every feature that weir writes, judged by zdb of OpenZFS 2.4
+                                                    many; FILE remembers the seeds that are done
 ztest --cuts SEEDS|FROM..TO [--txgs 20] [--images N] [--every N] [--state FILE]
                                                     power cuts at every device completion; N images go to zdb;
                                                     with --layout while devices come and go
@@ -58,19 +57,26 @@ ztest --campaign --cuts N [--seed S] [--state FILE] [--images N] [--bug NAME]
 ztest --reference [NAME] [--start SEED] [--ops 60]  the same on copies of the pools of shared/pools, judged
 options: --jobs N                                   threads (default 2)
          --seconds N                                no seed begins after N seconds
+         --features all                             pools of --workloads, --cuts and --campaign have every feature that weir
+                                                    writes, and are judged by the zdb of OpenZFS 2.4
          --layout NAME|all                          how devices stand together (mirror, raidz1 ...; all: by seed)
 environment: ZTEST_TMP folder for images, WEIR_JUDGES folder of the judges, ZTEST_TRACE prints operations";
 
-fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
-    let state = args.value("--state");
-    let all = match args.value("--features") {
-        None => false,
-        Some("all") => true,
+/// Whether pools have every feature that weir writes; none if the option is wrong.
+fn all_features(args: &Args) -> Option<bool> {
+    match args.value("--features") {
+        None => Some(false),
+        Some("all") => Some(true),
         Some(other) => {
             eprintln!("--features {other}: it is all");
-            return false;
+            None
         }
-    };
+    }
+}
+
+fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
+    let state = args.value("--state");
+    let Some(all) = all_features(args) else { return false };
     let done = done_before(state);
     let total = Mutex::new(Tally::default());
     spread(args, from, to, |seed| {
@@ -100,6 +106,7 @@ fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
 
 fn cuts(args: &Args, from: u64, to: u64) -> bool {
     let state = args.value("--state");
+    let Some(all) = all_features(args) else { return false };
     let done = done_before(state);
     let total = Mutex::new(CutTally::default());
     let images = args.number("--images", 0).div_ceil((to - from).max(1));
@@ -113,7 +120,7 @@ fn cuts(args: &Args, from: u64, to: u64) -> bool {
         let before = done.get(&seed).and_then(|d| CutTally::of_good(d));
         let (tally, faults) = match before {
             Some(tally) => (tally, Vec::new()),
-            None => cut_on(seed, txgs, images, every, false, shape),
+            None => cut_on(seed, txgs, images, every, false, shape, all),
         };
         let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
         for fault in faults.iter().take(10) {
@@ -385,6 +392,7 @@ fn volcuts(args: &Args, from: u64, to: u64) -> bool {
     // A seed has some 2,000 cuts.
     let zdb = (2000 * (to - from)).checked_div(args.number("--images", 0)).map_or(0, |n| n.max(1));
     let how = Cutting {
+        all: false,
         trouble: ztest::ziltrouble::Trouble::None,
         steps: args.number("--steps", 25),
         repeats: args.number("--repeats", 1),
@@ -544,7 +552,9 @@ fn campaign(args: &Args) -> bool {
         eprintln!("there is no trouble '{trouble}': there are {}", names.join(", "));
         return false;
     };
+    let Some(all) = all_features(args) else { return false };
     let how = Cutting {
+        all,
         trouble,
         steps: args.number("--steps", 25),
         repeats: args.number("--repeats", 3),

@@ -254,8 +254,7 @@ impl Runner {
     /// The pool, which is still to be made, has every feature that weir writes. Names have up to
     /// 1023 bytes then.
     pub fn have_all_features(&mut self) {
-        let all = ondisk::feature::FEATURES.iter().filter(|f| f.may_be_enabled());
-        self.layout.features = all.map(|f| f.id).collect();
+        self.layout.features = crate::lab::all_features();
     }
     /// Longest name in bytes.
     fn longest_name(&self) -> usize {

@@ -160,16 +160,19 @@ struct Load {
     policy: CommitPolicy,
     /// The file system is encrypted.
     sealed: bool,
+    /// The pool has every feature.
+    all: bool,
 }
 
 /// The logs of the disks, the stories of the tasks, commits acknowledged, statistics of the log.
 type Recorded = (Vec<DiskLog>, Vec<Rc<Story>>, u64, ZilStats);
 
 /// Runs the load of a seed and records the operations of the disks.
-fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording<Folders>> {
+fn record(seed: u64, how: Cutting) -> Check<Recording<Folders>> {
+    let Cutting { steps, trouble, all, .. } = how;
     let mut rng = Rng::stream(seed, 0x21c);
     let mut layout = Layout::draw(&mut rng, 64 << 20);
-    layout.features = ondisk::feature::default_features();
+    layout.features = if all { crate::lab::all_features() } else { ondisk::feature::default_features() };
     let fit: Vec<&Shape> = SHAPES.iter().filter(|s| !trouble.needs_log() || !log_disks(s).is_empty()).collect();
     let shape = fit[rng.below(fit.len() as u64) as usize];
     layout = layout.shaped(shape, &mut rng);
@@ -177,7 +180,7 @@ fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording<Folders>> 
     let sealed = rng.percent(20);
     let with = if sealed { ", encrypted" } else { "" };
     let name = format!("seed {seed} ({}, {}, {}{with})", shape.name, policy.name(), trouble.name());
-    let load = Load { seed, steps, trouble, policy, sealed };
+    let load = Load { seed, steps, trouble, policy, sealed, all };
     let ran = run_world(Lab::new(seed, &layout), async |lab| run_load(lab, &layout, load, &mut rng).await);
     let (logs, stories, acks, stats) = ran.map_err(|e| format!("{name}: recording: {e}"))?;
     // A log device that failed often is out of service, and its records are in the pool: then
@@ -188,16 +191,16 @@ fn record(seed: u64, steps: u64, trouble: Trouble) -> Check<Recording<Folders>> 
 
 /// Records a seed and cuts it.
 pub fn cut_seed(seed: u64, how: Cutting) -> (ZilTally, Vec<Fault>) {
-    cut_recording(seed, record(seed, how.steps, how.trouble), how)
+    cut_recording(seed, record(seed, how), how)
 }
 
 /// Makes the pool, fills it as far as the load needs, and runs the load on logged disks.
 async fn run_load(lab: &Lab, layout: &Layout, load: Load, rng: &mut Rng) -> Check<Recorded> {
-    let Load { seed, steps, trouble, policy, sealed } = load;
+    let Load { seed, steps, trouble, policy, sealed, all } = load;
     let handle = lab.sim.handle();
     let mut pool = create_pool(lab, layout, sealed, rng).await?;
     let sync = if rng.percent(20) { SyncMode::Always } else { SyncMode::Standard };
-    let how = MountOpts { sync, throughput: rng.percent(20), ..MountOpts::default() };
+    let how = MountOpts { sync, throughput: rng.percent(20), longname: all, ..MountOpts::default() };
     let recordsize = [4096, 16 << 10, 128 << 10][rng.below(3) as usize];
     let mut tun = ZilTunables { policy, ..ZilTunables::default() };
     if rng.percent(30) {
@@ -217,6 +220,7 @@ async fn run_load(lab: &Lab, layout: &Layout, load: Load, rng: &mut Rng) -> Chec
             open: BTreeMap::new(),
             next_file: (t << 32) + 1,
             always: sync == SyncMode::Always,
+            long: all,
             rng: Rng::stream(seed, 1000 + t),
             acks: 0,
         });

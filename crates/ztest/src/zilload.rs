@@ -159,6 +159,8 @@ pub(crate) struct Actor {
     pub(crate) open: BTreeMap<Vec<u8>, (u64, ObjectId)>,
     pub(crate) next_file: u64,
     pub(crate) always: bool,
+    /// Some of its names have more than 255 bytes.
+    pub(crate) long: bool,
     pub(crate) rng: Rng,
     pub(crate) acks: u64,
 }
@@ -179,7 +181,12 @@ impl Actor {
         self.open.iter().nth(n).map(|(name, &(file, obj))| (name.clone(), file, obj))
     }
     fn fresh_name(&mut self) -> Vec<u8> {
-        format!("n{}", self.rng.below(8)).into_bytes()
+        let n = self.rng.below(8);
+        let mut name = format!("n{n}").into_bytes();
+        if self.long && n > 3 {
+            name.resize(130 * n as usize, b'x');
+        }
+        name
     }
     /// A change of names begins.
     fn names(&mut self, change: impl FnOnce(&mut Names)) {

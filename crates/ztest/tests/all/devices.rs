@@ -30,7 +30,7 @@ fn devices_come_and_go() {
 fn cuts_leave_a_tree() {
     for (seed, name, txgs, every) in [(3100, "mirror", 3, 60), (3101, "raidz1", 3, 60), (20_261_164, "raidz3", 4, 40)] {
         let shape = SHAPES.iter().find(|s| s.name == name).unwrap_or_else(|| panic!("no shape {name}"));
-        let (tally, faults) = cut_on(seed, txgs, 0, every, false, Some(shape));
+        let (tally, faults) = cut_on(seed, txgs, 0, every, false, Some(shape), false);
         assert!(tally.is_good() && tally.cuts > 3, "{name}: {tally:?}\n{}", faults.join("\n"));
     }
 }

@@ -29,7 +29,7 @@ fn zdb_agrees() {
 
 #[test]
 fn what_was_flushed_survives_power_cuts() {
-    let how = Cutting { trouble: Trouble::None, steps: 15, repeats: 1, every: 11, second: 40, zdb: 0 };
+    let how = Cutting { all: false, trouble: Trouble::None, steps: 15, repeats: 1, every: 11, second: 40, zdb: 0 };
     let (mut cuts, mut acks, mut replayed) = (0, 0, 0);
     for seed in 0..3 {
         let (t, faults) = cut_seed(seed, how);

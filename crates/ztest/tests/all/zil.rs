@@ -274,7 +274,7 @@ fn a_log_device_is_removed_under_load() {
 fn nothing_acknowledged_is_lost() {
     let mut all = ZilTally::default();
     for seed in 0..5 {
-        let how = Cutting { steps: 10, repeats: 1, every: 12, second: 9, zdb: 0, trouble: Trouble::None };
+        let how = Cutting { all: false, steps: 10, repeats: 1, every: 12, second: 9, zdb: 0, trouble: Trouble::None };
         let (tally, faults) = cut_seed(seed, how);
         assert!(tally.is_good(), "{tally:?}\n{}", faults.join("\n"));
         all.add(tally);
@@ -288,7 +288,7 @@ fn zdb_finds_nothing_after_replay() {
         eprintln!("NOT JUDGED: zdb is missing (zfsutils-linux)");
         return;
     }
-    let how = Cutting { steps: 10, repeats: 1, every: 12, second: 0, zdb: 5, trouble: Trouble::None };
+    let how = Cutting { all: false, steps: 10, repeats: 1, every: 12, second: 0, zdb: 5, trouble: Trouble::None };
     let (tally, faults) = cut_seed(15, how);
     assert!(tally.is_good() && tally.zdb > 0, "{tally:?}\n{}", faults.join("\n"));
 }
@@ -298,7 +298,7 @@ fn trouble_loses_nothing() {
     for (name, trouble) in Trouble::NAMES.into_iter().skip(1) {
         let mut all = ZilTally::default();
         for seed in 0..3 {
-            let how = Cutting { steps: 25, repeats: 1, every: 30, second: 0, zdb: 0, trouble };
+            let how = Cutting { all: false, steps: 25, repeats: 1, every: 30, second: 0, zdb: 0, trouble };
             let (tally, faults) = cut_seed(seed, how);
             assert!(tally.is_good(), "{name}: {tally:?}\n{}", faults.join("\n"));
             all.add(tally);
@@ -312,7 +312,7 @@ fn trouble_loses_nothing() {
 #[test]
 fn a_pool_that_was_suspended_goes_on() {
     for (seed, trouble) in [(20_261_132, Trouble::PoolFlush), (20_261_126, Trouble::PoolWrite)] {
-        let how = Cutting { steps: 25, repeats: 1, every: 40, second: 0, zdb: 0, trouble };
+        let how = Cutting { all: false, steps: 25, repeats: 1, every: 40, second: 0, zdb: 0, trouble };
         let (tally, faults) = cut_seed(seed, how);
         assert!(tally.is_good() && tally.cuts > 0, "{tally:?}\n{}", faults.join("\n"));
     }
@@ -323,7 +323,7 @@ fn a_pool_that_was_suspended_goes_on() {
 #[test]
 fn a_block_behind_a_failed_one_is_not_durable() {
     for (seed, trouble) in [(20_261_131, Trouble::LogWrites), (20_261_128, Trouble::LogFlushes)] {
-        let how = Cutting { steps: 25, repeats: 1, every: 5, second: 0, zdb: 0, trouble };
+        let how = Cutting { all: false, steps: 25, repeats: 1, every: 5, second: 0, zdb: 0, trouble };
         let (tally, faults) = cut_seed(seed, how);
         assert!(tally.is_good() && tally.failures > 0, "{tally:?}\n{}", faults.join("\n"));
     }
@@ -334,7 +334,8 @@ fn a_block_behind_a_failed_one_is_not_durable() {
 #[test]
 fn a_log_device_keeps_a_label() {
     for seed in [20_261_152, 20_261_168, 20_261_169] {
-        let how = Cutting { steps: 25, repeats: 1, every: 5, second: 0, zdb: 0, trouble: Trouble::LogWrites };
+        let how =
+            Cutting { all: false, steps: 25, repeats: 1, every: 5, second: 0, zdb: 0, trouble: Trouble::LogWrites };
         let (tally, faults) = cut_seed(seed, how);
         assert!(tally.is_good() && tally.cuts > 0, "{tally:?}\n{}", faults.join("\n"));
     }
