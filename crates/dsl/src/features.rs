@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use base::{Error, ObjectId, Result};
-use dmu::{Dnode, Objset, Tx, zap};
+use dmu::{DmuFeatures, Dnode, Objset, Tx, zap};
 use ondisk::feature::{Feature, FeatureId, FeatureZap};
 use ondisk::object_type::ObjectType;
 
@@ -124,6 +124,17 @@ impl Features {
     /// True if its count is not 0.
     pub fn is_active(&self, id: FeatureId) -> bool {
         self.count(id.get().guid).is_some_and(|n| n > 0)
+    }
+    /// Those that change what the DMU writes: for a pool that is made, imported, or gets features.
+    pub fn for_dmu(&self) -> DmuFeatures {
+        DmuFeatures {
+            hole_birth: self.is_active(FeatureId::HoleBirth),
+            embedded_data: self.is_active(FeatureId::EmbeddedData),
+            lz4: self.is_active(FeatureId::Lz4Compress),
+            zilsaxattr: self.is_enabled(FeatureId::Zilsaxattr),
+            longname: self.is_enabled(FeatureId::Longname),
+            large_microzap: self.is_enabled(FeatureId::LargeMicrozap),
+        }
     }
     /// True once if a feature in the labels became active or inactive since the last call.
     pub fn take_label_changed(&self) -> bool {

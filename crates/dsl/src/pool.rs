@@ -12,6 +12,7 @@ use base::{Error, ObjectId, Result, TXG_SIZE};
 use dmu::zap::ZapValue;
 use dmu::{DmuCtx, Dnode, Objset, Tx, zap};
 use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
+use ondisk::feature::{FeatureId, enable_closure_ids};
 use ondisk::object_type::ObjectType;
 use rt::LocalBoxFuture;
 use txg::TxgPool;
@@ -292,6 +293,15 @@ impl DslPool {
     /// The pool's features.
     pub fn features(&self) -> &Rc<Features> {
         &self.features
+    }
+    /// Enables features, and those that they need; what the DMU does otherwise with them it does
+    /// from now on (syncing context).
+    pub async fn enable_features(&self, wanted: &[FeatureId], tx: &Tx) -> Result<()> {
+        for id in enable_closure_ids(wanted) {
+            self.features.enable(id, &self.directory, tx).await?;
+        }
+        self.ctx.set_features(self.features.for_dmu());
+        Ok(())
     }
     /// The pool's DMU.
     pub fn ctx(&self) -> &DmuCtx {

@@ -363,9 +363,25 @@ impl Pool {
         self.heartbeat.begin();
     }
 
-    /// Sets the property `multihost`: heartbeats tell other hosts that the pool is in use. The next
-    /// txg begins or ends them. Error: `Denied` on a host without an id.
-    pub fn set_multihost(&self, on: bool) -> Result<()> {
+    /// Whether heartbeats tell other hosts that the pool is in use.
+    pub fn has_multihost(&self) -> bool {
+        self.heartbeat.is_on()
+    }
+
+    /// Runs the change that stores the property `multihost` as `on`: heartbeats tell other hosts
+    /// that the pool is in use. They are in the uberblock of the txg that stores it, and end with
+    /// the txg after that; if the change fails, all is as before. Error: `Denied` on a host without
+    /// an id.
+    pub async fn change_multihost(&self, on: bool, change: impl Future<Output = Result<()>>) -> Result<()> {
+        let before = self.has_multihost();
+        self.set_multihost(before || on)?;
+        let done = change.await;
+        self.set_multihost(if done.is_ok() { on } else { before })?;
+        done?;
+        if before && !on { self.sync().await } else { Ok(()) }
+    }
+
+    fn set_multihost(&self, on: bool) -> Result<()> {
         if on && self.stack.rt.host_identity().hostid == 0 {
             return Err(Error::new(ErrorKind::Denied, "requires a non-zero system hostid: set one with zgenhostid"));
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result};
-use dmu::{DmuFeatures, zap};
+use dmu::zap;
 use dsl::DslPool;
 use ondisk::feature::{FEATURES, FeatureId, compatibility_set, default_features, enable_closure_ids};
 use ondisk::object_type::ObjectType;
@@ -484,28 +484,14 @@ impl PoolEngine {
                 format!("feature '{id}' is not allowed by the property 'compatibility' of the pool: set that to off");
             return Err(Error::invalid(why));
         }
-        if stored.contains(&("multihost".to_string(), 1)) {
-            // The heartbeat is in the uberblock of the txg that stores the property.
-            self.pool.set_multihost(true)?;
-        }
         let wanted: Vec<FeatureId> = wanted.features.iter().filter(|f| f.1).map(|f| f.0).collect();
-        let features = enable_closure_ids(&wanted);
-        if stored.is_empty() && features.is_empty() {
+        if stored.is_empty() && wanted.is_empty() {
             return self.pool.sync().await;
         }
         let values = stored.clone();
-        dsl.sync_task(move |dsl: Rc<DslPool>, tx| {
+        let stores = dsl.sync_task(move |dsl: Rc<DslPool>, tx| {
             Box::pin(async move {
-                for id in features {
-                    dsl.features().enable(id, dsl.directory(), &tx).await?;
-                }
-                let is_enabled = |id| dsl.features().is_enabled(id);
-                dsl.ctx().set_features(DmuFeatures {
-                    zilsaxattr: is_enabled(FeatureId::Zilsaxattr),
-                    longname: is_enabled(FeatureId::Longname),
-                    large_microzap: is_enabled(FeatureId::LargeMicrozap),
-                    ..dsl.ctx().features()
-                });
+                dsl.enable_features(&wanted, &tx).await?;
                 if values.is_empty() {
                     return Ok(());
                 }
@@ -522,8 +508,9 @@ impl PoolEngine {
                 }
                 Ok(())
             })
-        })
-        .await?;
+        });
+        let multihost = stored.iter().rfind(|(name, _)| name == "multihost").map(|(_, on)| *on == 1);
+        self.pool.change_multihost(multihost.unwrap_or(self.pool.has_multihost()), stores).await?;
         self.props.borrow_mut().numbers.extend(stored);
         self.apply_pool_props();
         self.expand_if_wanted();
@@ -534,9 +521,6 @@ impl PoolEngine {
     pub(crate) fn apply_pool_props(&self) {
         let number = |name: &str| self.props.borrow().get(name).copied();
         self.pool.set_failmode(vdev::FailMode::from_number(number("failmode").unwrap_or(0)));
-        if let Err(e) = self.pool.set_multihost(number("multihost") == Some(1)) {
-            say(Level::Warning, &format!("pool '{}': multihost: {e}", self.pool.name()));
-        }
     }
 
     /// With `autoexpand=on`: expands vdevs whose devices have grown, in the background.

@@ -12,7 +12,7 @@ use zpl::{Cred, MountOpts, Zfs};
 
 use crate::common::World;
 use crate::streams::{
-    assert_same, create, create_encrypted, create_with, export, load_key, objects, parts, receive, send,
+    assert_same, create, create_encrypted, create_of, create_with, export, load_key, objects, parts, receive, send,
 };
 
 fn count(pool: &Pool, id: FeatureId) -> Option<u64> {
@@ -158,5 +158,33 @@ fn streams_with_large_micro_zaps_are_received() {
         to.sync().await.unwrap();
         assert_eq!(count(&to, FeatureId::LargeMicrozap), Some(3));
         export([from, to, old]).await;
+    });
+}
+
+/// What the DMU writes changes with the features that a running pool gets, as with those of a new
+/// or an imported pool.
+#[test]
+fn features_of_a_running_pool_reach_the_dmu() {
+    use FeatureId::{EmbeddedData, HoleBirth, LargeMicrozap, Longname, Lz4Compress, Zilsaxattr};
+    let world = World::with_sizes(3, &[64 << 20]);
+    world.sim.block_on(async {
+        let pool = create_of(&world, "tank", GroupKind::Single, &[0], 9, Vec::new()).await;
+        assert_eq!(pool.dsl().ctx().features(), dmu::DmuFeatures::default());
+        let mut want = dmu::DmuFeatures::default();
+        for id in [EmbeddedData, HoleBirth, Lz4Compress, Zilsaxattr, Longname, LargeMicrozap] {
+            let all =
+                pool.dsl().sync_task(move |dsl, tx| Box::pin(async move { dsl.enable_features(&[id], &tx).await }));
+            all.await.unwrap();
+            match id {
+                EmbeddedData => want.embedded_data = true,
+                HoleBirth => want.hole_birth = true,
+                Lz4Compress => want.lz4 = true,
+                Zilsaxattr => want.zilsaxattr = true,
+                Longname => want.longname = true,
+                _ => want.large_microzap = true,
+            }
+            assert_eq!(pool.dsl().ctx().features(), want, "{id}");
+        }
+        export([pool]).await;
     });
 }

@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use base::{Error, Guid, ObjectId, Result, TXG_INITIAL, Txg};
-use dmu::{DmuFeatures, ObjSpec, Objset, ObjsetProps, Tx, zap};
+use dmu::{ObjSpec, Objset, ObjsetProps, Tx, zap};
 use dsl::features::Features;
 use dsl::props::PropValue;
 use dsl::{DslPool, Init};
@@ -129,14 +129,6 @@ impl Pool {
     ) -> Result<Rc<Pool>> {
         let tx = Rc::new(Tx::syncing(TXG_INITIAL));
         let ctx = layers.ctx.clone();
-        ctx.set_features(DmuFeatures {
-            hole_birth: features.contains(&FeatureId::HoleBirth),
-            embedded_data: features.contains(&FeatureId::EmbeddedData),
-            lz4: features.contains(&FeatureId::Lz4Compress),
-            zilsaxattr: features.contains(&FeatureId::Zilsaxattr),
-            longname: features.contains(&FeatureId::Longname),
-            large_microzap: features.contains(&FeatureId::LargeMicrozap),
-        });
         let mos = Objset::create(ctx, 0, ObjsetType::Meta, ObjsetProps::mos(), mos_hooks(&layers.core), TXG_INITIAL);
         let directory = mos.alloc_at(ObjectId(1), ObjSpec::new(ObjectType::OBJECT_DIRECTORY, 512), &tx).await?;
         zap::init(&directory, 0, &tx).await?;
@@ -144,6 +136,7 @@ impl Pool {
         for id in &features {
             flags.enable(*id, &directory, &tx).await?;
         }
+        mos.ctx().set_features(flags.for_dmu());
         zap::add_u64(&directory, b"creation_version", SPA_VERSION, &tx).await?;
         zap::add_u64(&directory, b"deflate", 1, &tx).await?;
         let config_object = create_packed(&mos, &tx).await?;

@@ -17,7 +17,7 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, Guid, ObjectId, Result, ResultExt, Txg};
 use bdev::BlockDev;
-use dmu::{DmuFeatures, Dnode, Objset, ObjsetProps, zap};
+use dmu::{Dnode, Objset, ObjsetProps, zap};
 use dsl::DslPool;
 use dsl::features::Features;
 use ondisk::feature::FeatureId;
@@ -402,14 +402,7 @@ async fn open_features(mos: &Objset, directory: &Dnode, version: u64, readonly: 
         _ => Features::none(mos),
     });
     Unsupported::in_mos(&features).await?.check(readonly)?;
-    mos.ctx().set_features(DmuFeatures {
-        hole_birth: features.is_active(FeatureId::HoleBirth),
-        embedded_data: features.is_active(FeatureId::EmbeddedData),
-        lz4: features.is_active(FeatureId::Lz4Compress),
-        zilsaxattr: features.is_enabled(FeatureId::Zilsaxattr),
-        longname: features.is_enabled(FeatureId::Longname),
-        large_microzap: features.is_enabled(FeatureId::LargeMicrozap),
-    });
+    mos.ctx().set_features(features.for_dmu());
     let zio = mos.ctx().zio();
     zio.set_opts(ZioOpts { large_gang_headers: features.is_active(FeatureId::DynamicGangHeader), ..zio.opts() });
     Ok(features)

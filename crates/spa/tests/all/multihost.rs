@@ -28,7 +28,6 @@ async fn look(world: &World) -> (Uberblock, usize) {
 
 /// Sets the property as `zpool set` does.
 async fn set(pool: &Pool, on: bool) {
-    pool.set_multihost(on).unwrap();
     let stored = pool.dsl().sync_task(move |dsl, tx| {
         Box::pin(async move {
             let props = match zap::lookup_u64(dsl.directory(), b"pool_props").await? {
@@ -42,11 +41,32 @@ async fn set(pool: &Pool, on: bool) {
             zap::update_u64(&props, b"multihost", u64::from(on), &tx).await
         })
     });
-    stored.await.unwrap();
+    pool.change_multihost(on, stored).await.unwrap();
 }
 
 async fn crash(pool: Rc<Pool>) {
     pool.give_up().await;
+}
+
+#[test]
+fn a_change_that_fails_leaves_the_heartbeat() {
+    let world = World::new(75, 2);
+    world.sim.block_on(async {
+        let pool = world.create().await;
+        for before in [false, true] {
+            set(&pool, before).await;
+            for on in [false, true] {
+                let fails = async {
+                    assert_eq!(pool.has_multihost(), before || on, "before the txg");
+                    Err(base::Error::invalid("a failure"))
+                };
+                assert_eq!(pool.change_multihost(on, fails).await.unwrap_err().kind(), ErrorKind::Invalid);
+                pool.sync().await.unwrap();
+                assert_eq!((pool.has_multihost(), look(&world).await.0.has_heartbeat()), (before, before));
+            }
+        }
+        pool.export().await.unwrap();
+    });
 }
 
 #[test]

@@ -56,14 +56,7 @@ fn dev(lab: &Lab, n: usize) -> DevSpec {
 
 /// Enables a feature as `zpool set feature@NAME=enabled` does.
 async fn enable(pool: &Pool, id: FeatureId) {
-    let done = pool.dsl().sync_task(move |dsl, tx| {
-        Box::pin(async move {
-            for id in ondisk::feature::enable_closure_ids(&[id]) {
-                dsl.features().enable(id, dsl.directory(), &tx).await?;
-            }
-            Ok(())
-        })
-    });
+    let done = pool.dsl().sync_task(move |dsl, tx| Box::pin(async move { dsl.enable_features(&[id], &tx).await }));
     done.await.unwrap();
 }
 

@@ -91,12 +91,25 @@ pub async fn create_with(
     ashift: u8,
     more: &[FeatureId],
 ) -> Rc<Pool> {
+    let features = ondisk::feature::default_features().into_iter().chain(more.iter().copied()).collect();
+    create_of(world, name, kind, disks, ashift, features).await
+}
+
+/// The same with exactly those features.
+pub async fn create_of(
+    world: &World,
+    name: &str,
+    kind: GroupKind,
+    disks: &[usize],
+    ashift: u8,
+    features: Vec<FeatureId>,
+) -> Rc<Pool> {
     let devices = disks.iter().map(|n| world.dev(*n)).collect();
     let spec = PoolSpec {
         name: name.into(),
         devices: Layout { groups: vec![Group { kind, bias: Bias::Normal, devices }], ..Layout::default() },
         ashift: Some(ashift),
-        features: ondisk::feature::default_features().into_iter().chain(more.iter().copied()).collect(),
+        features,
         comment: None,
         fs_props: Vec::new(),
         init: world.new_fs(),
