@@ -361,8 +361,8 @@ impl Inner {
         self.read_stored(bp, None, prio, depth + 1).await
     }
 
-    /// The children of a gang block that are not holes, each checked: uncompressed, smaller than
-    /// the whole, adding up to it.
+    /// The children of a gang block that are not holes, each checked: uncompressed, no larger than
+    /// the whole (a copy may have its header and one piece), adding up to it.
     pub(crate) async fn gang_children(&self, bp: &Blkptr, prio: Prio, depth: u32) -> Result<Vec<Blkptr>> {
         if depth >= GANG_MAX_DEPTH {
             return Err(Error::corrupt(format!("gang block {bp}: nested more than {GANG_MAX_DEPTH} deep")));
@@ -372,7 +372,7 @@ impl Inner {
         for c in &children {
             crate::read::validate(c).map_err(|e| e.at(format_args!("gang block {bp}")))?;
             let plain = c.compress_raw() == CompressAlgo::Off as u8 && c.level() == 0 && !c.is_embedded();
-            if !plain || c.psize() >= bp.psize() {
+            if !plain || c.psize() > bp.psize() {
                 return Err(Error::corrupt(format!("gang block {bp}: {c} cannot be a piece of it")));
             }
         }
