@@ -188,6 +188,18 @@ fn status(p: &PoolView, exact: bool, out: &mut Map<String, Value>) {
         let stats = json!({ "state": state, "start_time": moment(c.start, exact), "space": size(c.space, exact) });
         out.insert("checkpoint_stats".into(), stats);
     }
+    if let Some(e) = &p.expand {
+        let stats = json!({
+            "name": e.vdev,
+            "state": if e.finished { "FINISHED" } else { "SCANNING" },
+            "expanding_vdev": e.id.to_string(),
+            "start_time": moment(e.start, exact),
+            "end_time": moment(e.end, exact),
+            "to_reflow": size(e.total, exact),
+            "reflowed": size(e.copied, exact),
+        });
+        out.insert("raidz_expand_stats".into(), stats);
+    }
     let form = Form::Status(exact);
     out.insert("vdevs".into(), json!({ p.name.as_str(): vdev(&p.vdevs, "", form) }));
     classes(p, form, out);

@@ -2,7 +2,7 @@
 
 use admin::pool::vdev_spec::VdevSpec;
 use admin::view::fmt;
-use admin::view::{Candidate, HistoryLine, LeafWorkView, PoolView, PropView, ScanView, VdevView};
+use admin::view::{Candidate, ExpandView, HistoryLine, LeafWorkView, PoolView, PropView, ScanView, VdevView};
 
 use crate::table::{Column, line, pad, scripted, table, width_of, widths};
 
@@ -357,6 +357,9 @@ pub fn status(pool: &PoolView, style: Style) -> String {
             false => format!("checkpoint: created {}, consumes {}\n", fmt::moment(c.start), fmt::num(c.space)),
         });
     }
+    if let Some(e) = &pool.expand {
+        out.push_str(&expand(e));
+    }
     let aux = pool.caches.iter().chain(&pool.spares).map(|v| name_width(v, 1, style)).max().unwrap_or(0);
     let width = name_width(&pool.vdevs, 0, style).max(10).max(aux);
     out.push_str(&format!(
@@ -438,6 +441,26 @@ fn scan(s: &ScanView) -> String {
         _ => ", no estimated completion time\n".to_string(),
     });
     out
+}
+
+/// The line of `zpool status` about the expansion of a RAID-Z.
+fn expand(e: &ExpandView) -> String {
+    let (copied, name) = (fmt::bytes(e.copied), &e.vdev);
+    if e.finished {
+        let took = fmt::span(e.end.saturating_sub(e.start));
+        return format!("expand: expanded {name} copied {copied} in {took}, on {}\n", fmt::moment(e.end));
+    }
+    let rate = e.copied / e.now.saturating_sub(e.start).max(1);
+    let percent = 100.0 * e.copied as f64 / e.total.max(1) as f64;
+    let left = e.total.saturating_sub(e.copied).checked_div(rate);
+    format!(
+        "expand: expansion of {name} in progress since {}\n\t{copied} / {} copied at {}/s, {:.2}% done, {}\n",
+        fmt::moment(e.start),
+        fmt::bytes(e.total),
+        fmt::bytes(rate),
+        percent.min(100.0),
+        left.map_or("(copy is slow, no estimated time)".into(), |s| format!("{} to go", fmt::span(s)))
+    )
 }
 
 /// Whether `zpool status -x` leaves the pool out.
@@ -605,6 +628,24 @@ mod tests {
         assert!(text.contains("d0.img    ONLINE       0     3 19.5K\n"), "{text}");
         assert!(text.contains("word\n\tword"), "{text}");
         assert!(!is_healthy(&sick) && is_healthy(&tank()));
+    }
+
+    /// The lines of the pools `expanded` and `expanding`.
+    #[test]
+    fn expansions_have_a_line() {
+        const M: u64 = 1 << 20;
+        let mut e = ExpandView { vdev: "raidz1-0".into(), start: 1000, end: 1011, ..ExpandView::default() };
+        (e.finished, e.copied) = (true, 43 * M + M / 10);
+        let at = fmt::moment(1011);
+        assert_eq!(expand(&e), format!("expand: expanded raidz1-0 copied 43.1M in 00:00:11, on {at}\n"));
+        (e.finished, e.total, e.copied, e.now) = (false, 52 * M, 26 * M, 1013);
+        let since = fmt::moment(1000);
+        let text = format!(
+            "expand: expansion of raidz1-0 in progress since {since}\n\t26M / 52M copied at 2M/s, 50.00% done, 00:00:13 to go\n"
+        );
+        assert_eq!(expand(&e), text);
+        (e.copied, e.now) = (0, 1000);
+        assert!(expand(&e).ends_with("0B / 52M copied at 0B/s, 0.00% done, (copy is slow, no estimated time)\n"));
     }
 
     #[test]

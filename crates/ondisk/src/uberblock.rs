@@ -51,7 +51,28 @@ pub struct Uberblock {
     /// Txg of the pool's checkpoint, 0 when there is none.
     pub checkpoint_txg: u64,
     /// Progress of a raidz expansion (OpenZFS 2.3), 0 elsewhere.
-    pub raidz_reflow: u64,
+    pub raidz_reflow: Reflow,
+}
+
+/// How far the sectors of a RAID-Z that is being expanded were moved (format page 19 section 3).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Reflow(pub u64);
+
+impl Reflow {
+    /// Bits of the word that count sectors of 512 bytes; those above are the scratch state.
+    const OFFSET_BITS: u32 = 55;
+    /// The scratch state in which the first part is valid only in the scratch area.
+    const VALID: u64 = 1;
+
+    /// Bytes of the vdev's address space from its start that were moved.
+    pub fn offset(self) -> u64 {
+        (self.0 & ((1 << Self::OFFSET_BITS) - 1)) << 9
+    }
+
+    /// Whether the moved part is in the scratch area, its place half overwritten.
+    pub fn is_in_scratch(self) -> bool {
+        self.0 >> Self::OFFSET_BITS == Self::VALID
+    }
 }
 
 /// Words of an uberblock that a checkpoint keeps.
@@ -95,7 +116,7 @@ impl Uberblock {
             mmp_delay: 0,
             mmp_config: 0,
             checkpoint_txg: 0,
-            raidz_reflow: 0,
+            raidz_reflow: Reflow::default(),
         }
     }
 
@@ -150,7 +171,7 @@ impl Uberblock {
             mmp_delay: word(23),
             mmp_config: word(24),
             checkpoint_txg: word(25),
-            raidz_reflow: word(26),
+            raidz_reflow: Reflow(word(26)),
         }
     }
 
@@ -165,7 +186,7 @@ impl Uberblock {
             self.mmp_delay,
             self.mmp_config,
             self.checkpoint_txg,
-            self.raidz_reflow,
+            self.raidz_reflow.0,
         ];
         for (i, word) in head.into_iter().chain(self.rootbp.0).chain(tail).enumerate() {
             put_le64(&mut slot, 8 * i, word);
@@ -266,6 +287,19 @@ mod tests {
         assert_eq!((ub.mmp_interval_ms(), ub.mmp_seq(), ub.mmp_fail_intervals()), (Some(1000), 0xffff, Some(10)));
         ub.mmp_magic = 0;
         assert!(!ub.has_heartbeat() && ub.mmp_seq() == 0 && ub.mmp_interval_ms().is_none());
+    }
+
+    #[test]
+    fn the_progress_of_an_expansion_has_two_parts() {
+        for (word, offset, scratch) in [
+            (0, 0, false),
+            (1 << 55 | 7, 7 << 9, true),
+            (4 << 55 | 0xa000, 0xa000 << 9, false),
+            (u64::MAX, u64::MAX << 9, false),
+        ] {
+            let reflow = Reflow(word);
+            assert_eq!((reflow.offset(), reflow.is_in_scratch()), (offset, scratch), "{word:#x}");
+        }
     }
 
     #[test]

@@ -147,6 +147,11 @@ pub struct VdevConfig {
     pub fru: Option<String>,
     /// `nparity`: 1 to 3, of raidz and draid.
     pub nparity: Option<u64>,
+    /// `raidz_expanding`: the last child of the raidz is new, and sectors are being moved to it
+    /// (format page 19).
+    pub raidz_expanding: bool,
+    /// `raidz_expand_txgs`: the first txg of the wider blocks of each expansion that ended, rising.
+    pub raidz_expand_txgs: Vec<Txg>,
     /// `top_guid`: the draid that a distributed spare is in.
     pub dspare_top_guid: Option<Guid>,
     /// `spareid`: which of the draid's distributed spares.
@@ -236,6 +241,8 @@ impl VdevConfig {
             enc_sysfs_path: None,
             fru: None,
             nparity: None,
+            raidz_expanding: false,
+            raidz_expand_txgs: Vec::new(),
             dspare_top_guid: None,
             dspare_id: None,
             draid_ndata: None,
@@ -338,6 +345,10 @@ impl VdevConfig {
             ("fru", NvValue::String(s)) => self.fru = Some(s.clone()),
             ("alloc_bias", NvValue::String(s)) => self.alloc_bias = Some(s.clone()),
             ("aux_state", NvValue::String(s)) => self.aux_state = Some(s.clone()),
+            ("raidz_expanding", NvValue::Boolean) => self.raidz_expanding = true,
+            ("raidz_expand_txgs", NvValue::Uint64Array(v)) => {
+                self.raidz_expand_txgs = v.iter().copied().map(Txg).collect();
+            }
             (_, NvValue::Uint64(n)) => return self.read_number(name, *n),
             _ => return false,
         }
@@ -413,6 +424,13 @@ impl VdevConfig {
         number(&mut l, "top_guid", self.dspare_top_guid.map(|g| g.0));
         number(&mut l, "spareid", self.dspare_id);
         number(&mut l, "nparity", self.nparity);
+        if self.raidz_expanding {
+            l.put_flag("raidz_expanding");
+        }
+        if !self.raidz_expand_txgs.is_empty() {
+            let txgs = self.raidz_expand_txgs.iter().map(|t| t.0).collect();
+            l.put("raidz_expand_txgs", NvValue::Uint64Array(txgs));
+        }
         number(&mut l, "draid_ndata", self.draid_ndata);
         number(&mut l, "draid_nspares", self.draid_nspares);
         number(&mut l, "draid_ngroups", self.draid_ngroups);
@@ -555,6 +573,12 @@ impl VdevConfig {
             let parity = self.nparity.unwrap_or(0);
             if !(1..=3).contains(&parity) || n as u64 <= parity {
                 return bad(format!("has parity {parity} with {n} children"));
+            }
+            // Each expansion added a child; the first width had a data column.
+            let txgs = &self.raidz_expand_txgs;
+            let expansions = txgs.len() + usize::from(self.raidz_expanding);
+            if expansions as u64 >= n as u64 - parity || !txgs.is_sorted_by(|a, b| a < b) {
+                return bad(format!("has {n} children after {expansions} expansions in txgs that do not fit"));
             }
         }
         if self.kind == VdevKind::Draid {

@@ -29,7 +29,7 @@ use ondisk::indirect::{MappingEntry, remap};
 use ondisk::label::DATA_START;
 use ondisk::vdev_config::{VdevConfig, VdevKind};
 use vdev::geometry::{Draid, Stripe, raidz_rows};
-use vdev::width::Widths;
+use vdev::width::{Expansions, Widths};
 use zdb::device::Device;
 
 use crate::solve::{Row, Side, Tries, Unit, parts, row_choices, sets};
@@ -63,7 +63,8 @@ enum Node {
     Mirror(Vec<Node>),
     Raidz {
         parity: u64,
-        expand_txgs: Vec<Txg>,
+        /// Those that ended.
+        expansions: Expansions,
         /// Sectors are being moved to one more child, the last one.
         expanding: bool,
         children: Vec<Node>,
@@ -120,16 +121,12 @@ fn node(cfg: &VdevConfig, devices: &Devices, ashift: u8) -> Result<Node> {
             if !(1..=3).contains(&parity) || n as u64 <= parity || n > COLUMNS_MAX {
                 return Err(Error::corrupt(format!("raidz of {n} devices with parity {parity}")));
             }
-            let txgs = cfg.unknown.iter().find(|(k, _)| k == "raidz_expand_txgs").map(|(_, v)| v);
-            let txgs = match txgs {
-                Some(ondisk::nvlist::NvValue::Uint64Array(v)) => v.iter().copied().map(Txg).collect(),
-                _ => Vec::new(),
-            };
-            let expanding = cfg.unknown.iter().any(|(k, _)| k == "raidz_expanding");
+            let (txgs, expanding) = (cfg.raidz_expand_txgs.clone(), cfg.raidz_expanding);
             if (txgs.len() + usize::from(expanding)) as u64 >= n as u64 - parity || !txgs.is_sorted() {
                 return Err(Error::corrupt(format!("raidz of {n} devices that was expanded {} times", txgs.len())));
             }
-            Node::Raidz { parity, expand_txgs: txgs, expanding, children: children()? }
+            let expansions = Expansions { txgs, progress: None };
+            Node::Raidz { parity, expansions, expanding, children: children()? }
         }
         VdevKind::Draid => Node::Draid { layout: Box::new(Draid::from_config(cfg, ashift)?), children: children()? },
         VdevKind::Dspare => Node::Dspare(cfg.dspare_id.unwrap_or(u64::MAX)),
@@ -314,13 +311,13 @@ impl Top {
     fn layouts(&self, off: u64, size: usize, birth: Txg) -> Vec<Vec<Stripe>> {
         let size = size as u64;
         match &self.node {
-            Node::Raidz { parity, expand_txgs, expanding, children } => {
+            Node::Raidz { parity, expansions, expanding, children } => {
                 let count = children.len() as u64 - u64::from(*expanding);
-                let widths = Widths { children: count, parity: *parity, expand_txgs };
+                let widths = Widths { children: count, parity: *parity, expansions };
                 let mut out = vec![widths.stripes(self.ashift, off, size, birth)];
                 if *expanding {
-                    let moved = raidz_rows(off, size, self.ashift, widths.at(birth), count + 1);
-                    let still = raidz_rows(off, size, self.ashift, widths.at(birth), count);
+                    let moved = raidz_rows(off, size, self.ashift, widths.at(birth), |_| count + 1);
+                    let still = raidz_rows(off, size, self.ashift, widths.at(birth), |_| count);
                     out.push(moved.clone());
                     // One block may be moved in part: rows from the first on.
                     let rows = if moved.len() <= ROWS_CUT_MAX { moved.len() } else { 0 };

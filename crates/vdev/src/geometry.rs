@@ -90,9 +90,10 @@ pub fn raidz_map(offset: u64, psize: u64, ashift: u8, children: u64, parity: u64
     Stripe { parity: parity as usize, columns }
 }
 
-/// The rows of `psize` bytes (not 0) at `offset` of a RAID-Z with `children`, in the order of a
-/// block of another width (format page 19 section 1).
-pub fn raidz_rows(offset: u64, psize: u64, ashift: u8, width: Width, children: u64) -> Vec<Stripe> {
+/// The rows of `psize` bytes (not 0) at `offset` of a RAID-Z, in the order of a block of `width`
+/// (format page 19 section 1). `physical` gives the number of children over which a row lies, by
+/// the number of the sector behind it.
+pub fn raidz_rows(offset: u64, psize: u64, ashift: u8, width: Width, physical: impl Fn(u64) -> u64) -> Vec<Stripe> {
     let Width { columns, parity } = width;
     let sector = 1u64 << ashift;
     let (b, s) = (offset >> ashift, psize.div_ceil(sector));
@@ -101,6 +102,7 @@ pub fn raidz_rows(offset: u64, psize: u64, ashift: u8, width: Width, children: u
     let count = if q == 0 { long } else { columns };
     let rows = q + u64::from(r > 0);
     let row = |k: u64| {
+        let children = physical(b + k * columns + count);
         let column = |c: u64| {
             let at = b + k * columns + c;
             let there = k < q || c < long;

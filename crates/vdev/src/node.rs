@@ -21,7 +21,7 @@ use crate::geometry::{Column, Draid, Stripe};
 use crate::leaf::{Leaf, WriteAs};
 use crate::policy::Prio;
 use crate::stats::IoErrors;
-use crate::width::Widths;
+use crate::width::{Expansions, Widths};
 
 /// log2 of the bytes after which a mirror whose children are equally busy prefers the next child,
 /// as in OpenZFS (`vdev_mirror` shift).
@@ -81,9 +81,8 @@ pub struct Raidz {
     pub parity: u64,
     /// Its children.
     pub children: Vec<VdevKind>,
-    /// The first txg of the wider blocks of each expansion, rising (`raidz_expand_txgs`). Empty
-    /// until pools with expansions are taken (format page 19).
-    pub expand_txgs: Vec<Txg>,
+    /// Its expansions (format page 19).
+    pub expansions: Expansions,
     /// Blocks that could not be reconstructed.
     pub errors: Cell<IoErrors>,
 }
@@ -91,7 +90,7 @@ pub struct Raidz {
 impl Raidz {
     /// The widths of its blocks.
     pub fn widths(&self) -> Widths<'_> {
-        Widths { children: self.children.len() as u64, parity: self.parity, expand_txgs: &self.expand_txgs }
+        Widths { children: self.children.len() as u64, parity: self.parity, expansions: &self.expansions }
     }
 }
 

@@ -74,7 +74,7 @@ impl VdevKind {
                 guid: r.guid,
                 parity: r.parity,
                 children,
-                expand_txgs: r.expand_txgs.clone(),
+                expansions: r.expansions.clone(),
                 errors: r.errors.clone(),
             })),
             VdevKind::Draid(d) => VdevKind::Draid(Rc::new(crate::DraidNode {

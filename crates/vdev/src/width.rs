@@ -5,10 +5,15 @@
 //! was written. It decides columns, parity and allocated size. The *physical width*, the number of
 //! children, decides on which child and where each sector is, whatever its age.
 //!
+//! While the sectors are being moved, those from the start of the address space up to the
+//! *progress* are at their new places, over all children; a row of a block of which a sector is
+//! beyond it is still at its old place, over all children but the last. New blocks have the old
+//! logical width until the expansion ends.
+//!
 //! Everything that depends on a width asks [`Widths`], which every RAID-Z makes of its children and
-//! the history of its expansions. Without a history both widths are the same for all blocks. The
-//! charge to datasets ([`crate::Top::dsize`]) uses the original width always, since it is counted
-//! when a block is written and again when it is freed.
+//! its [`Expansions`]. Without one both widths are the same for all blocks. The charge to datasets
+//! ([`crate::Top::dsize`]) uses the original width always, since it is counted when a block is
+//! written and again when it is freed.
 
 use base::Txg;
 
@@ -16,6 +21,21 @@ use crate::geometry::{Stripe, raidz_asize, raidz_map, raidz_rows};
 
 /// A birth before every expansion: its blocks have the original width.
 pub const ORIGINAL: Txg = Txg(0);
+
+/// The expansions of a RAID-Z.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Expansions {
+    /// The first txg of the wider blocks of each that ended, rising (`raidz_expand_txgs`).
+    pub txgs: Vec<Txg>,
+    /// Of the one that is under way: how many bytes of the address space were moved.
+    pub progress: Option<u64>,
+}
+
+impl Expansions {
+    fn under_way(&self) -> u64 {
+        u64::from(self.progress.is_some())
+    }
+}
 
 /// Columns of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,39 +60,58 @@ pub struct Widths<'a> {
     pub children: u64,
     /// Its parity columns, which no expansion changes.
     pub parity: u64,
-    /// The first txg with each further column, rising; fewer than `children - parity`.
-    pub expand_txgs: &'a [Txg],
+    /// Its expansions, fewer than `children - parity`.
+    pub expansions: &'a Expansions,
 }
 
 impl Widths<'_> {
     /// The logical width of blocks born in `birth`, or written in that txg now.
     pub fn at(&self, birth: Txg) -> Width {
-        let after = self.expand_txgs.partition_point(|t| *t <= birth);
-        Width { columns: self.children - (self.expand_txgs.len() - after) as u64, parity: self.parity }
+        let txgs = &self.expansions.txgs;
+        let after = (txgs.len() - txgs.partition_point(|t| *t <= birth)) as u64;
+        Width { columns: self.children - self.expansions.under_way() - after, parity: self.parity }
     }
 
     /// The stripes of `psize` bytes (not 0) at `offset`, born in `birth`.
     pub fn stripes(&self, ashift: u8, offset: u64, psize: u64, birth: Txg) -> Vec<Stripe> {
         let Width { columns, parity } = self.at(birth);
-        if columns == self.children {
-            return vec![raidz_map(offset, psize, ashift, columns, parity)];
+        let all = self.children;
+        match self.expansions.progress {
+            None if columns == all => vec![raidz_map(offset, psize, ashift, columns, parity)],
+            None => raidz_rows(offset, psize, ashift, self.at(birth), |_| all),
+            Some(progress) => {
+                let moved = |end: u64| end <= progress >> ashift;
+                raidz_rows(offset, psize, ashift, self.at(birth), |end| all - u64::from(!moved(end)))
+            }
         }
-        raidz_rows(offset, psize, ashift, self.at(birth), self.children)
     }
 
     /// The range of child `own` (offset, length) that holds `len` bytes at `start` and no other
-    /// data, only their parity. Of whole rows the widths of blocks do not matter; the swap of
-    /// single parity stays within the range.
+    /// data, only their parity; none while an expansion is under way. Of whole rows the widths of
+    /// blocks do not matter; the swap of single parity stays within the range.
     pub fn child_range(&self, ashift: u8, own: usize, start: u64, len: u64) -> Option<(u64, u64)> {
+        if self.expansions.progress.is_some() {
+            return None;
+        }
         // Sectors go round the children row by row.
         let row = |sector: u64| sector / self.children + u64::from(sector % self.children > own as u64);
         let (first, end) = (row(start >> ashift), row((start + len) >> ashift));
         (end > first).then_some((first << ashift, (end - first) << ashift))
     }
 
+    /// The children that the allocatable bytes are on: all, when an expansion has ended.
+    fn counted(&self) -> u64 {
+        self.children - self.expansions.under_way()
+    }
+
     /// Bytes needed on each child for `asize` allocatable bytes.
     pub fn child_asize(&self, asize: u64) -> u64 {
-        asize.div_ceil(self.children)
+        asize.div_ceil(self.counted())
+    }
+
+    /// Allocatable bytes with `child` bytes on each child; `None` beyond 2^64.
+    pub fn asize_from_child(&self, child: u64) -> Option<u64> {
+        child.checked_mul(self.counted())
     }
 }
 
@@ -84,15 +123,25 @@ mod tests {
     use crate::geometry::Column;
 
     const GROWN: Txg = Txg(100);
-    const ONCE: [Txg; 1] = [GROWN];
+
+    fn ended(txgs: &[u64]) -> Expansions {
+        Expansions { txgs: txgs.iter().copied().map(Txg).collect(), progress: None }
+    }
 
     #[test]
     fn the_birth_decides() {
-        let widths = Widths { children: 7, parity: 2, expand_txgs: &[Txg(100), Txg(200), Txg(300)] };
+        let thrice = ended(&[100, 200, 300]);
+        let widths = Widths { children: 7, parity: 2, expansions: &thrice };
         for (birth, columns) in [(0, 4), (99, 4), (100, 5), (199, 5), (200, 6), (299, 6), (300, 7), (u64::MAX, 7)] {
             assert_eq!(widths.at(Txg(birth)), Width { columns, parity: 2 }, "born in {birth}");
         }
-        let never = Widths { children: 7, parity: 2, expand_txgs: &[] };
+        let under_way = Expansions { progress: Some(0), ..ended(&[200, 300]) };
+        let fourth = Widths { expansions: &under_way, ..widths };
+        for (birth, columns) in [(0, 4), (199, 4), (200, 5), (299, 5), (300, 6), (u64::MAX, 6)] {
+            assert_eq!(fourth.at(Txg(birth)), Width { columns, parity: 2 }, "born in {birth}");
+        }
+        let none = Expansions::default();
+        let never = Widths { expansions: &none, ..widths };
         assert_eq!((never.at(ORIGINAL), never.at(Txg(5))), (never.at(GROWN), Width { columns: 7, parity: 2 }));
     }
 
@@ -101,7 +150,7 @@ mod tests {
     #[test]
     fn sizes_follow_the_birth() {
         let asize = |children, parity, psize, birth| {
-            Widths { children, parity, expand_txgs: &ONCE }.at(Txg(birth)).asize(psize, 9)
+            Widths { children, parity, expansions: &ended(&[GROWN.0]) }.at(Txg(birth)).asize(psize, 9)
         };
         assert_eq!((asize(6, 1, 128 << 10, 99), asize(6, 1, 128 << 10, 100)), (163_840, 157_696));
         // Of 28 and 24 sectors, whole threes.
@@ -158,7 +207,8 @@ mod tests {
     #[test]
     fn sectors_are_where_the_format_page_has_them() {
         for (old, parity) in [(2u64, 1u64), (3, 1), (5, 1), (4, 2), (6, 2), (4, 3), (7, 3)] {
-            let widths = Widths { children: old + 1, parity, expand_txgs: &ONCE };
+            let once = ended(&[GROWN.0]);
+            let widths = Widths { children: old + 1, parity, expansions: &once };
             for (ashift, i) in [9u8, 12].into_iter().flat_map(|a| (0..300u64).map(move |i| (a, i))) {
                 let psize = 512 * (1 + (i * 37) % 300);
                 let offset = (7 + i * 41) << ashift;
@@ -177,11 +227,36 @@ mod tests {
         }
     }
 
+    /// While an expansion is under way the rows that end within the progress are at their new
+    /// places, the others at their old ones.
+    #[test]
+    fn rows_move_one_by_one() {
+        for (old, parity) in [(3u64, 1u64), (5, 1), (4, 2), (6, 3)] {
+            for i in 0..200u64 {
+                let (psize, offset) = (512 * (1 + (i * 37) % 100), (7 + i * 41) << 9);
+                let progress = offset + ((i % 120) << 9);
+                let expansions = Expansions { progress: Some(progress), ..Expansions::default() };
+                let widths = Widths { children: old + 1, parity, expansions: &expansions };
+                let by_width = |w: u64| sectors(offset, psize, 9, old, w, parity);
+                let (still, moved) = (by_width(old), by_width(old + 1));
+                let end = |row: u64| {
+                    let total = still.len() as u64;
+                    (offset >> 9) + row * old + total.min(old)
+                };
+                let want = still.iter().zip(&moved).map(|(a, b)| if end(a.0) << 9 <= progress { b } else { a });
+                let place = |&(_, _, child, at, number): &(u64, u64, u64, u64, Option<u64>)| ((child, at), number);
+                let stripes = widths.stripes(9, offset, psize, Txg(7));
+                assert_eq!(cut(&stripes, 9), want.map(place).collect(), "{psize} at {offset}, {progress} moved");
+            }
+        }
+    }
+
     /// A row of an older block has its own parity: no two of its sectors are on one child, and the
     /// columns that are empty in the last row are there, for Q and R count them.
     #[test]
     fn rows_stand_for_themselves() {
-        let widths = Widths { children: 6, parity: 2, expand_txgs: &ONCE };
+        let once = ended(&[GROWN.0]);
+        let widths = Widths { children: 6, parity: 2, expansions: &once };
         let rows = widths.stripes(9, 7 << 9, 4 << 9, Txg(1));
         let places = |s: &Stripe| s.columns.iter().map(|c| (c.child, c.offset >> 9, c.len)).collect::<Vec<_>>();
         assert_eq!(rows.len(), 2, "three data columns: a full row and one with a single sector");

@@ -12,6 +12,7 @@ use rt::Rt;
 use rt::cost::COPY;
 use sim::{Sim, SimConfig};
 use vdev::geometry::Draid;
+use vdev::width::Expansions;
 use vdev::{
     Absent, BlockPlace, Condition, DirtyGauge, DraidNode, Dspare, Health, Leaf, Mirror, MirrorRole, Prio,
     QueueTunables, Raidz, Top, TopSpec, VdevKind, VdevTree, Verify, leaf_asize,
@@ -84,7 +85,7 @@ fn bench(sim: &Sim, shape: Shape, ashift: u8) -> Bench {
             (VdevKind::Mirror(Rc::new(m)), one)
         }
         Shape::Raidz(parity, n) => {
-            let r = Raidz { guid, parity, children: nodes, expand_txgs: Vec::new(), errors: Cell::default() };
+            let r = Raidz { guid, parity, children: nodes, expansions: Expansions::default(), errors: Cell::default() };
             (VdevKind::Raidz(Rc::new(r)), one * n as u64)
         }
         Shape::Replacing(parity, n) => {
@@ -92,7 +93,7 @@ fn bench(sim: &Sim, shape: Shape, ashift: u8) -> Bench {
             let children = vec![nodes[1].clone(), new];
             let r = Mirror { guid: Guid(8), role: MirrorRole::Replacing, children, errors: Cell::default() };
             nodes[1] = VdevKind::Mirror(Rc::new(r));
-            let r = Raidz { guid, parity, children: nodes, expand_txgs: Vec::new(), errors: Cell::default() };
+            let r = Raidz { guid, parity, children: nodes, expansions: Expansions::default(), errors: Cell::default() };
             (VdevKind::Raidz(Rc::new(r)), one * n as u64)
         }
         Shape::Draid(p, d, c, s) => {
@@ -426,7 +427,7 @@ fn blocks_keep_the_width_they_were_born_with() {
             guid: Guid(7),
             parity,
             children: wide.top.kind().children().to_vec(),
-            expand_txgs: vec![Txg(100)],
+            expansions: Expansions { txgs: vec![Txg(100)], progress: None },
             errors: Cell::default(),
         };
         wide.top.set_kind(VdevKind::Raidz(Rc::new(raidz)));

@@ -215,9 +215,10 @@ impl BlockReader {
             match (found, first) {
                 (Some(b), _) => {
                     if !dva.gang() {
-                        *copies += t.audit_raidz(&self.tops, dva.offset(), &b, &mut |e, doubtful| {
-                            bad(e.at(format_args!("block {bp}")), doubtful);
-                        });
+                        *copies +=
+                            t.audit_raidz(&self.tops, (dva.offset(), bp.phys_birth()), &b, &mut |e, doubtful| {
+                                bad(e.at(format_args!("block {bp}")), doubtful);
+                            });
                     }
                     good.get_or_insert(b);
                 }
@@ -253,7 +254,7 @@ impl BlockReader {
             let r = if dva.gang() {
                 self.read_gang(t, side, bp, dva, depth)
             } else {
-                t.read(&self.tops, side, dva.offset(), bp.psize() as usize)
+                t.read(&self.tops, side, dva.offset(), bp.psize() as usize, bp.phys_birth())
             };
             let r = r
                 .and_then(|b| self.verify(bp, &b).map(|()| b))
@@ -266,7 +267,7 @@ impl BlockReader {
         if depth >= GANG_MAX_DEPTH {
             return Err(Error::corrupt("gang blocks are nested too deeply"));
         }
-        let header = t.read(&self.tops, side, dva.offset(), self.gang_header(bp))?;
+        let header = t.read(&self.tops, side, dva.offset(), self.gang_header(bp), bp.phys_birth())?;
         let children = gang::parse(&header, bp)?;
         let mut out = Vec::with_capacity(bp.psize() as usize);
         for c in children.iter().filter(|c| !c.is_hole()) {
@@ -291,7 +292,7 @@ impl BlockReader {
         for dva in bp.dvas().filter(|d| d.gang()) {
             let t = top(&self.tops, dva.vdev().0)?;
             for side in 0..t.sides(&self.tops) {
-                let header = t.read(&self.tops, side, dva.offset(), self.gang_header(bp));
+                let header = t.read(&self.tops, side, dva.offset(), self.gang_header(bp), bp.phys_birth());
                 match header.and_then(|h| gang::parse(&h, bp)) {
                     Ok(c) => {
                         let pieces: Vec<Blkptr> = c.into_iter().filter(|c| !c.is_hole()).collect();

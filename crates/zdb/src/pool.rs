@@ -13,7 +13,7 @@ use base::{Error, Guid, Result, ResultExt, Txg};
 use ondisk::indirect::{MAPPING_ENTRY_SIZE, MappingPhys, parse_mapping};
 use ondisk::label::{LabelConfig, MosConfig};
 use ondisk::nvlist::NvList;
-use ondisk::uberblock::Uberblock;
+use ondisk::uberblock::{Reflow, Uberblock};
 use ondisk::vdev_config::{VdevConfig, VdevKind};
 use ondisk::zap::ZapValue;
 
@@ -114,7 +114,13 @@ impl PoolReader {
             .cloned()
             .ok_or_else(|| Error::not_found("no valid uberblock on any device"))?;
 
-        let tops = tops_of_labels(&devices, &devs, limit)?;
+        // Sectors may have been moved since an older state.
+        let reflow = devices.iter().flat_map(|d| &d.ring).filter_map(|r| r.ub.as_ref().ok()).max_by_key(|u| u.rank());
+        if reflow.is_some_and(|newest| newest.raidz_reflow != ub.raidz_reflow) {
+            let why = format!("the state of txg {} is from before the last progress of an expansion", ub.txg);
+            return Err(Error::unsupported(why));
+        }
+        let tops = tops_of_labels(&devices, (&devs, ub.raidz_reflow), limit)?;
         let io = Rc::new(BlockReader::new(tops, ub.txg));
         let mos = Objset::open(&io, &ub.rootbp, "mos", 0)?;
         let directory = zap::map(&mos.object(MOS_DIRECTORY)?)?;
@@ -129,7 +135,7 @@ impl PoolReader {
                 _ if c.id != i as u64 => {
                     return Err(Error::corrupt(format!("vdev {i} of the configuration says that it is {}", c.id)));
                 }
-                _ => Some(Vdev::build(c, &devs)?),
+                _ => Some(Vdev::build(c, &devs, ub.raidz_reflow)?),
             });
         }
         let io = Rc::new(BlockReader::new(tops, ub.txg));
@@ -248,7 +254,7 @@ fn choose(all: Vec<Labeled>, opts: &OpenOpts) -> Result<Vec<Labeled>> {
 /// The top-level vdevs as the newest labels describe them.
 fn tops_of_labels(
     devices: &[Labeled],
-    devs: &BTreeMap<Guid, Rc<crate::device::Device>>,
+    (devs, reflow): (&BTreeMap<Guid, Rc<crate::device::Device>>, Reflow),
     limit: u64,
 ) -> Result<Vec<Option<Vdev>>> {
     let mut best: BTreeMap<u64, (Txg, VdevConfig)> = BTreeMap::new();
@@ -266,7 +272,7 @@ fn tops_of_labels(
     }
     let mut tops: Vec<Option<Vdev>> = (0..count).map(|_| None).collect();
     for (id, (_, cfg)) in &best {
-        tops[*id as usize] = Some(Vdev::build(cfg, devs)?);
+        tops[*id as usize] = Some(Vdev::build(cfg, devs, reflow)?);
     }
     Ok(tops)
 }

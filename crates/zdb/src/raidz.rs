@@ -5,9 +5,9 @@
 //! of 2^y, the last one times 1. Columns shorter than the longest count as zero at their ends.
 //! Losing k data columns leaves k unknowns; any k parity rows give equations for them.
 
-/// A column of a row.
+/// A range of one child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Column {
+pub struct Part {
     /// Which child of the vdev.
     pub child: usize,
     /// Offset in the child's space.
@@ -16,28 +16,57 @@ pub struct Column {
     pub size: u64,
 }
 
-/// The columns of `size` bytes (rounded up to sectors) at `off` of a vdev of `n` children, parity
-/// columns first. There may be fewer than `n`.
-pub fn columns(n: u64, parity: u64, ashift: u32, off: u64, size: u64) -> Vec<Column> {
+/// A column of a block: its sectors from the first row on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Column {
+    /// Bytes.
+    pub size: u64,
+    /// Where they are, in order: one range, or sector by sector where the widths differ.
+    pub parts: Vec<Part>,
+}
+
+/// The widths of a block and of its vdev (format page 19).
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Children over which the block was laid out.
+    pub logical: u64,
+    /// Children over which sectors lie now; while they are being moved, those of the moved ones.
+    pub physical: u64,
+    /// Sectors before this one were moved; `None` if all are where they belong.
+    pub moved: Option<u64>,
+    /// Columns of parity.
+    pub parity: u64,
+    /// log2 of the sector size.
+    pub ashift: u32,
+}
+
+/// The columns of `size` bytes (rounded up to sectors) at `off`, parity columns first. There may be
+/// fewer than the logical width.
+pub fn columns(shape: Shape, off: u64, size: u64) -> Vec<Column> {
+    let Shape { logical: l, physical, moved, parity, ashift } = shape;
     let (b, s) = (off >> ashift, size.div_ceil(1 << ashift));
-    let (first, row) = (b % n, (b / n) << ashift);
-    let (q, r) = (s / (n - parity), s % (n - parity));
+    let (q, r) = (s / (l - parity), s % (l - parity));
     let big = if r == 0 { 0 } else { r + parity };
-    let count = if q == 0 { big } else { n };
-    let mut out: Vec<Column> = (0..count)
-        .map(|c| Column {
-            child: ((first + c) % n) as usize,
-            offset: row + if first + c >= n { 1 << ashift } else { 0 },
-            size: (q + u64::from(c < big)) << ashift,
-        })
-        .collect();
-    // Single parity changes places with the first data column in every other MiB.
-    if parity == 1 && off & (1 << 20) != 0 && out.len() > 1 {
-        let (a, b) = (out[0], out[1]);
-        out[0] = Column { size: a.size, ..b };
-        out[1] = Column { size: b.size, ..a };
-    }
-    out
+    let count = if q == 0 { big } else { l };
+    let sector = |row: u64, place: u64| {
+        let first = b + row * l;
+        // A row is moved as a whole.
+        let width = if moved.is_some_and(|m| first + count > m) { physical - 1 } else { physical };
+        let at = first + place;
+        Part { child: (at % width) as usize, offset: (at / width) << ashift, size: 1 << ashift }
+    };
+    let column = |c: u64| {
+        let rows = q + u64::from(c < big);
+        // Single parity changes places with the first data column in every other MiB.
+        let place = if parity == 1 && off & (1 << 20) != 0 && c < 2 && count > 1 { 1 - c } else { c };
+        let size = rows << ashift;
+        let parts = match moved.is_none() && l == physical {
+            true => vec![Part { size, ..sector(0, place) }],
+            false => (0..rows).map(|row| sector(row, place)).collect(),
+        };
+        Column { size, parts }
+    };
+    (0..count).map(column).collect()
 }
 
 /// Powers of 2, twice over, and logarithms.
@@ -136,7 +165,7 @@ pub type Attempt = (Vec<usize>, Vec<usize>);
 const MAX_ATTEMPTS: usize = 20_000;
 
 /// All choices of `k` of `n` things, in order.
-fn choices(n: usize, k: usize) -> Vec<Vec<usize>> {
+pub fn choices(n: usize, k: usize) -> Vec<Vec<usize>> {
     let mut out = vec![Vec::new()];
     for _ in 0..k {
         let longer = out.iter().flat_map(|c: &Vec<usize>| {
@@ -169,15 +198,43 @@ mod tests {
     fn examples_of_the_format() {
         // Five children: one sector with single parity takes two columns; three sectors four; 128
         // KiB all five.
-        let sizes = |p, size| columns(5, p, 9, 0, size).iter().map(|c| c.size).collect::<Vec<_>>();
+        let whole = |n, parity| Shape { logical: n, physical: n, moved: None, parity, ashift: 9 };
+        let sizes = |p, size| columns(whole(5, p), 0, size).iter().map(|c| c.size).collect::<Vec<_>>();
         assert_eq!(sizes(1, 512), [512, 512]);
         assert_eq!(sizes(1, 1536), [512; 4]);
         assert_eq!(sizes(1, 131_072), [32_768; 5]);
         assert_eq!(sizes(3, 512), [512; 4]);
-        let c = columns(3, 1, 9, 4 * 512, 1024);
-        assert_eq!((c[0].child, c[0].offset, c[2].child, c[2].offset), (1, 512, 0, 1024));
-        let swapped = columns(3, 1, 9, 1 << 20, 1024);
-        assert_eq!((swapped[0].child, swapped[1].child), (0, 2));
+        let c = columns(whole(3, 1), 4 * 512, 1024);
+        assert_eq!((c[0].parts[0].child, c[0].parts[0].offset), (1, 512));
+        assert_eq!((c[2].parts[0].child, c[2].parts[0].offset), (0, 1024));
+        let swapped = columns(whole(3, 1), 1 << 20, 1024);
+        assert_eq!((swapped[0].parts[0].child, swapped[1].parts[0].child), (0, 2));
+    }
+
+    /// Seven sectors of data from sector 4 on, laid out over three children: rows of sectors 4 to
+    /// 6, 7 to 9, 10 to 12 and 13 to 14.
+    #[test]
+    fn older_blocks_lie_sector_by_sector() {
+        let old = Shape { logical: 3, physical: 4, moved: None, parity: 1, ashift: 9 };
+        let places = |shape| {
+            let of = |c: &Column| c.parts.iter().map(|p| (p.child, p.offset >> 9)).collect::<Vec<_>>();
+            columns(shape, 4 << 9, 7 << 9).iter().map(of).collect::<Vec<_>>()
+        };
+        let moved =
+            [vec![(0, 1), (3, 1), (2, 2), (1, 3)], vec![(1, 1), (0, 2), (3, 2), (2, 3)], vec![(2, 1), (1, 2), (0, 3)]];
+        assert_eq!(places(old), moved);
+        assert_eq!(places(Shape { moved: Some(16), ..old }), moved);
+        let still =
+            [vec![(1, 1), (1, 2), (1, 3), (1, 4)], vec![(2, 1), (2, 2), (2, 3), (2, 4)], vec![(0, 2), (0, 3), (0, 4)]];
+        assert_eq!(places(Shape { moved: Some(0), ..old }), still);
+        // The last row counts as a full one.
+        assert_eq!(places(Shape { moved: Some(15), ..old })[0][2..], [(2, 2), (1, 4)]);
+        // Up to the middle of the third row, which stays.
+        let mut half = moved.clone();
+        for (column, from) in half.iter_mut().zip(&still) {
+            column[2..].copy_from_slice(&from[2..]);
+        }
+        assert_eq!(places(Shape { moved: Some(12), ..old }), half);
     }
 
     #[test]

@@ -6,20 +6,22 @@
 //! tries the sides until a checksum is right; the checker reads every one of them.
 //!
 //! RAID-Z is read by its data columns; its further sides compute lost columns from parity, and the
-//! checker compares every column with its expected content. A removed vdev is its mapping: each
-//! piece is read where it went.
+//! checker compares every column with its expected content. A block that is older than an expansion
+//! lies sector by sector (format page 19): its further sides take children for lost, and compute
+//! each row of sectors by itself. A removed vdev is its mapping: each piece is read where it went.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Guid, Result};
+use base::{Error, ErrorKind, Guid, Result, Txg};
 use ondisk::indirect::{MappingEntry, remap};
 use ondisk::label::DATA_START;
+use ondisk::uberblock::Reflow;
 use ondisk::vdev_config::{VdevConfig, VdevKind};
 
 use crate::device::Device;
-use crate::raidz::{self, Column};
+use crate::raidz::{self, Column, Part, Shape};
 
 /// Removed vdevs may map into removed vdevs, each older than the next; no pool has this many in a
 /// row.
@@ -53,18 +55,37 @@ pub struct Vdev {
     pub dev: Option<Rc<Device>>,
     /// Ways to read a RAID-Z row with columns lost.
     attempts: Vec<raidz::Attempt>,
+    /// The first txg of the wider blocks of each expansion of a RAID-Z.
+    expand_txgs: Vec<Txg>,
+    /// While it is being expanded: sectors before this one were moved.
+    moved: Option<u64>,
+    /// Sets of children that may be lost, if it was or is being expanded.
+    losses: Vec<Vec<usize>>,
     /// The mapping of a removed vdev, set once the MOS can be read.
     pub mapping: OnceCell<Vec<MappingEntry>>,
 }
 
 impl Vdev {
     /// The tree of a top-level vdev over the devices that were found.
-    pub fn build(cfg: &VdevConfig, devices: &BTreeMap<Guid, Rc<Device>>) -> Result<Vdev> {
+    /// `reflow`: the progress of an expansion by the uberblock of the state.
+    pub fn build(cfg: &VdevConfig, devices: &BTreeMap<Guid, Rc<Device>>, reflow: Reflow) -> Result<Vdev> {
         let ashift = cfg.ashift.unwrap_or(0);
         if ashift > 16 || ashift != 0 && ashift < 9 {
             return Err(Error::corrupt(format!("vdev {}: ashift {ashift}", cfg.id)));
         }
-        Vdev::node(cfg, devices, ashift as u32, cfg.asize.unwrap_or(0))
+        let mut vdev = Vdev::node(cfg, devices, ashift as u32, cfg.asize.unwrap_or(0))?;
+        if cfg.kind == VdevKind::Raidz && (cfg.raidz_expanding || !cfg.raidz_expand_txgs.is_empty()) {
+            cfg.validate()?;
+            if cfg.raidz_expanding && reflow.is_in_scratch() {
+                let why = format!("vdev {}: its expansion broke off with the first part in the scratch area", cfg.id);
+                return Err(Error::unsupported(why));
+            }
+            vdev.expand_txgs = cfg.raidz_expand_txgs.clone();
+            vdev.moved = cfg.raidz_expanding.then_some(reflow.offset() >> ashift);
+            let n = vdev.children.len();
+            vdev.losses = (1..=vdev.nparity as usize).flat_map(|k| raidz::choices(n, k)).collect();
+        }
+        Ok(vdev)
     }
     fn node(cfg: &VdevConfig, devices: &BTreeMap<Guid, Rc<Device>>, ashift: u32, asize: u64) -> Result<Vdev> {
         let children: Result<Vec<Vdev>> = cfg.children.iter().map(|c| Vdev::node(c, devices, ashift, asize)).collect();
@@ -104,6 +125,9 @@ impl Vdev {
             path: cfg.path.clone().unwrap_or_default(),
             dev: devices.get(&cfg.guid).filter(|_| children.is_empty()).cloned(),
             attempts,
+            expand_txgs: Vec::new(),
+            moved: None,
+            losses: Vec::new(),
             children,
             mapping: OnceCell::new(),
         })
@@ -117,11 +141,19 @@ impl Vdev {
         matches!(self.kind, VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare)
     }
 
-    /// Bytes that an allocation of `psize` stored bytes takes.
-    pub fn asize(&self, psize: u64) -> u64 {
+    /// How a block born in `birth` lies on a RAID-Z.
+    fn shape(&self, birth: Txg) -> Shape {
+        let physical = self.children.len() as u64;
+        let later = self.expand_txgs.iter().filter(|t| **t > birth).count() as u64;
+        let logical = physical - u64::from(self.moved.is_some()) - later;
+        Shape { logical, physical, moved: self.moved, parity: self.nparity, ashift: self.ashift }
+    }
+
+    /// Bytes that an allocation of `psize` stored bytes took in txg `birth`.
+    pub fn asize(&self, psize: u64, birth: Txg) -> u64 {
         let sectors = psize.div_ceil(1 << self.ashift);
         if self.kind == VdevKind::Raidz {
-            let (n, p) = (self.children.len() as u64, self.nparity);
+            let (n, p) = (self.shape(birth).logical, self.nparity);
             let t = sectors + p * sectors.div_ceil(n - p);
             return (t.div_ceil(p + 1) * (p + 1)) << self.ashift;
         }
@@ -132,9 +164,9 @@ impl Vdev {
         1 << self.ashift.clamp(9, 16)
     }
     /// How many 512-byte units of use a unit of allocation is charged as: the cost of RAID-Z at 128
-    /// KiB blocks (format page 05 section 5).
+    /// KiB blocks of the original width (format page 05 section 5).
     pub fn deflate_ratio(&self) -> u64 {
-        (1 << 17) / (self.asize(1 << 17) >> 9).max(1)
+        (1 << 17) / (self.asize(1 << 17, Txg(0)) >> 9).max(1)
     }
     /// In how many ways a range can be read.
     pub fn sides(&self, tops: &[Option<Vdev>]) -> usize {
@@ -144,7 +176,7 @@ impl Vdev {
             let concrete = tops.iter().flatten().filter(|t| t.is_concrete());
             concrete.map(|t| t.sides(tops)).max().unwrap_or(1)
         } else if self.kind == VdevKind::Raidz {
-            1 + self.attempts.len()
+            1 + self.attempts.len().max(self.losses.len())
         } else {
             1
         };
@@ -169,27 +201,35 @@ impl Vdev {
         self.dev.as_ref().map_or_else(|| format!("{} (not there)", self.path), |d| d.name())
     }
 
-    /// `size` bytes at `off` of the vdev's space, as `side` has them.
-    pub fn read(&self, tops: &[Option<Vdev>], side: usize, off: u64, size: usize) -> Result<Vec<u8>> {
+    /// `size` bytes at `off` of the vdev's space, written in `birth`, as `side` has them.
+    pub fn read(&self, tops: &[Option<Vdev>], side: usize, off: u64, size: usize, birth: Txg) -> Result<Vec<u8>> {
         let mut buf = vec![0; size];
-        self.read_into(tops, side, off, &mut buf, 0)?;
+        self.read_into(tops, side, off, &mut buf, birth, 0)?;
         Ok(buf)
     }
 
-    fn read_into(&self, tops: &[Option<Vdev>], side: usize, off: u64, buf: &mut [u8], depth: u32) -> Result<()> {
+    fn read_into(
+        &self,
+        tops: &[Option<Vdev>],
+        side: usize,
+        off: u64,
+        buf: &mut [u8],
+        birth: Txg,
+        depth: u32,
+    ) -> Result<()> {
         if self.is_mirror() {
             let mut left = side;
             for c in &self.children {
                 let n = c.sides(tops);
                 if left < n {
-                    return c.read_into(tops, left, off, buf, depth);
+                    return c.read_into(tops, left, off, buf, birth, depth);
                 }
                 left -= n;
             }
             return Err(Error::invalid(format!("mirror {} has no side {side}", self.guid)));
         }
         match self.kind {
-            VdevKind::Raidz => self.read_raidz(tops, side, off, buf),
+            VdevKind::Raidz => self.read_raidz(tops, side, off, buf, birth),
             VdevKind::Indirect => {
                 let mapping = self.mapping.get().ok_or_else(|| {
                     Error::new(ErrorKind::Io, format!("the mapping of removed vdev {} is not loaded", self.guid))
@@ -200,7 +240,7 @@ impl Vdev {
                 for (start, vdev, at, len) in remap(mapping, off, buf.len() as u64)? {
                     let to = top(tops, vdev.0)?;
                     let piece = &mut buf[start as usize..(start + len) as usize];
-                    to.read_into(tops, side % to.sides(tops), at, piece, depth + 1)?;
+                    to.read_into(tops, side % to.sides(tops), at, piece, birth, depth + 1)?;
                 }
                 Ok(())
             }
@@ -215,19 +255,37 @@ impl Vdev {
         }
     }
 
-    /// The columns of a RAID-Z row, parity first.
-    fn row(&self, off: u64, size: u64) -> Vec<Column> {
-        raidz::columns(self.children.len() as u64, self.nparity, self.ashift, off, size)
+    fn part(&self, tops: &[Option<Vdev>], p: &Part) -> Result<Vec<u8>> {
+        let mut b = vec![0; p.size as usize];
+        self.children[p.child].read_into(tops, 0, p.offset, &mut b, Txg(0), 0)?;
+        Ok(b)
     }
     fn column(&self, tops: &[Option<Vdev>], c: &Column) -> Result<Vec<u8>> {
-        let mut b = vec![0; c.size as usize];
-        self.children[c.child].read_into(tops, 0, c.offset, &mut b, 0)?;
-        Ok(b)
+        c.parts.iter().try_fold(Vec::with_capacity(c.size as usize), |mut all, p| {
+            all.extend(self.part(tops, p)?);
+            Ok(all)
+        })
     }
     /// Side 0 are the data columns as they are; on the others some columns are computed from
     /// parity.
-    fn read_raidz(&self, tops: &[Option<Vdev>], side: usize, off: u64, buf: &mut [u8]) -> Result<()> {
-        let cols = self.row(off, buf.len() as u64);
+    fn read_raidz(&self, tops: &[Option<Vdev>], side: usize, off: u64, buf: &mut [u8], birth: Txg) -> Result<()> {
+        let shape = self.shape(birth);
+        let cols = raidz::columns(shape, off, buf.len() as u64);
+        let content = if side > 0 && (shape.moved.is_some() || shape.logical != shape.physical) {
+            self.rows_without(tops, &cols, side)?
+        } else {
+            self.columns_without(tops, &cols, side)?
+        };
+        let mut at = 0usize;
+        for c in &content {
+            let take = (buf.len() - at).min(c.len());
+            buf[at..at + take].copy_from_slice(&c[..take]);
+            at += take;
+        }
+        Ok(())
+    }
+    /// The content of the data columns, some of them computed.
+    fn columns_without(&self, tops: &[Option<Vdev>], cols: &[Column], side: usize) -> Result<Vec<Vec<u8>>> {
         let (parity, data) = cols.split_at((self.nparity as usize).min(cols.len()));
         let (lost, rows) = match side {
             0 => (Vec::new(), Vec::new()),
@@ -252,13 +310,41 @@ impl Vdev {
                 return Err(Error::new(ErrorKind::Io, "it cannot be reconstructed"));
             }
         }
-        let mut at = 0usize;
-        for c in &content {
-            let take = (buf.len() - at).min(c.len());
-            buf[at..at + take].copy_from_slice(&c[..take]);
-            at += take;
+        Ok(content)
+    }
+    /// The content of the data columns without some children, row by row: of a block of another
+    /// width a child has a sector of any column.
+    fn rows_without(&self, tops: &[Option<Vdev>], cols: &[Column], side: usize) -> Result<Vec<Vec<u8>>> {
+        let gone = self.losses.get(side - 1);
+        let gone = gone.ok_or_else(|| Error::new(ErrorKind::Io, "no more ways to reconstruct it"))?;
+        let is_gone = |p: &Part| gone.contains(&p.child);
+        let (parity, data) = cols.split_at((self.nparity as usize).min(cols.len()));
+        let mut out = vec![Vec::new(); data.len()];
+        for row in 0..parity.first().map_or(0, |c| c.parts.len()) {
+            let cells: Vec<Option<&Part>> = data.iter().map(|c| c.parts.get(row)).collect();
+            let mut content = Vec::with_capacity(cells.len());
+            for cell in &cells {
+                // A column without a sector in the last row counts as zeros.
+                content.push(match cell {
+                    Some(p) if !is_gone(p) => self.part(tops, p)?,
+                    _ => vec![0; 1 << self.ashift],
+                });
+            }
+            let lost: Vec<usize> = (0..cells.len()).filter(|i| cells[*i].is_some_and(is_gone)).collect();
+            let known: Vec<Option<Vec<u8>>> = parity
+                .iter()
+                .map(|c| c.parts.get(row).filter(|p| !lost.is_empty() && !is_gone(p)))
+                .map(|p| p.and_then(|p| self.part(tops, p).ok()))
+                .collect();
+            let rows: Vec<usize> = (0..known.len()).filter(|y| known[*y].is_some()).take(lost.len()).collect();
+            if !raidz::reconstruct(&mut content, &lost, &known, &rows) {
+                return Err(Error::new(ErrorKind::Io, "it cannot be reconstructed"));
+            }
+            for ((column, bytes), _) in out.iter_mut().zip(content).zip(&cells).filter(|(_, cell)| cell.is_some()) {
+                column.extend(bytes);
+            }
         }
-        Ok(())
+        Ok(out)
     }
     /// Compares every column of a block on RAID-Z with the one computed from the good `content`.
     /// Each that differs is passed to `bad`, with whether its device may miss blocks. Returns the
@@ -266,11 +352,11 @@ impl Vdev {
     pub fn audit_raidz(
         &self,
         tops: &[Option<Vdev>],
-        off: u64,
+        (off, birth): (u64, Txg),
         content: &[u8],
         bad: &mut dyn FnMut(Error, bool),
     ) -> u64 {
-        let cols = self.row(off, content.len() as u64);
+        let cols = raidz::columns(self.shape(birth), off, content.len() as u64);
         let (parity, data) = cols.split_at((self.nparity as usize).min(cols.len()));
         let mut at = 0usize;
         let mut want: Vec<Vec<u8>> = Vec::with_capacity(cols.len());
@@ -288,13 +374,18 @@ impl Vdev {
             .zip(rows.iter().map(|r| (r, "parity")))
             .chain(data.iter().zip(want.iter().map(|d| (d, "data"))))
         {
-            let child = &self.children[c.child];
-            match self.column(tops, c) {
-                Ok(have) if have == *want => {}
-                r => {
-                    let why = r.err().map_or("differs from what it should be".to_owned(), |e| e.to_string());
-                    let place = format!("{what} column at {:#x} on {}: {why}", c.offset, child.side_name(0));
-                    bad(Error::new(ErrorKind::Checksum, place), child.doubtful);
+            let mut rest = &want[..];
+            for p in &c.parts {
+                let child = &self.children[p.child];
+                let (want, behind) = rest.split_at(p.size as usize);
+                rest = behind;
+                match self.part(tops, p) {
+                    Ok(have) if have == *want => {}
+                    r => {
+                        let why = r.err().map_or("differs from what it should be".to_owned(), |e| e.to_string());
+                        let place = format!("{what} column at {:#x} on {}: {why}", p.offset, child.side_name(0));
+                        bad(Error::new(ErrorKind::Checksum, place), child.doubtful);
+                    }
                 }
             }
         }

@@ -50,7 +50,7 @@ fn read(io: &BlockReader, bp: &Blkptr) -> Result<Option<(Vec<u8>, ZilChain)>> {
             let block = if dva.gang() {
                 io.read_raw(bp, 0)?
             } else {
-                match t.read(&io.tops, side, dva.offset(), bp.psize() as usize) {
+                match t.read(&io.tops, side, dva.offset(), bp.psize() as usize, bp.phys_birth()) {
                     Ok(b) => b,
                     Err(_) => continue,
                 }

@@ -71,6 +71,8 @@ pub const REFERENCES: &[Reference] = &[
     pool("props24"),
     pool("gang24"),
     pool("longnames"),
+    pool("expanded"),
+    pool("expanding"),
 ];
 
 /// The key that the collection's pools are encrypted with, in each format, as its README gives

@@ -16,6 +16,6 @@ pub use figures::{
     RecordedView, SlowTaskView, TraceView, TurnView, TxgSpan, TxgView,
 };
 pub use types::{
-    Candidate, CheckpointView, Created, DaemonInfo, DatasetView, Destroyed, HistoryLine, HoldView, Imported, KeyView,
-    LeafWorkView, NbdView, PoolView, PropView, RequestView, ScanView, TunableView, VdevView,
+    Candidate, CheckpointView, Created, DaemonInfo, DatasetView, Destroyed, ExpandView, HistoryLine, HoldView,
+    Imported, KeyView, LeafWorkView, NbdView, PoolView, PropView, RequestView, ScanView, TunableView, VdevView,
 };

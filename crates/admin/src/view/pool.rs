@@ -12,7 +12,7 @@ use vdev::{Condition, Health, Prio, Top, VdevKind};
 
 use crate::engine::PoolEngine;
 use crate::pool::props::Figures;
-use crate::view::{CheckpointView, LeafWorkView, PoolLatency, PoolView, VdevView};
+use crate::view::{CheckpointView, ExpandView, LeafWorkView, PoolLatency, PoolView, VdevView};
 
 /// The status text of a resilvering pool, in the lines of `zpool status`.
 const RESILVERING: &str = "One or more devices is currently being resilvered.  The pool will\n\tcontinue to function, possibly in a degraded state.";
@@ -42,6 +42,18 @@ impl PoolEngine {
             (None, Some(space)) => Some(CheckpointView { start: 0, space, discarding: true }),
             (None, None) => None,
         };
+        // Informational: without it the rest is as good.
+        let name_of = |top: &Rc<Top>| config_view(&top.config_ref()).name;
+        let expand = pool.raidz_expand().await.ok().flatten().map(|e| ExpandView {
+            vdev: pool.tree().top(e.vdev).map_or(String::new(), |top| name_of(&top)),
+            id: e.vdev.0.into(),
+            finished: e.finished,
+            start: e.start,
+            end: e.end,
+            now: pool.rt().wall_clock().secs.max(0) as u64,
+            copied: e.copied,
+            total: e.allocated,
+        });
         let (status, action) = self.status(suspended.map(|e| e.to_string()), unreadable, &vdevs);
         let aux = pool.devices().aux();
         let in_use = |c: &VdevConfig| pool.tree().tops.borrow().iter().any(|t| t.kind().find(c.guid).is_some());
@@ -70,6 +82,7 @@ impl PoolEngine {
             damaged,
             scan,
             checkpoint,
+            expand,
         }
     }
 

@@ -183,6 +183,27 @@ pub struct CheckpointView {
     pub discarding: bool,
 }
 
+/// The expansion of a RAID-Z.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct ExpandView {
+    /// The RAID-Z, as `zpool status` names it.
+    pub vdev: String,
+    /// Its number in the pool.
+    pub id: u64,
+    /// Whether it ended.
+    pub finished: bool,
+    /// When it began, in seconds since 1970.
+    pub start: u64,
+    /// When it ended; 0 before.
+    pub end: u64,
+    /// The time now.
+    pub now: u64,
+    /// Bytes that were copied.
+    pub copied: u64,
+    /// Bytes that are allocated.
+    pub total: u64,
+}
+
 /// A property.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct PropView {
@@ -233,6 +254,9 @@ pub struct PoolView {
     /// Its checkpoint.
     #[serde(default)]
     pub checkpoint: Option<CheckpointView>,
+    /// The expansion of a RAID-Z that is under way, or that ended last.
+    #[serde(default)]
+    pub expand: Option<ExpandView>,
 }
 
 /// The datasets that were destroyed, or would be.

@@ -71,13 +71,15 @@ fn closures_put_dependencies_first() {
     let on = default_features();
     assert!(on.iter().all(|f| f.get().may_be_enabled()));
     assert!(on.contains(&FeatureId::LogSpacemap) && !on.contains(&FeatureId::HeadErrlog));
-    assert!(!FeatureId::RaidzExpansion.get().may_be_enabled() && FeatureId::RedactedDatasets.get().may_be_enabled());
+    let may = |id: FeatureId| id.get().may_be_enabled();
+    assert!(!may(FeatureId::DraidFailureDomains) && may(FeatureId::RedactedDatasets));
 }
 
 #[test]
 fn support_is_the_weakest_of_all() {
-    let (s, why) = support_of(FeatureZap::Read, ["org.illumos:lz4_compress", "org.openzfs:raidz_expansion", "x:y"]);
-    assert_eq!((s, why), (Support::None, vec!["org.openzfs:raidz_expansion", "x:y"]));
+    let (s, why) =
+        support_of(FeatureZap::Read, ["org.illumos:lz4_compress", "org.openzfs:draid_failure_domains", "x:y"]);
+    assert_eq!((s, why), (Support::None, vec!["org.openzfs:draid_failure_domains", "x:y"]));
     assert_eq!(support_of(FeatureZap::Write, ["x:y"]), (Support::Read, vec!["x:y"]));
     assert_eq!(support_of(FeatureZap::Write, ["com.delphix:spacemap_histogram"]).0, Support::Write);
     assert_eq!(support_of(FeatureZap::Read, []).0, Support::Write);

@@ -3,7 +3,7 @@ use codec::Endian;
 use ondisk::blkptr::Blkptr;
 use ondisk::label::{self, BootEnv, CONFIG_SIZE, DeviceLabel, LabelConfig, MosConfig, PoolState};
 use ondisk::nvlist::NvList;
-use ondisk::uberblock::{self, Uberblock};
+use ondisk::uberblock::{self, Reflow, Uberblock};
 use proptest::prelude::*;
 
 use crate::{golden, mutations};
@@ -202,7 +202,7 @@ proptest! {
             mmp_delay: words[5],
             mmp_config: words[6],
             checkpoint_txg: words[7],
-            raidz_reflow: words[8],
+            raidz_reflow: Reflow(words[8]),
         };
         let slot = ub.seal(1 << shift, offset);
         prop_assert_eq!(Uberblock::parse(&slot, offset).unwrap(), Some(ub));

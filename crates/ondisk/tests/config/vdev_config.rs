@@ -93,6 +93,28 @@ fn forms_keep_what_they_should() {
     assert_eq!(again.encode_xdr(), aux);
 }
 
+/// As the kernel writes them: a flag by its presence, an array, after the parity.
+#[test]
+fn expansions_are_kept() {
+    let mut root = pool();
+    let raidz = &mut root.children[1];
+    raidz.raidz_expanding = true;
+    raidz.raidz_expand_txgs = vec![];
+    for form in [ConfigForm::Mos, ConfigForm::Label] {
+        let list = raidz.to_nvlist(form);
+        let keys: Vec<&str> = list.iter().map(|(k, _)| k).collect();
+        let at = keys.iter().position(|k| *k == "nparity").unwrap();
+        assert_eq!(keys[at + 1..at + 3], ["raidz_expanding", "metaslab_array"]);
+        assert!(VdevConfig::from_nvlist(&list).unwrap().raidz_expanding);
+    }
+    raidz.raidz_expanding = false;
+    raidz.raidz_expand_txgs = vec![Txg(61)];
+    root.validate().unwrap();
+    let mos = root.to_nvlist(ConfigForm::Mos);
+    assert_eq!(VdevConfig::from_nvlist(&mos).unwrap(), root);
+    assert!(!mos.lists("children").unwrap()[1].contains("raidz_expanding"));
+}
+
 #[test]
 fn walking() {
     let root = pool();
@@ -125,6 +147,11 @@ fn hostile_trees_are_refused_by_name() {
     refused("wrong place of a leaf", &|p| p.children[1].children[2].id = 3);
     refused("parity", &|p| p.children[1].nparity = Some(3));
     refused("no parity", &|p| p.children[1].nparity = None);
+    refused("more expansions than data columns", &|p| p.children[1].raidz_expand_txgs = vec![Txg(5), Txg(6)]);
+    refused("an expansion too many", &|p| {
+        p.children[1].raidz_expand_txgs = vec![Txg(5)];
+        p.children[1].raidz_expanding = true;
+    });
     refused("empty mirror", &|p| p.children[0].children.clear());
     refused("leaf with children", &|p| p.children[0].kind = VdevKind::Disk);
     refused("unknown kind", &|p| p.children[0].kind = VdevKind::Other("tape".into()));

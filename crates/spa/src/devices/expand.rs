@@ -21,7 +21,7 @@ fn asize_now(kind: &VdevKind) -> Option<u64> {
     match kind {
         VdevKind::Leaf(l) => Some(leaf_asize(l.dev.size())),
         VdevKind::Mirror(m) => smallest(&m.children),
-        VdevKind::Raidz(r) => Some(smallest(&r.children)?.checked_mul(r.children.len() as u64)?),
+        VdevKind::Raidz(r) => r.widths().asize_from_child(smallest(&r.children)?),
         VdevKind::Draid(d) => {
             let children: Vec<&VdevKind> = d.children.iter().collect();
             let sizes = children.into_iter().map(asize_now).collect::<Option<Vec<_>>>()?;

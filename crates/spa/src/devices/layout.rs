@@ -9,6 +9,7 @@ use ondisk::feature::FeatureId;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind, metaslab_shift_for};
 use rt::Rt;
 use vdev::geometry::Draid;
+use vdev::width::Expansions;
 use vdev::{
     Condition, DirtyGauge, DraidNode, Leaf, Mirror, MirrorRole, QueueTunables, Raidz, Top, TopSpec, VdevKind,
     leaf_asize,
@@ -283,7 +284,8 @@ pub(crate) fn make_top(maker: &LeafMaker, id: u32, group: &Group, wanted: Option
             let parity = u64::from(parity);
             let mut config = interior(ConfigKind::Raidz);
             config.nparity = Some(parity);
-            let raidz = Raidz { guid, parity, children: nodes, expand_txgs: Vec::new(), errors: Cell::default() };
+            let raidz =
+                Raidz { guid, parity, children: nodes, expansions: Expansions::default(), errors: Cell::default() };
             (config, VdevKind::Raidz(Rc::new(raidz)), smallest * n)
         }
         GroupKind::Draid { parity, data, spares } => {

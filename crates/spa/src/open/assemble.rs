@@ -8,9 +8,11 @@
 use std::rc::Rc;
 
 use base::{Error, Guid, Result, ResultExt, VdevId};
+use ondisk::uberblock::Reflow;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use rt::Rt;
 use vdev::geometry::Draid;
+use vdev::width::{Expansions, Widths};
 use vdev::{
     Absent, Condition, DirtyGauge, DraidNode, Dspare, Health, Leaf, Mirror, MirrorRole, Raidz, Top, TopSpec, VdevKind,
     VdevTree, leaf_asize,
@@ -28,6 +30,8 @@ pub(crate) struct Assembly<'a> {
     pub devices: &'a [FoundDevice],
     pub gauge: &'a DirtyGauge,
     pub opts: &'a EngineOpts,
+    /// The progress of an expansion, as the uberblock of the state has it.
+    pub reflow: Reflow,
 }
 
 impl Assembly<'_> {
@@ -64,14 +68,16 @@ impl Assembly<'_> {
             ConfigKind::Raidz => {
                 config.validate()?;
                 self.check_count(config)?;
-                let share = asize.div_ceil(config.children.len() as u64);
-                Ok(VdevKind::Raidz(Rc::new(Raidz {
-                    guid: config.guid,
-                    parity: config.nparity.unwrap_or(1),
-                    children: self.children(config, share)?,
-                    expand_txgs: Vec::new(),
-                    errors: Default::default(),
-                })))
+                if config.raidz_expanding && self.reflow.is_in_scratch() {
+                    let why = "the expansion of a RAID-Z broke off at its beginning, and only OpenZFS 2.3 or newer can go on with it";
+                    return Err(Error::unsupported(why));
+                }
+                let progress = config.raidz_expanding.then_some(self.reflow.offset());
+                let expansions = Expansions { txgs: config.raidz_expand_txgs.clone(), progress };
+                let (children, parity) = (config.children.len() as u64, config.nparity.unwrap_or(1));
+                let share = Widths { children, parity, expansions: &expansions }.child_asize(asize);
+                let (guid, children) = (config.guid, self.children(config, share)?);
+                Ok(VdevKind::Raidz(Rc::new(Raidz { guid, parity, children, expansions, errors: Default::default() })))
             }
             ConfigKind::Draid => {
                 config.validate()?;

@@ -217,7 +217,8 @@ impl Pool {
         if is_shared && !import.readonly && import.to_checkpoint {
             // Going back to a checkpoint writes at once.
             let tops = tops_from_labels(&candidate, newest.txg);
-            let assembly = Assembly { rt: &rt, devices: &candidate.devices, gauge: &gauge, opts: &opts };
+            let reflow = newest.raidz_reflow;
+            let assembly = Assembly { rt: &rt, devices: &candidate.devices, gauge: &gauge, opts: &opts, reflow };
             activity.claim(&assembly.tree(candidate.guid, &tops)?).await?;
         }
         let mut opened = Err(Error::corrupt("no state was tried"));
@@ -336,6 +337,10 @@ impl Pool {
             return Ok(());
         }
         let refuse = |why: String| Err(Error::unsupported(format!("{why}: import it with -o readonly=on")));
+        let tops = self.stack.tree.tops.borrow().clone();
+        if tops.iter().any(|t| t.config().raidz_expanding) {
+            return refuse("a RAID-Z of the pool is being expanded, which weir cannot finish yet".into());
+        }
         // The entry stays after a removal has ended; its first word is the state (format page 14
         // section 5).
         let removing = zap::lookup(&self.stack.directory, b"com.delphix:removing").await?.and_then(|v| v.ints().next());
@@ -360,7 +365,7 @@ pub(crate) async fn open_state(
     check_labels(candidate, ub.txg)?;
     // The labels' tree leads to the MOS; from then on the MOS's own tree is used.
     let tops = tops_from_labels(candidate, ub.txg);
-    let assembly = Assembly { rt, devices: &candidate.devices, gauge, opts };
+    let assembly = Assembly { rt, devices: &candidate.devices, gauge, opts, reflow: ub.raidz_reflow };
     let early = assembly.tree(candidate.guid, &tops)?;
     if import.to_checkpoint {
         ub = rewind::to_checkpoint(rt, &early, &ub, gauge, opts, import.readonly).await?;

@@ -4,8 +4,9 @@
 //! Both choose another uberblock than the newest. The checkpoint's is in the MOS of the newest
 //! state; it is written as the newest one before the pool is opened through it. Otherwise the
 //! uberblocks of the last txgs are tried from the newest on: space freed in a txg is not reused for
-//! [`TXG_DEFER`] txgs, so the states of that many txgs are intact unless damaged. The first txg
-//! after that is newer than any on the devices.
+//! [`TXG_DEFER`] txgs, so the states of that many txgs are intact unless damaged, except those from
+//! before the last progress of an expansion: their sectors were moved since. The first txg after a
+//! rewind is newer than any on the devices.
 
 use std::rc::Rc;
 
@@ -46,8 +47,10 @@ pub(crate) fn choices(candidate: &PoolCandidate, rewind: bool) -> Vec<Uberblock>
         candidate.devices.iter().flat_map(|d| d.labels.uberblocks.iter().map(|u| u.ub.clone())).collect();
     all.sort_by_key(|ub| std::cmp::Reverse(ub.rank()));
     all.dedup_by_key(|ub| ub.txg);
-    let oldest = all.first().map_or(Txg(0), |newest| Txg(newest.txg.0.saturating_sub(TXG_DEFER)));
-    all.retain(|ub| ub.txg >= oldest);
+    if let Some(newest) = all.first() {
+        let (oldest, reflow) = (Txg(newest.txg.0.saturating_sub(TXG_DEFER)), newest.raidz_reflow);
+        all.retain(|ub| ub.txg >= oldest && ub.raidz_reflow == reflow);
+    }
     if !rewind {
         all.truncate(1);
     }

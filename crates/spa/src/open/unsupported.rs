@@ -163,8 +163,8 @@ mod tests {
             );
         }
         assert_eq!(
-            said(&["org.openzfs:raidz_expansion", "com.klarasystems:dynamic_gang_header"], &[], true),
-            "the pool uses org.openzfs:raidz_expansion, which weir cannot read: import it with OpenZFS 2.3 or newer"
+            said(&["org.openzfs:draid_failure_domains", "org.openzfs:raidz_expansion"], &[], true),
+            "the pool uses org.openzfs:draid_failure_domains, which weir cannot read: import it with the software that wrote it, or a newer release of weir"
         );
         assert_eq!(
             said(&["com.fudosecurity:block_cloning"], &["x:y"], false),

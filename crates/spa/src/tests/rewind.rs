@@ -2,7 +2,7 @@
 
 use base::{Guid, TXG_DEFER, Txg};
 use ondisk::label::{ConfigHead, LabelConfig};
-use ondisk::uberblock::Uberblock;
+use ondisk::uberblock::{Reflow, Uberblock};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use proptest::prelude::*;
 use vdev::labels::{LeafLabels, UberblockFound};
@@ -23,7 +23,7 @@ fn uberblock(txg: u64) -> Uberblock {
         mmp_delay: 0,
         mmp_config: 0,
         checkpoint_txg: 0,
-        raidz_reflow: 0,
+        raidz_reflow: Default::default(),
     }
 }
 
@@ -94,6 +94,18 @@ proptest! {
             prop_assert_eq!(first_open(&pool, &uberblock(t)), Txg(newest + 1));
         }
     }
+}
+
+/// Sectors were moved since the states with another progress.
+#[test]
+fn no_rewind_goes_behind_the_progress_of_an_expansion() {
+    let sim = world();
+    let mut pool = candidate(&sim, &[vec![37, 38, 39, 40]]);
+    for found in &mut pool.devices[0].labels.uberblocks {
+        found.ub.raidz_reflow = Reflow(if found.ub.txg.0 >= 39 { 4 << 55 | 0x800 } else { 4 << 55 | 0x400 });
+    }
+    let txgs: Vec<u64> = choices(&pool, true).iter().map(|u| u.txg.0).collect();
+    assert_eq!(txgs, [40, 39]);
 }
 
 #[test]

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
-use base::{Error, Result, ResultExt};
+use base::{Error, Result, ResultExt, Txg};
 use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
 use ondisk::dnode::{DNODE_CORE, DNODE_USEROBJUSED_ACCOUNTED, DNODE_USERUSED_ACCOUNTED, MIN_INDBLKSHIFT, Slot, slots};
 use ondisk::object_type::ObjectType;
@@ -120,14 +120,14 @@ impl Walk {
         fresh
     }
     fn gang_header_asize(&self, vdev: u32) -> u64 {
-        top(&self.io.tops, vdev).map_or(0, |t| t.asize(512))
+        top(&self.io.tops, vdev).map_or(0, |t| t.asize(512, Txg(0)))
     }
     fn claim_dva(&mut self, bp: &Blkptr, i: usize, children: &[Blkptr]) -> Result<()> {
         let io = self.io.clone();
         let dva = bp.dva(i);
         let t = top(&io.tops, dva.vdev().0)?;
         let size = if dva.gang() {
-            let header = t.asize(512);
+            let header = t.asize(512, bp.phys_birth());
             // Of the pieces those count that have a copy of this number.
             let pieces: u64 = children.iter().filter(|c| c.ndvas() > i).map(|c| c.dva(i).asize()).sum();
             if dva.asize() != header + pieces {
@@ -139,12 +139,9 @@ impl Walk {
             }
             header
         } else {
-            if dva.asize() != t.asize(bp.psize()) {
-                return Err(Error::corrupt(format!(
-                    "block {bp} has asize {:#x} instead of {:#x}",
-                    dva.asize(),
-                    t.asize(bp.psize())
-                )));
+            let want = t.asize(bp.psize(), bp.phys_birth());
+            if dva.asize() != want {
+                return Err(Error::corrupt(format!("block {bp} has asize {:#x} instead of {want:#x}", dva.asize(),)));
             }
             dva.asize()
         };

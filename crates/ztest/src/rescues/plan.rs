@@ -9,7 +9,7 @@ use ondisk::uberblock::SLOT_SHIFT_MIN;
 use sim::{DiskImage, Rng};
 use spa::GroupKind;
 use vdev::geometry::{Draid, Stripe};
-use vdev::width::Widths;
+use vdev::width::{Expansions, Widths};
 
 use super::blocks::{Id, Map};
 use crate::lab::Shape;
@@ -105,7 +105,9 @@ impl Damage {
         let (kind, members) = &self.tops[vdev as usize];
         match *kind {
             GroupKind::Raidz(parity) => {
-                let widths = Widths { children: members.len() as u64, parity: u64::from(parity), expand_txgs: &[] };
+                let expansions = Expansions::default();
+                let (children, parity) = (members.len() as u64, u64::from(parity));
+                let widths = Widths { children, parity, expansions: &expansions };
                 Some(widths.stripes(self.ashift, off, size, Txg(0)))
             }
             GroupKind::Draid { parity, data, spares } => {
