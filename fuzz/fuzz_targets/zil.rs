@@ -6,12 +6,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ondisk::blkptr::Blkptr;
+use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
 use ondisk::object_type::ObjectType;
 use ondisk::zil::{
     CHECKSUM_ZILOG, CHECKSUM_ZILOG2, ECK_MAGIC, ZIL_CHAIN_SIZE, ZIL_HEADER_SIZE, ZilChain, ZilHeader, records,
 };
-use ondisk::zil_record::{Create, LrAttr, LrSetattr, Make, Op, WriteData, encrypted_parts, has_blkptr};
+use ondisk::zil_record::{
+    ClonedBlocks, Create, LrAttr, LrSetattr, Make, Op, WriteData, encrypted_parts, pointer_part,
+};
 use weir_fuzz::{after, pointer, seeds};
 
 fn make_seeds() -> Vec<Vec<u8>> {
@@ -19,7 +21,11 @@ fn make_seeds() -> Vec<Vec<u8>> {
     let attr = LrAttr { named: 0x40040, set: 0x40, crtime: [0, 0], projid: 5 };
     let create = |make, attr, target| Op::Create { make, body, attr, acl: None, name: b"name", target };
     let set = LrSetattr { mask: 1, mode: 0o600, ..LrSetattr::default() };
+    let mut blocks = [0; 2 * BLKPTR_SIZE];
+    pointer(ObjectType::PLAIN_FILE).write_to(&mut blocks[..BLKPTR_SIZE]);
+    let blocks = ClonedBlocks::new(&blocks);
     let ops = [
+        Op::CloneRange { object: 2, offset: 0, length: 5000, block_size: 4096, blocks },
         create(Make::File, None, b""),
         create(Make::File, Some(attr), b""),
         create(Make::Dir, None, b""),
@@ -61,7 +67,8 @@ fn look(block: &[u8], range: (usize, usize)) {
             assert!(from <= to && to <= len || from == to, "parts {from} to {to} of {len}");
         }
         let Ok(op) = Op::parse(&record) else { continue };
-        assert!(has_blkptr(record.txtype) || !matches!(op, Op::Write { data: WriteData::Block(_), .. }));
+        let names_blocks = matches!(op, Op::Write { data: WriteData::Block(_), .. } | Op::CloneRange { .. });
+        assert!(!names_blocks || pointer_part(record.txtype, len).is_some());
         let _ = (op.void_without(), format!("{op:?}"));
         // A record that can be encoded decodes to the same. Ours have no ids of foreign domains,
         // whose names would be lost, and no writes of nothing.

@@ -67,6 +67,7 @@ const GLOBALS: &[Exception] = &[
     ("openweir/src/objects.rs", "BATCHES", "numbers that tell batches apart"),
     ("rt/src/rank.rs", "CURRENT", "the locks that the task being polled holds; a lock knows no world"),
     ("sim/src/devices/image.rs", "ZEROS", "zeros that never change"),
+    ("spa/src/bugs.rs", "PLANTED", "mistakes on purpose, in builds for ztest only"),
     ("zdb/src/raidz.rs", "EXP", "a table"),
     ("zdb/src/raidz.rs", "LOG", "a table"),
     ("zil/src/bugs.rs", "PLANTED", "mistakes on purpose, in builds for ztest only"),

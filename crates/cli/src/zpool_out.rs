@@ -57,13 +57,16 @@ fn column(name: &str) -> Column {
         "autoreplace" => "REPLACE",
         "autoexpand" => "EXPAND",
         "compatibility" => "COMPATIBILITY",
+        "bcloneused" => "BCLONE_USED",
+        "bclonesaved" => "BCLONE_SAVED",
+        "bcloneratio" => "BCLONE_RATIO",
         _ => &upper,
     }
     .to_string();
     match name {
         "health" => Column { right: true, ..Column::text(&header).wide(8) },
         "allocated" | "free" | "checkpoint" | "expandsize" | "fragmentation" | "capacity" | "dedupratio"
-        | "freeing" | "leaked" => Column::number(&header),
+        | "freeing" | "leaked" | "bcloneused" | "bclonesaved" | "bcloneratio" => Column::number(&header),
         "size" | "guid" | "load_guid" | "ashift" => Column::number(&header).growing(),
         _ => Column::text(&header),
     }

@@ -71,7 +71,16 @@ fn new_pools_have_the_features_of_2_1() {
     let all = w.ok("zpool get -H -o property,value all tank");
     let features: Vec<&str> = all.lines().filter(|l| l.starts_with("feature@")).collect();
     // Later ones that weir writes have to be asked for.
-    let asked_for = ["head_errlog", "vdev_zaps_v2", "zilsaxattr", "longname", "large_microzap", "dynamic_gang_header"];
+    let asked_for = [
+        "head_errlog",
+        "block_cloning",
+        "vdev_zaps_v2",
+        "zilsaxattr",
+        "longname",
+        "large_microzap",
+        "block_cloning_endian",
+        "dynamic_gang_header",
+    ];
     let is_off = |l: &&&str| !l.ends_with("\tenabled") && !l.ends_with("\tactive");
     let off: Vec<&str> = features.iter().filter(is_off).copied().collect();
     assert_eq!(off, asked_for.map(|name| format!("feature@{name}\tdisabled")));

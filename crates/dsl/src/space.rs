@@ -31,8 +31,8 @@ pub enum SpaceCheck {
 pub struct PoolSpace {
     /// Usable space of the normal class.
     pub dspace: u64,
-    /// Space saved by deduplication: datasets are charged for it.
-    pub dedup_saved: u64,
+    /// Space saved by deduplication and by cloned blocks: datasets are charged for it.
+    pub shared_saved: u64,
     /// Space of embedded log metaslabs, not part of `dspace`.
     pub embedded_log: u64,
     /// Space that a checkpoint holds.
@@ -69,7 +69,7 @@ impl PoolSpace {
             SpaceCheck::ExtraReserved => self.slop() / 4,
             SpaceCheck::None => 0,
         };
-        let dspace = self.dspace.saturating_add(self.dedup_saved);
+        let dspace = self.dspace.saturating_add(self.shared_saved);
         dspace.saturating_sub(self.checkpoint).saturating_sub(self.deferred_bpobj).saturating_sub(slop)
     }
 
@@ -78,7 +78,7 @@ impl PoolSpace {
     pub fn room(&self, used: u64, check: SpaceCheck) -> u64 {
         let kept = if check == SpaceCheck::Normal { self.slop() / 4 } else { self.slop() / 8 };
         let held = self.checkpoint.saturating_add(self.deferred_bpobj).saturating_add(self.deferred);
-        let usable = self.dspace.saturating_add(self.dedup_saved).saturating_sub(used.saturating_add(held));
+        let usable = self.dspace.saturating_add(self.shared_saved).saturating_sub(used.saturating_add(held));
         usable.min(self.dspace.saturating_sub(self.alloc)).saturating_sub(kept)
     }
 }

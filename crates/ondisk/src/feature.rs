@@ -151,7 +151,7 @@ features! {
     Draid "draid" "org.openzfs:draid" Read [mos] [] OpenZfs21 Write on "Declustered RAID-Z with distributed spares.";
     HeadErrlog "head_errlog" "com.delphix:head_errlog" Read [activate_on_enable] [] OpenZfs22 Write off "The error log names damaged blocks by dataset head.";
     Blake3 "blake3" "org.openzfs:blake3" Read [per_dataset] [ExtensibleDataset] OpenZfs22 Write on "BLAKE3 checksums.";
-    BlockCloning "block_cloning" "com.fudosecurity:block_cloning" Write [] [] OpenZfs22 Read off "Files can share blocks by reference counts.";
+    BlockCloning "block_cloning" "com.fudosecurity:block_cloning" Write [] [] OpenZfs22 Write off "Files can share blocks by reference counts.";
     VdevZapsV2 "vdev_zaps_v2" "com.klarasystems:vdev_zaps_v2" Read [mos] [] OpenZfs22 Write off "The root vdev has a ZAP, too.";
     Zilsaxattr "zilsaxattr" "org.openzfs:zilsaxattr" Write [per_dataset] [ExtensibleDataset] OpenZfs22 Write off "The intent log knows extended attributes kept as system attributes.";
     RedactionListSpill "redaction_list_spill" "com.delphix:redaction_list_spill" Read [] [RedactionBookmarks] OpenZfs23 Read off "Redaction lists may name many snapshots.";
@@ -159,7 +159,7 @@ features! {
     FastDedup "fast_dedup" "com.klarasystems:fast_dedup" Write [] [] OpenZfs23 Read off "Dedup tables with a log.";
     Longname "longname" "org.zfsonlinux:longname" Read [per_dataset] [ExtensibleDataset] OpenZfs23 Write off "File names up to 1023 bytes.";
     LargeMicrozap "large_microzap" "com.klarasystems:large_microzap" Write [per_dataset] [ExtensibleDataset, LargeBlocks] OpenZfs23 Write off "Micro ZAPs larger than 128 KiB.";
-    BlockCloningEndian "block_cloning_endian" "com.truenas:block_cloning_endian" Write [] [] OpenZfs24 Read off "The table of shared blocks in one byte order everywhere.";
+    BlockCloningEndian "block_cloning_endian" "com.truenas:block_cloning_endian" Write [] [] OpenZfs24 Write off "The table of shared blocks in one byte order everywhere.";
     DynamicGangHeader "dynamic_gang_header" "com.klarasystems:dynamic_gang_header" Read [mos] [] OpenZfs24 Write off "Gang headers as large as the pool's sectors.";
     PhysicalRewrite "physical_rewrite" "com.truenas:physical_rewrite" Write [per_dataset] [ExtensibleDataset] OpenZfs24 Read off "Blocks can be rewritten and keep their logical birth.";
     DraidFailureDomains "draid_failure_domains" "org.openzfs:draid_failure_domains" Read [mos] [Draid] Master None off "Draids that survive the loss of an enclosure.";

@@ -7,6 +7,7 @@
 
 pub mod blkptr;
 pub mod bpobj;
+pub mod brt;
 pub mod bytes;
 pub mod byteswap;
 pub mod dnode;

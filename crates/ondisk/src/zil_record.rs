@@ -59,12 +59,14 @@ pub mod tx {
     pub const RENAME_EXCHANGE: u64 = 22;
     /// Rename, and leave a whiteout at the old name.
     pub const RENAME_WHITEOUT: u64 = 23;
+    /// Clone blocks of another file.
+    pub const CLONE_RANGE: u64 = 24;
 }
 
 /// Whether OpenZFS before 2.2 does not know records of this type. They go only into the log of a
 /// dataset that has the feature `zilsaxattr` on disk (format page 17 section 3).
 pub fn needs_zilsaxattr(txtype: u64) -> bool {
-    txtype >= tx::SETSAXATTR
+    (tx::SETSAXATTR..=tx::RENAME_WHITEOUT).contains(&txtype)
 }
 
 /// Bytes of a WRITE record before its data.
@@ -73,6 +75,8 @@ pub const WRITE_SIZE: usize = 192;
 pub const SETATTR_SIZE: usize = 112;
 /// Bytes of the part that names optional attributes.
 pub const LR_ATTR_SIZE: usize = 72;
+/// Bytes of a CLONE_RANGE record before its block pointers.
+pub const CLONE_RANGE_SIZE: usize = 72;
 const CREATE_SIZE: usize = 104;
 const CREATE_ACL_SIZE: usize = 144;
 const WHITEOUT_SIZE: usize = 112;
@@ -264,6 +268,19 @@ pub enum Op<'a> {
         /// How many bytes.
         length: u64,
     },
+    /// Clone blocks of another file.
+    CloneRange {
+        /// The object.
+        object: u64,
+        /// Where.
+        offset: u64,
+        /// How many bytes; the last block may be cloned in part.
+        length: u64,
+        /// Bytes of a block.
+        block_size: u64,
+        /// The blocks of the source, as they were there.
+        blocks: ClonedBlocks<'a>,
+    },
     /// Cut or zero.
     Truncate {
         /// The object.
@@ -291,6 +308,39 @@ pub enum Op<'a> {
         /// Whether it is in the form from before version 3.
         old: bool,
     },
+}
+
+/// The block pointers of a CLONE_RANGE record, as bytes: none of them is encrypted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClonedBlocks<'a>(&'a [u8]);
+
+impl<'a> ClonedBlocks<'a> {
+    /// Those in `bytes`, which hold whole pointers.
+    pub fn new(bytes: &'a [u8]) -> ClonedBlocks<'a> {
+        ClonedBlocks(bytes)
+    }
+    /// Those of a record. None if it is of another type.
+    pub fn of(record: &Record<'a>) -> Result<Option<ClonedBlocks<'a>>> {
+        if record.txtype != tx::CLONE_RANGE {
+            return Ok(None);
+        }
+        let f = Fields { b: record.bytes, what: record.txtype };
+        let len = usize::try_from(f.word(64)?).ok().and_then(|n| n.checked_mul(BLKPTR_SIZE));
+        let bytes = f.rest(CLONE_RANGE_SIZE)?.get(..len.ok_or_else(|| f.short())?).ok_or_else(|| f.short())?;
+        Ok(Some(ClonedBlocks(bytes)))
+    }
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len() / BLKPTR_SIZE
+    }
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+    /// In the order of the file.
+    pub fn iter(&self) -> impl Iterator<Item = Blkptr> + 'a {
+        Blkptr::iter_block(self.0)
+    }
 }
 
 /// Where the data of a write are.
@@ -453,6 +503,11 @@ impl<'a> Op<'a> {
                 };
                 Ok(Op::Write { object, offset, length, data })
             }
+            tx::CLONE_RANGE => {
+                let (object, offset, length, block_size) = (f.word(32)?, f.word(40)?, f.word(48)?, f.word(56)?);
+                let blocks = ClonedBlocks::of(record)?.ok_or_else(|| f.short())?;
+                Ok(Op::CloneRange { object, offset, length, block_size, blocks })
+            }
             tx::WRITE2 => Ok(Op::Write2 { object: f.word(32)?, offset: f.word(40)?, length: f.word(48)? }),
             tx::TRUNCATE => Ok(Op::Truncate { object: f.word(32)?, offset: f.word(40)?, length: f.word(48)? }),
             tx::SETATTR => {
@@ -512,6 +567,7 @@ impl<'a> Op<'a> {
         match *self {
             Op::Write { object, .. }
             | Op::Write2 { object, .. }
+            | Op::CloneRange { object, .. }
             | Op::Truncate { object, .. }
             | Op::Setattr { object, .. }
             | Op::SetSaXattr { object, .. }
@@ -596,6 +652,13 @@ impl<'a> Op<'a> {
                 }
                 tx::WRITE
             }
+            Op::CloneRange { object, offset, length, block_size, blocks } => {
+                for w in [object, offset, length, block_size, blocks.len() as u64] {
+                    word(&mut b, w);
+                }
+                b.extend_from_slice(blocks.0);
+                tx::CLONE_RANGE
+            }
             Op::Write2 { object, offset, length } => {
                 for w in [object, offset, length] {
                     word(&mut b, w);
@@ -643,18 +706,22 @@ fn push_attr(b: &mut Vec<u8>, attr: &LrAttr) {
     b.extend_from_slice(&a);
 }
 
-/// Whether a record of this type may name a block by itself.
-pub fn has_blkptr(txtype: u64) -> bool {
-    txtype == tx::WRITE
+/// The part of a record of `len` bytes with block pointers, which is not encrypted in the log of an
+/// encrypted dataset, but authenticated with the rest (format pages 12 section 8, 17 section 3).
+pub fn pointer_part(txtype: u64, len: usize) -> Option<(usize, usize)> {
+    match txtype {
+        tx::WRITE if len >= WRITE_SIZE => Some((64, WRITE_SIZE)),
+        tx::CLONE_RANGE if len >= CLONE_RANGE_SIZE => Some((64, len)),
+        _ => None,
+    }
 }
 
-/// The parts of a record of `len` bytes that are encrypted in the log of an encrypted dataset
-/// (format page 12 section 8); the rest is authenticated.
+/// The parts of a record of `len` bytes that are encrypted in the log of an encrypted dataset: all
+/// but the common part and [`pointer_part`].
 pub fn encrypted_parts(txtype: u64, len: usize) -> [(usize, usize); 2] {
-    if txtype == tx::WRITE && len >= WRITE_SIZE {
-        [(RECORD_HEADER_SIZE, 64), (WRITE_SIZE, len)]
-    } else {
-        [(RECORD_HEADER_SIZE, len), (len, len)]
+    match pointer_part(txtype, len) {
+        Some((from, to)) => [(RECORD_HEADER_SIZE, from), (to, len)],
+        None => [(RECORD_HEADER_SIZE, len), (len, len)],
     }
 }
 
@@ -710,6 +777,10 @@ mod tests {
         reparsed(&Op::Write { object: 2, offset: 3, length: 5, data: WriteData::Block(Blkptr::hole()) });
         reparsed(&Op::Write2 { object: 2, offset: 3, length: 5 });
         reparsed(&Op::Truncate { object: 2, offset: 3, length: 0 });
+        let pointers = [7; 3 * BLKPTR_SIZE];
+        let blocks = ClonedBlocks::new(&pointers);
+        assert_eq!((blocks.len(), blocks.iter().count()), (3, 3));
+        reparsed(&Op::CloneRange { object: 2, offset: 512, length: 1300, block_size: 512, blocks });
         let set = LrSetattr { mask: setattr::SIZE | setattr::MTIME, size: 4, mtime: [5, 6], ..LrSetattr::default() };
         reparsed(&Op::Setattr { object: 2, set, attr: None });
         let with = LrSetattr { mask: setattr::XVATTR, ..set };

@@ -14,6 +14,7 @@
 //! | [`Devices`] | the door that opens devices, settings of new leaves; with `changes::Changes` (queued changes, labels to write after a commit), `dtl::Dtls` (dirty time logs on disk), [`LeafWorks`] (trim, initialize) |
 //! | `commit::history::History` | commands that wait for a txg |
 //! | `commit::ddt::Ddt` | dedup tables and their entries in memory |
+//! | `commit::brt::Brt` | the block reference table: pending references, counters, entries in memory |
 //! | `commit::Commit` | the uberblock, deferred frees, log space maps to flush |
 //! | [`Pool`] | the objects, and the task of the sync loop |
 //!
@@ -25,6 +26,23 @@
 //! Reading order: `stack`; [`pool`]; `commit` (the sync of a txg, and the objects of the MOS);
 //! `open` (create, import, rewind, claimed intent logs); `devices`; `scan`; `zevent`.
 
+/// Whether a bug is planted: only in builds with the feature `planted-bugs`.
+#[cfg(feature = "planted-bugs")]
+macro_rules! planted {
+    ($bug:ident) => {
+        $crate::bugs::planted($crate::bugs::Bug::$bug)
+    };
+}
+/// Whether a bug is planted: only in builds with the feature `planted-bugs`.
+#[cfg(not(feature = "planted-bugs"))]
+macro_rules! planted {
+    ($bug:ident) => {
+        false
+    };
+}
+
+#[cfg(feature = "planted-bugs")]
+pub mod bugs;
 mod commit;
 mod devices;
 mod notices;

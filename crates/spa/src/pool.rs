@@ -20,6 +20,7 @@ use vdev::{FailMode, QueueTunables, VdevTree};
 use zil::ZilTunables;
 use zio::{Zio, ZioOpts};
 
+use crate::commit::brt::Brt;
 use crate::commit::checkpoint::{self, Checkpoint, CheckpointRequest};
 use crate::commit::config::Config;
 use crate::commit::ddt::Ddt;
@@ -146,6 +147,9 @@ impl Pool {
         let scan = Scan::load(&stack, &config, &events, scan_tunables).await.at(|| "record of the last scan")?;
         let ddt = Ddt::open(&stack.mos, &stack.directory, stack.zio().clone()).await.at(|| "dedup tables")?;
         stack.zio().set_dedup(Some(ddt.clone()));
+        let brt = Brt::open(&stack.mos, &stack.directory, &stack.features, stack.zio().clone(), readonly);
+        let brt = brt.await.at(|| "block reference table")?;
+        stack.zio().set_references(Some(brt.clone()));
         stack.store.set_mos(stack.mos.clone());
         let notices = Rc::new(Notices::new(opening.notices));
         let devices = Devices::new(&Around {
@@ -166,6 +170,7 @@ impl Pool {
             checkpoint: &checkpoint,
             history: &history,
             ddt: &ddt,
+            brt: &brt,
             scan: &scan,
             devices: &devices,
             heartbeat: &heartbeat,
@@ -218,6 +223,11 @@ impl Pool {
     /// Space of the normal class, which holds files and their metadata.
     pub fn space(&self) -> ClassSpace {
         self.stack.alloc.space(ClassKind::Normal)
+    }
+    /// Bytes of cloned blocks, and bytes that cloning saves: the properties `bcloneused` and
+    /// `bclonesaved`.
+    pub fn cloned(&self) -> (u64, u64) {
+        self.commit.cloned()
     }
     /// Space of every top-level vdev with its class, in the order of their ids.
     pub fn top_spaces(&self) -> Vec<TopSpace> {

@@ -190,6 +190,7 @@ impl Stack {
         self.core.set_dataset_watch(None);
         self.core.zio.set_free_observer(None);
         self.core.zio.set_dedup(None);
+        self.core.zio.set_references(None);
         if let Some(dsl) = self.dsl.get() {
             dsl.close();
         }

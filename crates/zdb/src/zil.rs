@@ -72,7 +72,7 @@ fn read(io: &BlockReader, bp: &Blkptr) -> Result<Option<(Vec<u8>, ZilChain)>> {
 
 /// The name of a record type.
 pub fn record_name(txtype: u64) -> &'static str {
-    const NAMES: [&str; 24] = [
+    const NAMES: [&str; 25] = [
         "TX_COMMIT",
         "TX_CREATE",
         "TX_MKDIR",
@@ -97,6 +97,7 @@ pub fn record_name(txtype: u64) -> &'static str {
         "TX_SETSAXATTR",
         "TX_RENAME_EXCHANGE",
         "TX_RENAME_WHITEOUT",
+        "TX_CLONE_RANGE",
     ];
     NAMES.get(txtype as usize).copied().unwrap_or("UNKNOWN")
 }

@@ -11,7 +11,7 @@ use codec::{ChecksumAlgo, compute};
 use ondisk::blkptr::Blkptr;
 use ondisk::bytes::{put_le64, put_le64_words};
 use ondisk::zil::{CHECKSUM_ZILOG2, ECK_MAGIC, RECORD_HEADER_SIZE, ZIL_CHAIN_SIZE, ZilChain, records};
-use ondisk::zil_record::{WRITE_SIZE, encrypted_parts, has_blkptr};
+use ondisk::zil_record::{encrypted_parts, pointer_part};
 use vdev::{BlockPlace, Verify};
 use zio::{AreaSeal, DataKey, Prio, Zio};
 
@@ -111,8 +111,8 @@ fn areas(block: &[u8], range: (usize, usize)) -> Result<(Vec<u8>, Vec<Range<usiz
         let record = record?;
         let len = record.bytes.len();
         aad.extend_from_slice(&record.bytes[..RECORD_HEADER_SIZE]);
-        if has_blkptr(record.txtype) && len >= WRITE_SIZE {
-            aad.extend_from_slice(&record.bytes[64..WRITE_SIZE]);
+        if let Some((from, to)) = pointer_part(record.txtype, len) {
+            aad.extend_from_slice(&record.bytes[from..to]);
         }
         areas.extend(
             encrypted_parts(record.txtype, len).into_iter().filter(|(a, b)| a < b).map(|(a, b)| at + a..at + b),

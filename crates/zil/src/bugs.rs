@@ -28,11 +28,15 @@ pub enum Bug {
     OldReplayed,
     /// Replay does not go beyond the first block.
     ReplayStopsEarly,
+    /// Import does not count the references of cloned blocks in a log.
+    CloneNotClaimed,
+    /// A log that is freed keeps its references to cloned blocks.
+    CloneNotFreed,
 }
 
 impl Bug {
     /// All of them, with the names that commands use.
-    pub const ALL: [(&'static str, Bug); 12] = [
+    pub const ALL: [(&'static str, Bug); 14] = [
         ("no-flush", Bug::NoFlush),
         ("wake-before-flush", Bug::WakeBeforeFlush),
         ("wake-before-predecessor", Bug::WakeBeforePredecessor),
@@ -45,6 +49,8 @@ impl Bug {
         ("no-claim", Bug::NoClaim),
         ("old-replayed", Bug::OldReplayed),
         ("replay-stops-early", Bug::ReplayStopsEarly),
+        ("clone-not-claimed", Bug::CloneNotClaimed),
+        ("clone-not-freed", Bug::CloneNotFreed),
     ];
 }
 

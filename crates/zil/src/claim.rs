@@ -6,6 +6,9 @@
 //! before any allocation. They need no keys. The header then records the last claimed block and
 //! record: a later block that happens to verify does not count.
 //!
+//! A record of cloned blocks gets a reference for each of them, so that they stay while no file has
+//! them (format page 18 section 6): the log frees these when it is destroyed.
+//!
 //! An import without a log device (`-m`) ends the chain before the first block on that device. The
 //! rest of the chain is lost, and so is a log that begins there.
 
@@ -14,7 +17,7 @@ use std::collections::BTreeSet;
 use base::{Error, Result, ResultExt, Txg};
 use ondisk::blkptr::{Blkptr, Dva};
 use ondisk::zil::{ZIL_CLAIM_LR_SEQ_VALID, ZIL_REPLAY_NEEDED, ZilHeader, records};
-use ondisk::zil_record::{WRITE_SIZE, tx};
+use ondisk::zil_record::{ClonedBlocks, WRITE_SIZE, tx};
 use zio::{Prio, Zio};
 
 use crate::chain::{Walk, seq_of};
@@ -95,6 +98,18 @@ pub async fn claim(zio: &Zio, header: &ZilHeader, first: Txg) -> Result<Claimed>
                     }
                 }
             }
+            if let Some(blocks) = ClonedBlocks::of(&record)? {
+                // A clone of what no txg on disk has was never acknowledged.
+                if blocks.iter().any(|bp| is_counted(&bp) && bp.phys_birth() >= first) {
+                    complete = false;
+                    break;
+                }
+                for bp in blocks.iter().filter(is_counted) {
+                    if !planted!(CloneNotClaimed) {
+                        zio.add_reference(&bp, first).at(|| "block that an intent log clones")?;
+                    }
+                }
+            }
             lr_seq = record.seq;
             out.records += 1;
         }
@@ -114,6 +129,11 @@ pub async fn claim(zio: &Zio, header: &ZilHeader, first: Txg) -> Result<Claimed>
         h.flags |= ZIL_REPLAY_NEEDED;
     }
     Ok(out)
+}
+
+/// Whether a block that a record names is allocated: no hole, not within its pointer.
+pub(crate) fn is_counted(bp: &Blkptr) -> bool {
+    !bp.is_hole() && !bp.is_embedded()
 }
 
 /// As [`claim`] for a log that an earlier import claimed and did not replay: `None` if all its

@@ -11,11 +11,12 @@ use base::{Error, ErrorKind, Result, ResultExt, Txg};
 use dmu::{Objset, Tx};
 use ondisk::blkptr::{Blkptr, Dva};
 use ondisk::zil::{Record, ZIL_CLAIM_LR_SEQ_VALID, ZIL_REPLAY_NEEDED, ZilHeader, records};
-use ondisk::zil_record::{Op, WRITE_SIZE, tx};
+use ondisk::zil_record::{ClonedBlocks, Op, WRITE_SIZE, tx};
 use rt::LocalBoxFuture;
 
 use crate::block;
 use crate::chain::{Walk, seq_of};
+use crate::claim::is_counted;
 
 /// Blocks freed in one transaction.
 const FREES_PER_TX: usize = 4096;
@@ -122,7 +123,7 @@ async fn apply(os: &Objset, target: &dyn Replay, record: &Record<'_>, out: &mut 
 }
 
 /// The blocks that belong to a log: those of its chain, and of a claimed log also those that its
-/// writes name, each once.
+/// writes name, each once, and those that it clones, once for each reference that the claim added.
 pub async fn blocks_of(zio: &zio::Zio, header: &ZilHeader) -> Result<Vec<Blkptr>> {
     let mut out = Vec::new();
     let mut seen: BTreeSet<Dva> = BTreeSet::new();
@@ -142,6 +143,9 @@ pub async fn blocks_of(zio: &zio::Zio, header: &ZilHeader) -> Result<Vec<Blkptr>
             let Ok(record) = record else { break };
             if record.seq > last {
                 break;
+            }
+            if let Some(blocks) = ClonedBlocks::of(&record)?.filter(|_| !planted!(CloneNotFreed)) {
+                out.extend(blocks.iter().filter(is_counted));
             }
             if record.txtype != tx::WRITE || record.bytes.len() < WRITE_SIZE {
                 continue;

@@ -29,6 +29,6 @@ pub trait Dedup {
     /// Looks up the block that `bp` describes (checksum, sizes, compression) with `copies` copies,
     /// to be written in `txg`.
     fn ask<'a>(&'a self, bp: &'a Blkptr, copies: usize, txg: Txg) -> LocalBoxFuture<'a, Result<DedupAnswer>>;
-    /// Removes one reference to the block at `bp`; counted when the pass ends.
-    fn free(&self, bp: &Blkptr);
+    /// Removes one reference to the block at `bp` in `txg`; counted when a pass of that ends.
+    fn free(&self, bp: &Blkptr, txg: Txg);
 }

@@ -402,7 +402,7 @@ impl Inner {
     fn free_tree<'a>(&'a self, zio: &'a Zio, bp: Blkptr, txg: Txg, depth: u32) -> LocalBoxFuture<'a, Result<()>> {
         Box::pin(async move {
             if !bp.is_gang() {
-                return zio.free(&bp, txg);
+                return zio.free_copies(&bp, txg);
             }
             for child in self.gang_children(&bp, Prio::AsyncRead, depth).await? {
                 self.free_tree(zio, child, txg, depth + 1).await?;
@@ -422,8 +422,16 @@ impl Zio {
     /// headers. A gang block whose header cannot be read is not freed at all.
     pub async fn free_gang(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
         if bp.dedup() {
-            return self.0.free_dedup(bp);
+            return self.0.free_dedup(bp, txg);
         }
+        if self.0.is_referenced(bp, txg) {
+            return Ok(());
+        }
+        self.free_unshared(bp, txg).await
+    }
+
+    /// As [`Zio::free_gang`] for a block that has no other reference: no table is asked.
+    pub async fn free_unshared(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
         self.0.free_tree(self, *bp, txg, 0).await
     }
 }

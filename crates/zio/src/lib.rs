@@ -21,6 +21,7 @@
 //! fails to allocate all its places returns those it has; a block is overwritten in place only in
 //! the txg of its birth, from the second sync pass on, and only with the same sizes.
 
+mod clones;
 mod cost;
 mod crypt;
 mod dedup;
@@ -35,6 +36,7 @@ mod stats;
 mod write;
 mod zio;
 
+pub use clones::{References, is_cloneable};
 pub use codec::{ChecksumAlgo, CompressAlgo, Compression};
 pub use codec::{crypto, keymem};
 pub use crypt::{AreaSeal, DataKey, ENCRYPTED_COPIES_MAX};

@@ -10,6 +10,7 @@ use ondisk::blkptr::{Blkptr, Dva};
 use rt::Rt;
 use vdev::{VdevKind, VdevTree};
 
+use crate::clones::References;
 use crate::dedup::Dedup;
 use crate::scrub::FreeObserver;
 use crate::space::Space;
@@ -41,6 +42,7 @@ pub(crate) struct Inner {
     min_alloc: Cell<(usize, u64)>,
     bad: RefCell<VecDeque<BadCopy>>,
     pub(crate) dedup: RefCell<Option<Rc<dyn Dedup>>>,
+    pub(crate) references: RefCell<Option<Rc<dyn References>>>,
     pub(crate) rewritable: RefCell<crate::gang::Rewritable>,
     pub(crate) free_observer: RefCell<Option<Rc<dyn FreeObserver>>>,
     /// Freed ranges of removed vdevs that are not in an obsolete space map yet.
@@ -98,12 +100,12 @@ impl Inner {
     }
 
     /// Frees one reference to a block of a dedup table.
-    pub(crate) fn free_dedup(&self, bp: &Blkptr) -> Result<()> {
+    pub(crate) fn free_dedup(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
         let dedup = self.dedup.borrow();
         let dedup = dedup.as_ref().ok_or_else(|| {
             Error::unsupported(format!("freeing block {bp}: the dedup table that counts its references is not open"))
         })?;
-        dedup.free(bp);
+        dedup.free(bp, txg);
         Ok(())
     }
 
@@ -144,6 +146,7 @@ impl Zio {
             min_alloc: Cell::new((0, SECTOR)),
             bad: RefCell::default(),
             dedup: RefCell::default(),
+            references: RefCell::default(),
             rewritable: RefCell::default(),
             free_observer: RefCell::default(),
             obsolete: RefCell::default(),
@@ -175,16 +178,24 @@ impl Zio {
         self.0.opts.get()
     }
 
-    /// Frees every copy in `txg`. Does nothing for holes and embedded pointers. For gang blocks,
-    /// whose pieces are listed only in their headers on disk, use [`Zio::free_gang`], which takes
-    /// any block.
+    /// Frees every copy in `txg`, or one reference of a block with several. Does nothing for holes
+    /// and embedded pointers. For gang blocks, whose pieces are listed only in their headers on
+    /// disk, use [`Zio::free_gang`], which takes any block.
     ///
     /// # Panics
     /// If the block is a gang block.
     pub fn free(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
         if bp.dedup() && !bp.is_hole() && !bp.is_embedded() {
-            return self.0.free_dedup(bp);
+            return self.0.free_dedup(bp, txg);
         }
+        if self.0.is_referenced(bp, txg) {
+            return Ok(());
+        }
+        self.free_copies(bp, txg)
+    }
+
+    /// As [`Zio::free`] for a block without another reference.
+    pub(crate) fn free_copies(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
         assert!(!bp.is_gang(), "gang blocks are freed with free_gang");
         let mut result = Ok(());
         for dva in bp.dvas() {

@@ -1,5 +1,5 @@
-//! Planted bugs, which profiles must find: those of the intent log (`zil`) and of redaction
-//! (`dsl`).
+//! Planted bugs, which profiles must find: those of the intent log (`zil`), of redaction
+//! (`dsl`) and of cloned blocks (`spa`).
 
 /// What plants the bug of that name, if there is one, on the thread that calls it; none, with a
 /// message, if this build has no bugs.
@@ -8,7 +8,9 @@ pub fn planter(name: Option<&str>) -> Option<impl Fn() + Sync + use<>> {
     {
         let of_logs = zil::bugs::Bug::ALL.iter().find(|(n, _)| Some(*n) == name).map(|b| b.1);
         let of_streams = dsl::bugs::Bug::ALL.iter().find(|(n, _)| Some(*n) == name).map(|b| b.1);
+        let of_pools = spa::bugs::Bug::ALL.iter().find(|(n, _)| Some(*n) == name).map(|b| b.1);
         Some(move || {
+            spa::bugs::plant(of_pools);
             zil::bugs::plant(of_logs);
             dsl::bugs::plant(of_streams);
         })

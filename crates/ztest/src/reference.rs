@@ -73,6 +73,7 @@ pub const REFERENCES: &[Reference] = &[
     pool("longnames"),
     pool("expanded"),
     pool("expanding"),
+    quick("clone"),
 ];
 
 /// The key that the collection's pools are encrypted with, in each format, as its README gives

@@ -14,7 +14,7 @@ fn pool_space() -> impl Strategy<Value = PoolSpace> {
         let part = |n: u64| n % (dspace / 4 + 1);
         PoolSpace {
             dspace,
-            dedup_saved: part(a),
+            shared_saved: part(a),
             embedded_log: part(b),
             checkpoint: part(c),
             deferred_bpobj: 0,
@@ -73,7 +73,7 @@ proptest! {
         let all = [SpaceCheck::Normal, SpaceCheck::Reserved, SpaceCheck::ExtraReserved, SpaceCheck::None];
         let limits = all.map(|c| pool.adjusted(c));
         prop_assert!(limits.windows(2).all(|w| w[0] <= w[1]), "{:?}", limits);
-        prop_assert!(limits[3] <= pool.dspace + pool.dedup_saved);
+        prop_assert!(limits[3] <= pool.dspace + pool.shared_saved);
         prop_assert!(pool.slop() <= pool.dspace / 2 + 1);
     }
 

@@ -12,9 +12,9 @@
 //! and writes changed entries to their ZAPs and the histograms. Entries stay in memory from the
 //! first access until the txg ends.
 //!
-//! Invariants: an entry is in exactly one ZAP, that of its reference count; a pointer without an
-//! entry frees nothing; one caller of `ask` at a time, so that two equal blocks of one txg share an
-//! entry.
+//! Invariants: an entry is in exactly one ZAP, that of its reference count; a pointer without
+//! an entry frees nothing here (it may have references as a clone: [`super::brt`]); one caller
+//! of `ask` at a time, so that two equal blocks of one txg share an entry.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -170,6 +170,11 @@ struct LiveEntry {
 }
 
 impl LiveEntry {
+    /// The slot of the block at `bp`, if it has references.
+    fn slot_of(&self, bp: &Blkptr) -> Option<usize> {
+        let is_it = |s: &Slot| s.birth == bp.phys_birth().0 && s.dvas[0] == bp.dva(0) && s.refs > 0;
+        (1..SLOTS).find(|at| is_it(&self.slots[*at]))
+    }
     fn is_dirty(&self) -> bool {
         self.stored.as_ref().map_or(Slots::default(), |(_, s)| *s) != self.slots
     }
@@ -192,7 +197,17 @@ pub(crate) struct Ddt {
     statistics: Cell<Option<ObjectId>>,
     tables: RefCell<BTreeMap<(u8, usize), Table>>,
     entries: Rc<RefCell<BTreeMap<Key, LiveEntry>>>,
-    frees: RefCell<Vec<Blkptr>>,
+    /// Freed pointers, by the txg of the free.
+    frees: RefCell<BTreeMap<Txg, Vec<Blkptr>>>,
+}
+
+/// What became of freed pointers.
+#[derive(Default)]
+pub(crate) struct Dropped {
+    /// Blocks without references.
+    pub gone: Vec<Blkptr>,
+    /// Pointers that no table has.
+    pub unknown: Vec<Blkptr>,
 }
 
 fn table_name(checksum: ChecksumAlgo, class: usize) -> String {
@@ -244,9 +259,10 @@ impl Ddt {
         sum(7).saturating_sub(sum(3))
     }
 
-    /// Whether frees or changed entries wait.
-    pub(crate) fn is_dirty(&self) -> bool {
-        !self.frees.borrow().is_empty() || self.entries.borrow().values().any(LiveEntry::is_dirty)
+    /// Whether frees of `txg` or changed entries wait.
+    pub(crate) fn is_dirty(&self, txg: Txg) -> bool {
+        self.frees.borrow().first_key_value().is_some_and(|(t, _)| *t <= txg)
+            || self.entries.borrow().values().any(LiveEntry::is_dirty)
     }
 
     /// Drops the clean entries from memory, after the txg is on disk.
@@ -272,29 +288,45 @@ impl Ddt {
         Ok(())
     }
 
-    /// Drops the references of freed pointers; returns pointers to the blocks without references.
-    pub(crate) async fn take_frees(&self) -> Result<Vec<Blkptr>> {
+    /// Drops the references of pointers freed up to `txg`.
+    pub(crate) async fn take_frees(&self, txg: Txg) -> Result<Dropped> {
+        let later = self.frees.borrow_mut().split_off(&txg.next());
+        let frees = self.frees.replace(later);
         let _lock = self.lock.lock().await;
-        let mut gone = Vec::new();
-        for bp in self.frees.take() {
+        let mut out = Dropped::default();
+        for bp in frees.into_values().flatten() {
             let key = Key::of(&bp);
             self.load(key).await?;
             let mut entries = self.entries.borrow_mut();
-            // As in OpenZFS: a pointer without an entry frees nothing.
-            let Some(live) = entries.get_mut(&key) else { continue };
-            let is_it = |s: &&mut Slot| s.birth == bp.phys_birth().0 && s.dvas[0] == bp.dva(0) && s.refs > 0;
-            let Some(slot) = live.slots[1..].iter_mut().find(is_it) else { continue };
+            let live = entries.get_mut(&key);
+            let Some((live, at)) = live.and_then(|l| l.slot_of(&bp).map(|at| (l, at))) else {
+                out.unknown.push(bp);
+                continue;
+            };
+            let slot = &mut live.slots[at];
             slot.refs -= 1;
             if slot.refs == 0 {
-                gone.push(key.pointer(slot));
+                out.gone.push(key.pointer(slot));
                 *slot = Slot::default();
             }
             let ditto = std::mem::take(&mut live.slots[0]);
             if ditto.birth != 0 {
-                gone.push(key.pointer(&ditto));
+                out.gone.push(key.pointer(&ditto));
             }
         }
-        Ok(gone)
+        Ok(out)
+    }
+
+    /// Counts `count` more references to the block at `bp`; false if no table has it.
+    pub(crate) async fn add_references(&self, bp: &Blkptr, count: u64) -> Result<bool> {
+        let _lock = self.lock.lock().await;
+        let key = Key::of(bp);
+        self.load(key).await?;
+        let mut entries = self.entries.borrow_mut();
+        let live = entries.get_mut(&key);
+        let Some((live, at)) = live.and_then(|l| l.slot_of(bp).map(|at| (l, at))) else { return Ok(false) };
+        live.slots[at].refs = live.slots[at].refs.saturating_add(count);
+        Ok(true)
     }
 
     /// Blocks of earlier txgs that got references in this one; never encrypted ones.
@@ -459,8 +491,8 @@ impl Dedup for Ddt {
         })
     }
 
-    fn free(&self, bp: &Blkptr) {
-        self.frees.borrow_mut().push(*bp);
+    fn free(&self, bp: &Blkptr, txg: Txg) {
+        self.frees.borrow_mut().entry(txg).or_default().push(*bp);
     }
 }
 

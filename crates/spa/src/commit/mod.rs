@@ -3,8 +3,9 @@
 //! [`Commit`] owns what only the sync of a txg changes: the uberblock, the list of deferred frees,
 //! log space maps that are still to be flushed. It calls the others in the order of a txg (`sync`):
 //! devices for their queued changes and dirty time logs, the configuration, the history, the
-//! checkpoint, the datasets, the scan, the dedup tables, the metaslabs.
+//! checkpoint, the datasets, the scan, the dedup tables, the block reference table, the metaslabs.
 
+pub(crate) mod brt;
 pub(crate) mod checkpoint;
 pub(crate) mod config;
 pub(crate) mod ddt;
@@ -28,6 +29,7 @@ use crate::devices::Devices;
 use crate::scan::Scan;
 use crate::stack::Stack;
 use crate::zevent::Events;
+use brt::Brt;
 use checkpoint::Checkpoint;
 use config::Config;
 use ddt::Ddt;
@@ -43,6 +45,7 @@ pub(crate) struct Commit {
     checkpoint: Rc<Checkpoint>,
     history: Rc<History>,
     ddt: Rc<Ddt>,
+    brt: Rc<Brt>,
     scan: Rc<Scan>,
     devices: Rc<Devices>,
     heartbeat: Rc<Heartbeat>,
@@ -62,6 +65,7 @@ pub(crate) struct Parts<'a> {
     pub checkpoint: &'a Rc<Checkpoint>,
     pub history: &'a Rc<History>,
     pub ddt: &'a Rc<Ddt>,
+    pub brt: &'a Rc<Brt>,
     pub scan: &'a Rc<Scan>,
     pub devices: &'a Rc<Devices>,
     pub heartbeat: &'a Rc<Heartbeat>,
@@ -77,6 +81,7 @@ impl Commit {
             checkpoint: parts.checkpoint.clone(),
             history: parts.history.clone(),
             ddt: parts.ddt.clone(),
+            brt: parts.brt.clone(),
             scan: parts.scan.clone(),
             devices: parts.devices.clone(),
             heartbeat: parts.heartbeat.clone(),
@@ -91,12 +96,17 @@ impl Commit {
         self.uberblock.borrow().clone()
     }
 
+    /// Bytes of cloned blocks, and bytes that cloning saves.
+    pub(crate) fn cloned(&self) -> (u64, u64) {
+        self.brt.figures()
+    }
+
     /// Updates the size of the pool that datasets see.
     pub(crate) fn push_space(&self, deferred_bpobj: u64) {
         let space = self.stack.alloc.space(ClassKind::Normal);
         self.stack.dsl().set_space(PoolSpace {
             dspace: space.total,
-            dedup_saved: self.ddt.saved(),
+            shared_saved: self.ddt.saved().saturating_add(self.brt.figures().1),
             embedded_log: self.stack.alloc.space(ClassKind::EmbeddedLog).total,
             checkpoint: self.checkpoint.held(&self.stack.tree),
             deferred_bpobj,

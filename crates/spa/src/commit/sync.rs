@@ -31,7 +31,7 @@ use ondisk::uberblock::Uberblock;
 use rt::cost::{FREE, METASLAB, REAP, SPACE_RUN};
 use vdev::Top;
 use vdev::labels::{LabelPair, write_config, write_uberblock};
-use zio::WriteDone;
+use zio::{References, WriteDone};
 
 use super::Commit;
 use crate::commit::checkpoint;
@@ -56,6 +56,7 @@ impl Commit {
         let mut done: Vec<WriteDone> = Vec::new();
         let mut root: Option<Blkptr> = None;
         self.devices.take_changes(&tx).await?;
+        self.brt.apply(txg, &self.ddt).await?;
         // Requests during this sync are for the next txg.
         let requested = self.config.is_dirty() || self.checkpoint.is_dirty() || self.history.is_dirty();
         let written = requested || self.is_dirty(txg);
@@ -80,7 +81,7 @@ impl Commit {
             );
             done.extend(self.stack.dsl().sync(txg, pass).await?);
             if pass == 1 {
-                self.scan.sync(txg, committed.rootbp, &self.ddt, &tx).await?;
+                self.scan.sync(txg, committed.rootbp, (&self.ddt, &self.brt), &tx).await?;
                 self.history.sync_events(&tx).await?;
                 make_root_zap(&self.stack, &self.config, &tx).await?;
             }
@@ -98,7 +99,7 @@ impl Commit {
                 }
                 self.process_deferred(txg, &tx).await?;
             }
-            self.sync_dedup(txg, &tx).await?;
+            self.sync_references(txg, &tx).await?;
             if pass == 1 {
                 self.flush_logs(txg, &tx).await?;
             }
@@ -146,6 +147,7 @@ impl Commit {
         self.push_space(deferred);
         self.stack.dsl().synced(txg);
         self.ddt.synced();
+        self.brt.synced();
         if self.scan.wants_txg() || self.devices.dtls().has_failed_writes() {
             self.stack.txg.kick();
         }
@@ -160,13 +162,14 @@ impl Commit {
 
     /// The first part that the txg has still to write.
     fn dirty_part(&self, txg: Txg) -> Option<&'static str> {
-        let dirt: [(&dyn Fn() -> bool, &str); 8] = [
+        let dirt: [(&dyn Fn() -> bool, &str); 9] = [
             (&|| self.stack.mos.is_dirty(txg), "the MOS"),
             (&|| self.stack.dsl().is_dirty(txg), "a dataset"),
             (&|| self.stack.core.has_frees(), "frees"),
             (&|| !self.stack.alloc.dirty_metaslabs(txg).is_empty(), "a metaslab"),
             (&|| !self.logs.borrow().is_empty(), "a log space map"),
-            (&|| self.ddt.is_dirty(), "a deduplication table"),
+            (&|| self.ddt.is_dirty(txg), "a deduplication table"),
+            (&|| self.brt.is_dirty(txg), "a block reference table"),
             (&|| self.stack.alloc.has_held_back(), "what a checkpoint holds back"),
             (&|| self.stack.zio().has_obsolete(), "obsolete ranges"),
         ];
@@ -208,15 +211,24 @@ impl Commit {
         Ok(())
     }
 
-    /// Updates the dedup tables' references, and frees the blocks without any.
-    async fn sync_dedup(&self, txg: Txg, tx: &Tx) -> Result<()> {
-        if !self.ddt.is_dirty() {
+    /// Updates the references in the dedup tables and in the block reference table, and frees the
+    /// blocks without any.
+    async fn sync_references(&self, txg: Txg, tx: &Tx) -> Result<()> {
+        if !self.ddt.is_dirty(txg) && !self.brt.is_dirty(txg) {
             return Ok(());
         }
-        for bp in self.ddt.take_frees().await? {
+        let dropped = self.ddt.take_frees(txg).await?;
+        for bp in &dropped.gone {
             self.stack.rt.spend(FREE).await;
-            self.free_now(&bp, txg).await?;
+            self.free_now(bp, txg).await?;
         }
+        // A pointer that no dedup table has frees nothing, but may be a clone.
+        dropped.unknown.iter().filter(|bp| self.brt.may_have(bp)).for_each(|bp| self.brt.free(bp, txg));
+        for bp in self.brt.take_frees(txg).await?.iter().filter(|bp| !bp.dedup()) {
+            self.stack.rt.spend(FREE).await;
+            self.stack.zio().free_unshared(bp, txg).await?;
+        }
+        self.brt.sync(tx).await?;
         self.ddt.sync(tx).await
     }
 

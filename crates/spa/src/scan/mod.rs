@@ -31,8 +31,8 @@
 //!   they were written, and later passes rewrite them in place;
 //! * trees that are being freed are not traversed, so a scan does not end before they are gone
 //!   (OpenZFS does not traverse at all meanwhile);
-//! * a dedup'd block that gets a new reference is visited then, for the old one may be freed before
-//!   its visit. This is lost while a scrub is paused and the pool exported;
+//! * a dedup'd or cloned block that gets a new reference is visited then, for the old one may
+//!   be freed before its visit. This is lost while a scrub is paused and the pool exported;
 //! * datasets that are destroyed or snapshotted during a scan pass their place in the traversal on
 //!   ([`dsl::core::DatasetWatch`]), as OpenZFS does.
 
@@ -59,6 +59,7 @@ use ondisk::zap::ZapValue;
 use rt::sync::Notify;
 use rt::{JoinHandle, LocalBoxFuture, Rt};
 
+use crate::commit::brt::Brt;
 use crate::commit::config::Config;
 use crate::commit::ddt::Ddt;
 use crate::stack::Stack;
@@ -501,7 +502,7 @@ impl DatasetWatch for Scan {
 impl Scan {
     /// The work of a txg for the scan, in its first pass, after the datasets were written. `mos` is
     /// the root of the MOS on disk.
-    pub(crate) async fn sync(self: &Rc<Self>, txg: Txg, mos: Blkptr, ddt: &Ddt, tx: &Tx) -> Result<()> {
+    pub(crate) async fn sync(self: &Rc<Self>, txg: Txg, mos: Blkptr, (ddt, brt): (&Ddt, &Brt), tx: &Tx) -> Result<()> {
         if !self.closed.get()
             && self.resilver_wanted.replace(false)
             && let Some((min, max)) = self.resilver_window()
@@ -522,7 +523,7 @@ impl Scan {
         }
         self.changed.notify_all();
         if self.is_scanning() && !self.closed.get() {
-            self.rescan_changed_ddt_entries(ddt);
+            self.rescan_newly_referenced(ddt, brt);
         }
         if self.is_scanning() && !self.is_held() && !self.closed.get() {
             if self.phase.get() == Phase::Drained && self.has_queued() {

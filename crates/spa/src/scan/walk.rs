@@ -18,6 +18,7 @@ use vdev::BlockPlace;
 use zio::Prio;
 
 use super::Scan;
+use crate::commit::brt::Brt;
 use crate::commit::ddt::Ddt;
 
 /// Level of intent log blocks in a bookmark.
@@ -115,7 +116,7 @@ impl Visitor for Walk<'_> {
     }
     fn visit(&mut self, child: &Child) {
         let Child { bp, at, .. } = child;
-        // A dedup'd block may be much older than the pointer to it.
+        // A dedup'd or cloned block may be much older than the pointer to it.
         if !bp.is_embedded() && bp.phys_birth() <= self.max {
             self.scan.visit(&self.scan.stack.tree, bp, *at);
         }
@@ -188,12 +189,12 @@ impl Scan {
 }
 
 impl Scan {
-    /// Visits the old blocks that the txg's writes refer to by dedup: the traversal may have passed
-    /// the new pointer, and the old pointer may be freed before its visit. OpenZFS does the same
-    /// when an entry of a table changes (`dsl_scan_ddt_entry`).
-    pub(super) fn rescan_changed_ddt_entries(&self, ddt: &Ddt) {
-        for bp in ddt.newly_referenced() {
-            self.visit(&self.stack.tree, &bp, Bookmark::default());
+    /// Visits the old blocks to which the txg adds references, by dedup or as clones: the traversal
+    /// may have passed the new pointer, and the old pointer may be freed before its visit. OpenZFS
+    /// does the same when an entry of a dedup table changes (`dsl_scan_ddt_entry`).
+    pub(super) fn rescan_newly_referenced(&self, ddt: &Ddt, brt: &Brt) {
+        for bp in ddt.newly_referenced().iter().chain(&brt.newly_referenced()) {
+            self.visit(&self.stack.tree, bp, Bookmark::default());
         }
     }
 

@@ -31,7 +31,7 @@ const PER_DATASET: [&str; 14] = [
     "com.klarasystems:large_microzap",
 ];
 /// Others whose counts can be recomputed.
-const POOL_WIDE: [&str; 16] = [
+const POOL_WIDE: [&str; 17] = [
     "com.delphix:extensible_dataset",
     "com.delphix:bookmarks",
     "com.datto:bookmark_v2",
@@ -48,6 +48,7 @@ const POOL_WIDE: [&str; 16] = [
     "org.zfsonlinux:allocation_classes",
     "org.openzfs:draid",
     "com.klarasystems:vdev_zaps_v2",
+    "com.fudosecurity:block_cloning",
 ];
 
 type Counts = BTreeMap<&'static str, u64>;
@@ -83,6 +84,8 @@ pub fn count(pool: &PoolReader, sink: &mut Sink<'_>) -> Counts {
     ] {
         inc(&mut c, feature, u64::from(pool.directory.contains_key(key)));
     }
+    let tables = pool.directory.keys().filter(|k| k.starts_with(ondisk::brt::DIRECTORY_PREFIX)).count();
+    inc(&mut c, "com.fudosecurity:block_cloning", tables as u64);
     if let Some(Some(z)) = sink.take(pool.entry_object("com.delphix:deleted_clones"))
         && let Some(m) = sink.take(zap::map_u64(&z))
     {
@@ -196,6 +199,11 @@ pub fn check(pool: &PoolReader, sink: &mut Sink<'_>) {
             }
             _ => {}
         }
+    }
+    // Either all tables of cloned blocks are independent of the byte order, or none.
+    let tables = have.get("com.fudosecurity:block_cloning").copied().unwrap_or(0);
+    if let Some(&n) = have.get("com.truenas:block_cloning_endian").filter(|n| **n != 0 && **n != tables) {
+        sink.error(format!("feature com.truenas:block_cloning_endian has count {n}, there are {tables} tables"));
     }
     if let Some(Some(obj)) = sink.take(pool.entry_object("feature_enabled_txg")) {
         let txgs = sink.take(zap::map_u64(&obj)).unwrap_or_default();

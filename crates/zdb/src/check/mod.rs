@@ -9,6 +9,7 @@
 //! Errors are facts about the pool, each with its place. A pool of which a part cannot be read is
 //! checked as far as it goes.
 
+mod brt;
 mod dsl;
 mod features;
 mod files;
@@ -25,6 +26,7 @@ use ondisk::bpobj::{BPTREE_ENTRY_SIZE, Bookmark, BptreeEntry, BptreePhys};
 use ondisk::dsl::DS_FLAG_INCONSISTENT;
 use ondisk::objset::ObjsetType;
 
+use brt::Brt;
 use report::Sink;
 pub use report::{CheckReport, Finding, TypeStat};
 use space::Space;
@@ -59,7 +61,8 @@ pub fn check(pool: &PoolReader, opts: &CheckOpts, listen: &mut dyn FnMut(Finding
     let space = Space::load(pool, &mut sink);
     space.check_headers(pool, &mut sink);
     mos::check_space_maps(pool, &space, &mut sink);
-    let mut walk = Walk::new(pool.io.clone(), space, pool.version());
+    let brt = Brt::load(pool, &mut sink);
+    let mut walk = Walk::new(pool.io.clone(), (space, brt), pool.version());
     let mut births: BTreeMap<u64, Births> = BTreeMap::new();
     let mut skipped = BTreeSet::new();
     sink.progress("mos");
@@ -104,6 +107,7 @@ pub fn check(pool: &PoolReader, opts: &CheckOpts, listen: &mut dyn FnMut(Finding
     dsl::DslCheck { pool, dsl: &dsl, births: &births, skipped: &skipped, freeing }.run(&mut sink);
     features::check(pool, &mut sink);
     mos::check(pool, &walk.dedup, &mut sink);
+    walk.brt.check(pool, &mut sink);
     mos::check_references(pool, &dsl, &mut sink);
     if opts.labels {
         labels::check(pool, &mut sink);
@@ -158,6 +162,7 @@ fn claim_pending(pool: &PoolReader, walk: &mut Walk, sink: &mut Sink<'_>) -> [u6
         let name = format!("bptree entry {i}");
         if entry.bookmark != Bookmark::default() {
             sink.note(format!("{name}: freed in part; its blocks are not walked and may show as leaked"));
+            walk.brt.is_partial = true;
             continue;
         }
         if let Some(os) = sink.take(pool.open_dataset(&name, 0, &entry.bp)) {

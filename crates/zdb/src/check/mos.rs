@@ -227,6 +227,7 @@ fn referenced(pool: &PoolReader, dsl: &Dsl) -> Result<BTreeSet<u64>> {
             r.extend(zap::map_u64(&o)?.into_values());
         }
     }
+    r.extend(super::brt::objects(pool)?.into_iter().map(|(_, _, entries)| entries));
     // Error logs with heads have a ZAP for each.
     for key in ["errlog_last", "errlog_scrub"] {
         if let Some(o) = pool.entry_object(key)? {

@@ -14,8 +14,10 @@ use ondisk::dnode::{DNODE_CORE, DNODE_USEROBJUSED_ACCOUNTED, DNODE_USERUSED_ACCO
 use ondisk::object_type::ObjectType;
 use ondisk::objset::ObjsetType;
 use ondisk::sa::{OwnerIds, owner_ids, znode_owner_ids};
-use ondisk::zil::{ZilHeader, records};
+use ondisk::zil::{ZIL_CLAIM_LR_SEQ_VALID, ZilHeader, records};
+use ondisk::zil_record::ClonedBlocks;
 
+use super::brt::Brt;
 use super::report::{Sink, TypeStat};
 use super::space::Space;
 use crate::blocks::BlockReader;
@@ -37,6 +39,8 @@ pub struct Walk {
     pub io: Rc<BlockReader>,
     /// Allocated ranges still unclaimed.
     pub space: Space,
+    /// Blocks with more than one reference.
+    pub brt: Brt,
     /// Pointers to blocks with the dedup bit: vdev, offset and physical birth, and how many.
     pub dedup: HashMap<(u32, u64, u64), u64>,
     /// Pool version, by which old object sets are judged.
@@ -59,12 +63,12 @@ struct Owned {
 
 impl Walk {
     /// A walk that claims from `space`.
-    pub fn new(io: Rc<BlockReader>, space: Space, version: u64) -> Walk {
-        Walk { io, space, dedup: HashMap::new(), version, dedup_seen: HashSet::new() }
+    pub fn new(io: Rc<BlockReader>, (space, brt): (Space, Brt), version: u64) -> Walk {
+        Walk { io, space, brt, dedup: HashMap::new(), version, dedup_seen: HashSet::new() }
     }
 
-    /// Claims the space of a block. False when another pointer with the dedup bit claimed it
-    /// before, or when it is damaged: then it is not read again.
+    /// Claims the space of a block. False when another pointer claimed it before (one with the
+    /// dedup bit, or a clone), or when it is damaged: then it is not read again.
     pub fn claim(&mut self, bp: &Blkptr, place: &dyn Fn() -> String, sink: &mut Sink<'_>) -> bool {
         if bp.is_hole() {
             return false;
@@ -79,6 +83,9 @@ impl Walk {
         if bp.is_embedded() {
             sink.rep.embedded += 1;
             return true;
+        }
+        if self.brt.visit(bp, self.io.charge(bp)[0]) {
+            return false;
         }
         if bp.dedup() {
             let d = bp.dva(0);
@@ -471,6 +478,14 @@ impl Walk {
             self.claim(&b.bp, &place, sink);
             let Some((data, zc)) = &b.data else { break };
             for r in records(data, zc.records).flatten() {
+                // Each block of a record of clones has a reference from it.
+                let is_over = header.flags & ZIL_CLAIM_LR_SEQ_VALID != 0 && r.seq > header.claim_lr_seq;
+                let blocks = if claimed && !is_over { sink.take(ClonedBlocks::of(&r)).flatten() } else { None };
+                for c in blocks.iter().flat_map(ClonedBlocks::iter).filter(|c| !c.is_hole() && !c.is_embedded()) {
+                    if self.claim(&c, &place, sink) {
+                        self.read_every(&c, &place, sink);
+                    }
+                }
                 // TX_WRITE with a block of its own.
                 if r.txtype != 9 || b.bp.encrypted() || r.bytes.len() < 192 || !claimed {
                     continue;

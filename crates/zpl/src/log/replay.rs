@@ -144,6 +144,7 @@ impl Zfs {
                     WriteData::Block(bp) => self.redo_block(obj, offset, length, &bp).await,
                 }
             }
+            Op::CloneRange { .. } => Err(Error::unsupported("clones of blocks cannot be replayed yet")),
             Op::Write2 { object, offset, length } => {
                 let end = end_of(offset, length)?;
                 let n = self.node(ObjectId(object)).await?;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod classes;
+mod clones;
 mod cuts;
 mod devices;
 mod encrypted;

@@ -1,0 +1,60 @@
+//! The interface to the block reference table, which is kept above this crate (format page 18).
+
+use base::{Error, Result, Txg};
+use ondisk::blkptr::Blkptr;
+
+use crate::zio::{Inner, Zio};
+
+/// References to blocks beyond the first; implemented in `spa`.
+pub trait References {
+    /// Counts one more reference to the block at `bp`, from `txg` on, which does not sync yet.
+    fn add(&self, bp: &Blkptr, txg: Txg);
+    /// Takes back one [`References::add`] of `txg`; false if that txg syncs already: then the
+    /// reference is counted, and has to be freed.
+    fn forget(&self, bp: &Blkptr, txg: Txg) -> bool;
+    /// Whether a reference to the block at `bp` may be counted; never false if one is.
+    fn may_have(&self, bp: &Blkptr) -> bool;
+    /// Removes a reference to the block at `bp` in `txg`; if it is the last one, frees it.
+    fn free(&self, bp: &Blkptr, txg: Txg);
+}
+
+/// Whether a block is of a kind that may be cloned: data at level 0, in a place of its own.
+pub fn is_cloneable(bp: &Blkptr) -> bool {
+    bp.level() == 0 && !bp.is_hole() && !bp.is_embedded() && !bp.otype().is_metadata()
+}
+
+impl Inner {
+    /// Hands a free to the table of references if it may know the block; false if not.
+    pub(crate) fn is_referenced(&self, bp: &Blkptr, txg: Txg) -> bool {
+        let table = self.references.borrow();
+        let Some(table) = table.as_ref().filter(|t| is_cloneable(bp) && t.may_have(bp)) else { return false };
+        table.free(bp, txg);
+        true
+    }
+}
+
+impl Zio {
+    /// Sets or removes the table of references: without it no block can be cloned.
+    pub fn set_references(&self, table: Option<std::rc::Rc<dyn References>>) {
+        *self.0.references.borrow_mut() = table;
+    }
+
+    /// Counts one more reference to a block that is on disk, from `txg` on. Errors: `Invalid` if
+    /// the block is of a kind that cannot be cloned, `Corrupt` if it is no block of the pool.
+    pub fn add_reference(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
+        if !is_cloneable(bp) {
+            return Err(Error::invalid(format!("block {bp} cannot be cloned: it is not one of data")));
+        }
+        crate::read::validate(bp)?;
+        for dva in bp.dvas() {
+            let end = dva.offset().saturating_add(dva.asize());
+            if end > self.0.tree.top(dva.vdev())?.asize.get() {
+                return Err(Error::corrupt(format!("block {bp} is beyond the end of vdev {}", dva.vdev())));
+            }
+        }
+        let table = self.0.references.borrow();
+        let table = table.as_ref().ok_or_else(|| Error::unsupported("the block reference table is not open"))?;
+        table.add(bp, txg);
+        Ok(())
+    }
+}
