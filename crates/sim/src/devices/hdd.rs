@@ -8,10 +8,11 @@
 //! head can serve it: what arrives shortly before its place passes by waits a turn.
 //!
 //! The head serves one request at a time. Among the oldest of the queue it takes the one that it
-//! reaches first (seek and rotation counted), unless one has waited too long. With a *write cache*,
-//! writes complete when the cache has them; the head brings them to the platter when they have
-//! stayed there for a while, or the cache is half full, first those that it reaches first, and goes
-//! on while neighbours follow. Reads go first unless the cache is half full or a flush waits.
+//! reaches first (seek and rotation counted); one visit in four is for one that has waited too
+//! long. With a *write cache*, writes complete when the cache has them; the head brings them to the
+//! platter when they have stayed there for a while, or the cache is half full, first those that it
+//! reaches first, and goes on while neighbours follow. Reads go first unless the cache is half full
+//! or a flush waits.
 //!
 //! *Flushes* are served one after the other. A flush begins with `lead`, then the writes that the
 //! cache has are its list, and the head brings those and no others to the platter; with it end all
@@ -48,6 +49,9 @@ const DESTAGE_CHOICE: usize = 8;
 /// Bytes stay in the cache so long before an idle head writes them without a flush: they may be
 /// overwritten, and neighbours may come.
 const DESTAGE_AGE: Nanos = Nanos(20_000_000);
+/// Of so many visits of the head one at most is for a request that has waited too long: with a deep
+/// queue all have, and serving them in their order would be as slow as no queue.
+const OVERDUE_EVERY: u32 = 4;
 /// A rotation missed by less than this is not missed: it is rounding.
 const ROUNDING: Nanos = Nanos(5_000);
 /// Tracks of a cylinder.
@@ -86,7 +90,7 @@ pub struct HddModel {
     pub write_cache: u64,
     /// Requests among which the head chooses.
     pub queue: usize,
-    /// A request that has waited so long goes first.
+    /// A request that has waited so long goes first, at one visit of the head in four.
     pub patience: Nanos,
 }
 
@@ -289,6 +293,8 @@ pub(crate) struct Hdd {
     flushing: Flushing,
     /// Whether an event will look for bytes that are old enough.
     aging: bool,
+    /// Visits since the last one for a request that had waited too long.
+    since_overdue: u32,
     /// Whether the last visit was a destage, for taking turns with reads.
     destaged_last: bool,
 }
@@ -316,6 +322,7 @@ impl Hdd {
             flushes: VecDeque::new(),
             flushing: Flushing::No,
             aging: false,
+            since_overdue: 0,
             destaged_last: false,
         }
     }
@@ -477,13 +484,16 @@ impl Hdd {
         if self.destaged_last {
             return;
         }
+        let overdue = self.queue.front().is_some_and(|oldest| now.since(oldest.arrived) > self.model.patience)
+            && self.since_overdue >= OVERDUE_EVERY - 1;
         let window = self.queue.iter().take(self.model.queue.max(1)).enumerate();
-        let best = match self.queue.front() {
-            None => return,
-            Some(oldest) if now.since(oldest.arrived) > self.model.patience => Some(0),
-            Some(_) => window.min_by_key(|(at, request)| (self.cost(now, request, Nanos(0)), *at)).map(|(at, _)| at),
+        let best = if overdue {
+            Some(0)
+        } else {
+            window.min_by_key(|(at, request)| (self.cost(now, request, Nanos(0)), *at)).map(|(at, _)| at)
         };
         let Some(request) = best.and_then(|at| self.queue.remove(at)) else { return };
+        self.since_overdue = if overdue { 0 } else { self.since_overdue.saturating_add(1) };
         let late = self.late();
         let until = now + self.cost(now, &request, late);
         self.head = request.offset + request.len;
