@@ -76,6 +76,7 @@ fn new_pools_have_the_features_of_2_1() {
         "block_cloning",
         "vdev_zaps_v2",
         "zilsaxattr",
+        "raidz_expansion",
         "longname",
         "large_microzap",
         "block_cloning_endian",
