@@ -275,9 +275,12 @@ fn normalize(path: &std::path::Path) -> std::path::PathBuf {
 
 /// Converts times of datasets to the time zone of this process; the daemon's may be another.
 pub(crate) fn local_times(datasets: &mut [admin::view::DatasetView]) {
-    for prop in datasets.iter_mut().flat_map(|d| &mut d.props).filter(|p| p.name == "creation") {
-        if let Ok(seconds) = prop.exact.parse() {
-            prop.value = admin::view::fmt::date(seconds);
+    use admin::view::fmt::{date, date_with_seconds};
+    for prop in datasets.iter_mut().flat_map(|d| &mut d.props) {
+        match (prop.name.as_str(), prop.exact.parse()) {
+            ("creation", Ok(seconds)) => prop.value = date(seconds),
+            ("snapshots_changed", Ok(seconds)) => prop.value = date_with_seconds(seconds),
+            _ => {}
         }
     }
 }

@@ -126,6 +126,9 @@ impl fuse::SnapSource for Snaps {
     fn find<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Option<u64>>> {
         Box::pin(self.0.find(name))
     }
+    fn changed(&self) -> Option<base::WallTime> {
+        self.0.changed()
+    }
     fn open<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Rc<Zfs>>> {
         Box::pin(self.0.open(name))
     }

@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
-use base::{Error, ObjectId, Result, TXG_SIZE, Txg};
+use base::{Error, ObjectId, Result, TXG_SIZE, Txg, WallTime};
 use dmu::TxSpace;
 use ondisk::dsl::DslDirPhys;
 pub use ondisk::dsl::Used;
@@ -43,6 +43,8 @@ pub struct Dir {
     origin_txg: Cell<u64>,
     /// The livelist of a clone that OpenZFS made.
     livelist: Cell<Option<u64>>,
+    /// When a snapshot was last made, renamed or destroyed.
+    snaps_changed: Cell<Option<WallTime>>,
     me: Weak<Dir>,
     registry: Rc<Registry>,
     limiter: Limiter,
@@ -72,6 +74,7 @@ impl Dir {
             pool_space,
             origin_txg: Cell::new(0),
             livelist: Cell::new(None),
+            snaps_changed: Cell::new(None),
             me: me.clone(),
             registry,
             limiter: Limiter::default(),
@@ -183,6 +186,15 @@ impl Dir {
             self.registry.dir_dirty(me);
         }
         f(&mut self.phys.borrow_mut())
+    }
+
+    /// When a snapshot of it was last made, renamed or destroyed (`snapshots_changed`); none if the
+    /// pool does not know.
+    pub fn snapshots_changed(&self) -> Option<WallTime> {
+        self.snaps_changed.get()
+    }
+    pub(crate) fn set_snapshots_changed(&self, when: Option<WallTime>) {
+        self.snaps_changed.set(when);
     }
 
     pub(crate) fn origin_txg(&self) -> u64 {

@@ -28,6 +28,7 @@ use crate::free::livelist::LIVELIST_KEY;
 use crate::props::PropValue;
 use crate::redact::ListsInUse;
 use crate::registry::Registry;
+use crate::snap::snapshot::{SNAPS_CHANGED_KEY, moment};
 use crate::space::PoolSpace;
 
 /// Deepest nesting of datasets (`zfs_max_dataset_nesting` of OpenZFS 2.1).
@@ -185,6 +186,7 @@ impl DslPool {
         let dir = self.new_dir(object, name, parent, phys, props);
         if dn.otype() == ObjectType::OTN_ZAP_METADATA {
             dir.set_livelist(zap::lookup_u64(&dn, LIVELIST_KEY).await?);
+            dir.set_snapshots_changed(zap::lookup(&dn, SNAPS_CHANGED_KEY).await?.and_then(|v| moment(&v)));
         }
         dir.set_crypt(self.load_crypt(&dn).await?);
         if phys.head_dataset_obj != 0 {

@@ -368,6 +368,7 @@ pub const PROPS: &[Prop] = &[
     size("inconsistent", NO_KIND, PropKind::ReadOnly, 0, false, "0 | 1"),
     text("redact_snaps", NO_KIND, PropKind::ReadOnly, "-", "<snapshot>[,...]"),
     size("special_small_blocks", FS, PropKind::Inherit, 0, false, "zero or 512 to 1M, power of 2"),
+    text("snapshots_changed", HEADS, PropKind::ReadOnly, "-", "<date>"),
     index("longname", FS, ONOFF, PropKind::Inherit, 0, "on | off"),
     size("iolimit_bw_read", NO_KIND, PropKind::Default, 0, true, "<size a second> | none"),
     size("iolimit_bw_write", NO_KIND, PropKind::Default, 0, true, "<size a second> | none"),
@@ -743,14 +744,14 @@ mod tests {
             sync dnodesize refcompressratio written logicalused logicalreferenced volmode filesystem_limit \
             snapshot_limit filesystem_count snapshot_count snapdev acltype context fscontext defcontext \
             rootcontext relatime redundant_metadata overlay encryption keylocation keyformat pbkdf2iters \
-            encryptionroot keystatus special_small_blocks longname";
+            encryptionroot keystatus special_small_blocks snapshots_changed longname";
         assert_eq!(shown_of(DatasetKind::Filesystem).join(" "), want);
         let want = "type creation used available referenced compressratio origin reservation \
             volsize volblocksize checksum compression readonly createtxg copies refreservation \
             guid primarycache secondarycache usedbysnapshots usedbydataset usedbychildren usedbyrefreservation logbias \
             objsetid dedup mlslabel sync refcompressratio written logicalused logicalreferenced \
             volmode snapshot_limit snapshot_count snapdev context fscontext defcontext rootcontext \
-            redundant_metadata encryption keylocation keyformat pbkdf2iters encryptionroot keystatus";
+            redundant_metadata encryption keylocation keyformat pbkdf2iters encryptionroot keystatus snapshots_changed";
         assert_eq!(shown_of(DatasetKind::Volume).join(" "), want);
         let want = "type creation used referenced compressratio devices exec setuid \
             createtxg xattr version utf8only normalization casesensitivity nbmand guid \

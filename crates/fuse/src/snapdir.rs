@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use base::{ErrorKind, ObjectId, Result};
+use base::{ErrorKind, ObjectId, Result, WallTime};
 use rt::LocalBoxFuture;
 use zpl::Zfs;
 
@@ -41,6 +41,8 @@ pub trait SnapSource {
     fn list(&self) -> LocalBoxFuture<'_, Result<Vec<(String, u64)>>>;
     /// The object of the snapshot with that name, if there is one.
     fn find<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Option<u64>>>;
+    /// When one was last made, renamed or destroyed, if that is known.
+    fn changed(&self) -> Option<WallTime>;
     /// Opens one. It is not counted as used: the snapshot can be destroyed.
     fn open<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Rc<Zfs>>>;
 }
@@ -53,7 +55,8 @@ struct Slot {
 /// The snapshots of one mount.
 pub(crate) struct SnapDir {
     source: Rc<dyn SnapSource>,
-    /// When the file system was created: the times of the folders, as in OpenZFS.
+    /// When the file system was created: the times of the folders, as in OpenZFS, except that
+    /// `snapshot` changes with the list of snapshots.
     created: Time,
     slots: RefCell<Vec<Slot>>,
 }
@@ -75,13 +78,13 @@ pub(crate) fn is_control(node: u64) -> bool {
     slot_of(node) == CONTROL
 }
 
-fn folder(node: u64, entries: u32, created: Time) -> Attr {
+fn folder(node: u64, entries: u32, created: Time, changed: Time) -> Attr {
     Attr {
         ino: node,
         size: 2,
         atime: created,
-        mtime: created,
-        ctime: created,
+        mtime: changed,
+        ctime: changed,
         crtime: created,
         mode: S_IFDIR | 0o555,
         nlink: 2 + entries,
@@ -110,10 +113,19 @@ impl SnapDir {
 
     /// The entry of `.zfs`.
     pub(crate) fn entry(&self) -> Entry {
-        Entry { node: CTL_DIR, ttl: TTL, attr: folder(CTL_DIR, 1, self.created), ..Entry::default() }
+        Entry { node: CTL_DIR, ttl: TTL, attr: folder(CTL_DIR, 1, self.created, self.created), ..Entry::default() }
     }
     pub(crate) fn attr(&self, node: u64) -> Result<Attr, Errno> {
-        if node == CTL_DIR || node == SNAP_DIR { Ok(folder(node, 0, self.created)) } else { Err(Errno(libc::ESTALE)) }
+        match node {
+            CTL_DIR => Ok(folder(node, 0, self.created, self.created)),
+            SNAP_DIR => Ok(self.snapshot_folder()),
+            _ => Err(Errno(libc::ESTALE)),
+        }
+    }
+    /// `.zfs/snapshot`. Programs look at its times to see whether there are other snapshots.
+    fn snapshot_folder(&self) -> Attr {
+        let changed = self.source.changed().map_or(self.created, |t| Time { secs: t.secs, nanos: t.nanos });
+        Attr { ttl: Duration::ZERO, ..folder(SNAP_DIR, 0, self.created, changed) }
     }
 
     /// Looks up a name in one of the folders: a folder, or a slot with its file system.
@@ -128,7 +140,7 @@ impl SnapDir {
             return Ok(Found::Folder(Entry {
                 node: SNAP_DIR,
                 ttl: TTL,
-                attr: folder(SNAP_DIR, 0, self.created),
+                attr: self.snapshot_folder(),
                 ..Entry::default()
             }));
         }

@@ -106,6 +106,11 @@ impl SnapshotsOf {
         Ok(all.into_iter().map(|s| (s.snapname(), s.object.0)).collect())
     }
 
+    /// When one was last made, renamed or destroyed, if that is known.
+    pub fn changed(&self) -> Option<base::WallTime> {
+        self.head.dir().snapshots_changed()
+    }
+
     /// The object of the one with that name, if there is one.
     pub async fn find(&self, name: &str) -> Result<Option<u64>> {
         match self.dsl.find_snapshot(&format!("{}@{name}", self.head.name())).await {

@@ -32,6 +32,13 @@ pub fn date(secs: u64) -> String {
     format!("{day} {month} {:2} {:2}:{:02} {}", t.day, t.hour, t.minute, t.year)
 }
 
+/// The same with seconds, as `zfs get snapshots_changed` prints it: `Fri Nov 20  7:27:05 2026`.
+pub fn date_with_seconds(secs: u64) -> String {
+    let (date, t) = (date(secs), host::local_time(i64::try_from(secs).unwrap_or(0)));
+    let (minutes, year) = date.split_at(date.len().saturating_sub(t.year.to_string().len() + 1));
+    format!("{minutes}:{:02}{year}", t.second)
+}
+
 /// A moment as `ctime` has it: `Fri Nov 20 17:27:05 2026`.
 pub fn moment(secs: u64) -> String {
     let t = host::local_time(i64::try_from(secs).unwrap_or(0));

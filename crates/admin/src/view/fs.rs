@@ -321,6 +321,10 @@ impl PoolEngine {
             }
             "origin" => origin.and_then(|o| row(name, o, o, "-")),
             "createtxg" => number(phys.creation_txg),
+            "snapshots_changed" => {
+                let secs = ds.dir().snapshots_changed()?.secs.try_into().ok()?;
+                row(name, fmt::date_with_seconds(secs), secs.to_string(), "-")
+            }
             "guid" => number(phys.guid),
             "objsetid" => number(ds.object.0),
             "usedbysnapshots" => share(Used::Snap),

@@ -169,6 +169,7 @@ impl DslPool {
         self.core().log_internal_ds("destroy", of, String::new(), tx);
         zap::remove(&names, name.as_bytes(), tx).await?;
         self.count_snapshots(&dir, -1, tx).await?;
+        self.snapshots_change(&dir, tx).await?;
         self.free_dataset(snap, tx).await
     }
 

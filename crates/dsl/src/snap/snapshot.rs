@@ -7,9 +7,11 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, ObjectId, Result};
+use base::{Error, ErrorKind, ObjectId, Result, WallTime};
+use dmu::zap::ZapValue;
 use dmu::{Tx, zap};
 use ondisk::dsl::DS_FLAG_DEFER_DESTROY;
+use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
 use rt::LocalBoxFuture;
 
@@ -22,10 +24,21 @@ use crate::space::SpaceCheck;
 
 /// Key of a directory's number of snapshots, kept if limits were ever used.
 const SNAPSHOT_COUNT: &[u8] = b"com.joyent:snapshot_count";
+/// Key of the time when a directory's snapshots changed last (`snapshots_changed`, format page 17
+/// section 8): seconds and nanoseconds.
+pub(crate) const SNAPS_CHANGED_KEY: &[u8] = b"com.ixsystems:snapshots_changed";
 /// Key of the guid of an encrypted snapshot's set of IVs (format page 12).
 pub(crate) const DATASET_KEY_IVSET: &[u8] = b"com.datto:ivset_guid";
 /// Longest tag of a hold (`MAXNAMELEN` less the object's number in hexadecimal and a dash).
 const TAG_MAX: usize = 256 - 18;
+
+/// A moment as [`SNAPS_CHANGED_KEY`] has it.
+pub(crate) fn moment(value: &ZapValue) -> Option<WallTime> {
+    match value.as_u64s()?[..] {
+        [secs, nanos] => Some(WallTime { secs: secs.cast_signed(), nanos: nanos.try_into().ok()? }),
+        _ => None,
+    }
+}
 
 /// Checks the last part of a snapshot's or bookmark's name, and the length of the whole.
 pub(crate) fn check_component(full: &str, part: &str) -> Result<()> {
@@ -216,6 +229,7 @@ impl DslPool {
         head.set_unique(0);
         zap::add_u64(&mos.hold(ObjectId(h.snapnames_zapobj)).await?, snap.as_bytes(), object.0, tx).await?;
         self.count_snapshots(&dir, 1, tx).await?;
+        self.snapshots_change(&dir, tx).await?;
         self.core().notify_watch(|w| w.snapshotted(head.object, object));
         let ds = self.new_dataset(object, p, Some(features), dir, false);
         ds.set_snapname(snap);
@@ -293,6 +307,18 @@ impl DslPool {
         Ok(())
     }
 
+    /// A snapshot of the directory was made, renamed or destroyed now (syncing context): the
+    /// property `snapshots_changed`, which lasts where directories can have named values.
+    pub(crate) async fn snapshots_change(&self, dir: &Dir, tx: &Tx) -> Result<()> {
+        let now = self.ctx().rt().wall_clock();
+        dir.set_snapshots_changed(Some(now));
+        if !self.features().is_enabled(FeatureId::ExtensibleDataset) {
+            return Ok(());
+        }
+        let value = ZapValue::from_u64s(&[now.secs.cast_unsigned(), now.nanos.into()]);
+        zap::update(&self.zapify(dir.object, tx).await?, SNAPS_CHANGED_KEY, &value, tx).await
+    }
+
     /// Renames a snapshot; with `recursive` also the snapshots of that name below.
     pub async fn rename_snapshot(self: &Rc<Self>, from: &str, to: &str, recursive: bool) -> Result<()> {
         let (from, to) = (from.to_string(), to.to_string());
@@ -328,7 +354,8 @@ impl DslPool {
                     let renamed = async {
                         let names = pool.mos().hold(ObjectId(head.phys().snapnames_zapobj)).await?;
                         zap::remove(&names, old.as_bytes(), &tx).await?;
-                        zap::add_u64(&names, new.as_bytes(), snap.object.0, &tx).await
+                        zap::add_u64(&names, new.as_bytes(), snap.object.0, &tx).await?;
+                        pool.snapshots_change(&head.dir(), &tx).await
                     };
                     pool.fail_txg_on_error(renamed.await)?;
                     let of = (format!("{}@{old}", head.name()), snap.object);

@@ -188,3 +188,50 @@ fn features_of_a_running_pool_reach_the_dmu() {
         export([pool]).await;
     });
 }
+
+/// The time of the last change of a directory's snapshots is that of the change, is found again
+/// after an import, and is stored only where directories can have named values.
+#[test]
+fn changes_of_snapshots_leave_their_time() {
+    for stored in [true, false] {
+        let world = World::with_sizes(4, &[64 << 20]);
+        world.sim.block_on(async {
+            let features = if stored { ondisk::feature::default_features() } else { Vec::new() };
+            let pool = create_of(&world, "tank", GroupKind::Single, &[0], 9, features).await;
+            let dsl = pool.dsl().clone();
+            for fs in ["tank/a", "tank/b"] {
+                dsl.create_fs(fs, Vec::new(), world.new_fs()).await.unwrap();
+            }
+            let of = |dsl: &dsl::DslPool, fs: &str| dsl.find(fs).unwrap().dir().snapshots_changed();
+            let count = || count(&pool, FeatureId::ExtensibleDataset);
+            let (rt, before) = (world.sim.rt(), count());
+            assert_eq!((of(&dsl, "tank/a"), of(&dsl, "tank/b")), (None, None));
+            let mut last = None;
+            for step in 0..3 {
+                rt.sleep(base::Nanos::from_secs(100)).await;
+                let begun = rt.wall_clock();
+                match step {
+                    0 => dsl.snapshot(vec!["tank/a@1".into()], false, Vec::new()).await.unwrap(),
+                    1 => dsl.rename_snapshot("tank/a@1", "tank/a@2", false).await.unwrap(),
+                    _ => dsl.destroy_snapshots(vec!["tank/a@2".into()], false).await.map(drop).unwrap(),
+                }
+                let (changed, now) = (of(&dsl, "tank/a").unwrap(), rt.wall_clock());
+                let key = |t: base::WallTime| (t.secs, t.nanos);
+                assert!(key(begun) <= key(changed) && key(changed) <= key(now), "{begun:?} {changed:?} {now:?}");
+                last = Some(changed);
+                assert_eq!(of(&dsl, "tank/b"), None);
+                // The directory; the snapshot and its head have features of their own.
+                assert!(!stored || count() > before);
+            }
+            drop(dsl);
+            pool.export().await.unwrap();
+            drop(pool);
+            let mut found = spa::scan(vec![world.dev(0).dev]).await;
+            let opts = spa::EngineOpts::for_memory(1 << 30);
+            let pool = Pool::import(rt, found.remove(0), spa::ImportOpts::default(), opts).await.unwrap();
+            assert_eq!(of(pool.dsl(), "tank/a"), last.filter(|_| stored));
+            assert_eq!(of(pool.dsl(), "tank/b"), None);
+            export([pool]).await;
+        });
+    }
+}

@@ -25,6 +25,9 @@ impl SnapSource for Snaps {
             Ok(all.into_iter().map(|s| (s.snapname(), s.object.0)).collect())
         })
     }
+    fn changed(&self) -> Option<base::WallTime> {
+        self.0.dsl().find("tank").ok()?.dir().snapshots_changed()
+    }
     fn find<'a>(&'a self, name: &'a str) -> Pin<Box<dyn Future<Output = Result<Option<u64>>> + 'a>> {
         Box::pin(async move {
             match self.0.dsl().find_snapshot(&format!("tank@{name}")).await {
@@ -80,6 +83,11 @@ fn names_of_snapshots_are_never_stale_and_the_folders_have_times() {
         assert!(!is_there("a").await && is_there("b").await);
         pool.dsl().destroy_snapshots(vec!["tank@b".into()], false).await.unwrap();
         assert!(!is_there("b").await);
+        // The list's times are those of its last change.
+        let changed = pool.dsl().find("tank").unwrap().dir().snapshots_changed().unwrap();
+        let path = root.join(".zfs/snapshot");
+        let m_list = host::blocking(move || fs::metadata(path).unwrap()).await.unwrap();
+        assert_eq!((m_list.mtime(), m_list.mtime_nsec()), (changed.secs, changed.nanos.into()));
         for folder in [".zfs", ".zfs/snapshot"] {
             let path = root.join(folder);
             let m = host::blocking(move || fs::metadata(path).unwrap()).await.unwrap();
