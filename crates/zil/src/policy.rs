@@ -83,6 +83,9 @@ pub struct ZilTunables {
     /// `zfs_immediate_write_sz`: writes of at least this many bytes are stored in blocks of their
     /// own, unless there is a log device.
     pub immediate_write_sz: u64,
+    /// `zfs_zil_saxattr`: extended attributes in system attributes have records of their own where
+    /// the pool has the feature `zilsaxattr`. Without them a commit waits for the txg.
+    pub saxattr: bool,
 }
 
 impl Default for ZilTunables {
@@ -94,6 +97,7 @@ impl Default for ZilTunables {
             maxblocksize: BLOCK_MAX,
             maxcopied: 7680,
             immediate_write_sz: 32 << 10,
+            saxattr: true,
         }
     }
 }

@@ -570,6 +570,16 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.zil.maxcopied = v
     ),
     field!(
+        "zfs_zil_saxattr",
+        Unit::Count,
+        0,
+        1,
+        OZ2,
+        "1: changes of extended attributes with xattr=sa are logged where the pool has the feature zilsaxattr; 0: commits wait for the txg",
+        |o| o.engine.zil.saxattr.into(),
+        |o, v| o.engine.zil.saxattr = v == 1
+    ),
+    field!(
         "zfs_immediate_write_sz",
         Unit::Bytes,
         0,

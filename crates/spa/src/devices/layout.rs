@@ -315,5 +315,9 @@ pub(crate) fn make_top(maker: &LeafMaker, id: u32, group: &Group, wanted: Option
     config.metaslab_shift = Some(u64::from(ms_shift));
     config.metaslab_array = Some(ObjectId(0));
     config.create_txg = Some(TXG_INITIAL);
-    Ok(Top::new(TopSpec { id: VdevId(id), ashift, asize, ms_shift, ms_array: ObjectId(0), is_log, kind, config }))
+    let top =
+        Top::new(TopSpec { id: VdevId(id), ashift, asize, ms_shift, ms_array: ObjectId(0), is_log, kind, config });
+    let unit = top.min_alloc();
+    top.update_config(|c| c.min_alloc = Some(unit));
+    Ok(top)
 }

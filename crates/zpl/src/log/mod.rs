@@ -125,6 +125,7 @@ impl Zfs {
         match value {
             // The record's form of a removal is a value without bytes.
             Some([]) => log.barrier(Some(obj), tx.txg()),
+            _ if !log.tunables().saxattr => log.barrier(Some(obj), tx.txg()),
             _ => {
                 let op = Op::SetSaXattr { object: obj.0, name, value: value.unwrap_or_default() };
                 self.log_newer(&log, &op, Some(obj), tx);

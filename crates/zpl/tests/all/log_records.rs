@@ -42,12 +42,14 @@ struct Seen {
 }
 
 /// Changes a file system, cuts the power, replays, and looks.
-fn changed_and_replayed(seed: u64, features: Vec<FeatureId>) -> Seen {
+fn changed_and_replayed(seed: u64, features: Vec<FeatureId>, saxattr: bool) -> Seen {
     let (sim, disk) = world(seed, DiskImage::zeroed(256 << 20));
     let rt = sim.rt();
     let mut seen = Seen::default();
     let image = sim.block_on(async {
-        let pool = Pool::create(rt.clone(), spec(&disk, features), opts()).await.unwrap();
+        let mut opts = opts();
+        opts.zil.saxattr = saxattr;
+        let pool = Pool::create(rt.clone(), spec(&disk, features), opts).await.unwrap();
         let fs = mount(&pool).await;
         fs.set_opts(MountOpts { xattr: XattrMode::Sa, ..fs.opts() });
         let root = fs.root();
@@ -100,7 +102,7 @@ fn changed_and_replayed(seed: u64, features: Vec<FeatureId>) -> Seen {
 
 #[test]
 fn records_of_2_2_are_replayed() {
-    let seen = changed_and_replayed(31, with_zilsaxattr());
+    let seen = changed_and_replayed(31, with_zilsaxattr(), true);
     assert_eq!((seen.commits_by_txg, seen.count_while_used), (0, Some(1)), "{seen:?}");
     // The exchange, the whiteout, the change of b. The changes of a are in the txg that the first
     // commit waits for, since it begins the log.
@@ -109,9 +111,17 @@ fn records_of_2_2_are_replayed() {
 
 #[test]
 fn without_the_feature_commits_wait_for_the_txg() {
-    let seen = changed_and_replayed(32, default_features());
+    let seen = changed_and_replayed(32, default_features(), true);
     assert!(seen.commits_by_txg > 0, "{seen:?}");
     assert_eq!((seen.count_while_used, seen.applied), (None, 0), "{seen:?}");
+}
+
+#[test]
+fn attributes_need_no_records_of_their_own() {
+    let seen = changed_and_replayed(34, with_zilsaxattr(), false);
+    // Commits of changed attributes, though the log may have such records.
+    assert!(seen.commits_by_txg > 0, "{seen:?}");
+    assert_eq!((seen.count_while_used, seen.applied), (Some(1), 0), "{seen:?}");
 }
 
 #[test]

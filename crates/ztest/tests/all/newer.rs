@@ -348,6 +348,9 @@ fn default_quotas_hold_for_everybody() {
     let lab = Lab::with_images(1, images, true);
     lab.sim.block_on(async {
         let pool = lab.import_as(ImportOpts::default(), spa::EngineOpts::for_memory(1 << 30)).await.unwrap();
+        // As `zfs get` of the kernel says.
+        let changed = pool.dsl().find("pp/q2").unwrap().dir().snapshots_changed();
+        assert_eq!(changed.unwrap().secs, 1_795_386_211);
         // 50 MiB in the other one, which are not used up.
         for (name, uid, most) in [("pp/q2", 77, Some(7)), ("pp/q", 78, None)] {
             let fs = mount(&pool, name).await;
@@ -589,4 +592,37 @@ fn large_micro_zaps_are_as_zdb_reads_them() {
         drop(pool);
         judge(&lab, &[0, 1], "large-micro-zaps-after");
     });
+}
+
+/// Labels and the configuration have the unit of allocation of new vdevs, as the kernel's.
+#[test]
+fn new_vdevs_say_their_unit() {
+    for (seed, name, unit) in [(61, "mirror", 4096), (62, "draid", 8192)] {
+        let mut rng = Rng::new(seed);
+        let shape = SHAPES.iter().find(|s| s.name == name).expect("a known shape");
+        let mut layout = Layout::draw(&mut rng, 64 << 20).shaped(shape, &mut rng);
+        layout.features = ondisk::feature::default_features();
+        layout.features.push(FeatureId::VdevZapsV2);
+        layout.ashift = 12;
+        let lab = Lab::new(seed, &layout);
+        lab.sim.block_on(async {
+            let pool = lab.create(&layout, Vec::new()).await.unwrap();
+            let of = |pool: &Pool| pool.mos_config().vdev_tree.children[0].min_alloc;
+            assert_eq!(of(&pool), Some(unit));
+            pool.export().await.unwrap();
+            drop(pool);
+            let pool = lab.import_as(ImportOpts::default(), layout.opts()).await.unwrap();
+            assert_eq!(of(&pool), Some(unit));
+            pool.export().await.unwrap();
+        });
+        for disk in &lab.disks {
+            let label = lab.sim.block_on(vdev::labels::read_labels(&*disk.dev())).unwrap();
+            let config = label.best_config().expect("a member has a label");
+            assert_eq!(config.vdev_tree.min_alloc, Some(unit));
+        }
+        // The checker does not read dRAID.
+        if name == "mirror" {
+            judge(&lab, &[0, 1], name);
+        }
+    }
 }
