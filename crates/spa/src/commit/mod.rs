@@ -16,6 +16,7 @@ pub(crate) mod removed;
 pub(crate) mod space_map;
 pub(crate) mod store;
 mod sync;
+mod time_log;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -36,6 +37,7 @@ use ddt::Ddt;
 use heartbeat::Heartbeat;
 use history::History;
 use logs::Logs;
+use time_log::TimeLog;
 
 /// The state on disk, and the objects that a txg writes.
 pub(crate) struct Commit {
@@ -55,6 +57,7 @@ pub(crate) struct Commit {
     /// The list of deferred frees.
     sync_bplist: ObjectId,
     uberblock: RefCell<Uberblock>,
+    times: TimeLog,
 }
 
 /// The objects that a txg writes.
@@ -88,6 +91,7 @@ impl Commit {
             logs: RefCell::new(logs),
             sync_bplist,
             uberblock: RefCell::new(uberblock),
+            times: TimeLog::default(),
         }
     }
 

@@ -69,6 +69,11 @@ impl Commit {
             self.config.write(config, &tx).await?;
         }
         self.history.sync(&tx).await?;
+        if written {
+            let now = self.stack.rt.wall_clock().secs.max(0) as u64;
+            let last = config.is_some() && self.config.state() != PoolState::Active;
+            self.times.sync((&self.stack.directory, &self.stack.features), now, last, &tx).await?;
+        }
         let committed = self.uberblock();
         self.checkpoint.begin(&checkpoint::Cx::of(&self.stack), &committed, &tx).await?;
         let mut pass = 0;

@@ -626,3 +626,66 @@ fn new_vdevs_say_their_unit() {
         }
     }
 }
+
+/// Pools for OpenZFS 2.4 note which txg was synced when, and the kernel's notes go on.
+#[test]
+fn txgs_have_their_times() {
+    const KEYS: [&[u8]; 3] = [
+        b"com.klarasystems:txg_log_time:months",
+        b"com.klarasystems:txg_log_time:days",
+        b"com.klarasystems:txg_log_time:minutes",
+    ];
+    let rings = async |pool: &Pool| {
+        let mut out = Vec::new();
+        for key in KEYS {
+            let ring = zap::lookup(pool.dsl().directory(), key).await.unwrap();
+            out.push(ring.map(|v| v.as_u64s().expect("words")));
+        }
+        out
+    };
+    let points =
+        |rings: &[Option<Vec<u64>>]| -> Vec<u64> { rings.iter().map(|r| r.as_ref().map_or(0, |r| r[2])).collect() };
+    for with in [true, false] {
+        let features: &[FeatureId] = if with { &[FeatureId::DynamicGangHeader, FeatureId::VdevZapsV2] } else { &[] };
+        let (lab, layout) = world(81, features);
+        lab.sim.block_on(async {
+            let pool = create(&lab, &layout).await;
+            let write = async |n: usize| {
+                let name = format!("{POOL}/f{n}");
+                pool.dsl().create_fs(&name, Vec::new(), ztest::lab::new_fs(&lab.sim)).await.unwrap();
+                pool.sync().await.unwrap();
+            };
+            for (n, secs) in [0, 1, 700, 10, 90_000, 700].into_iter().enumerate() {
+                lab.sim.rt().sleep(base::Nanos::from_secs(secs)).await;
+                write(n).await;
+            }
+            let now = rings(&pool).await;
+            // The first one; after 700 s; after a day; after 700 s more.
+            assert_eq!(points(&now), if with { [1, 2, 1] } else { [0, 0, 0] });
+            if let Some(months) = &now[0] {
+                assert_eq!((months.len(), months[..3].to_vec(), months[4]), (515, vec![0, 1, 1], 4));
+            }
+            pool.export().await.unwrap();
+        });
+        judge(&lab, &[0, 1], "times");
+    }
+    let Some(images) = ztest::reference::images_of("props24") else {
+        eprintln!("SKIPPED: props24.tar.zst is not there");
+        return;
+    };
+    let lab = Lab::with_images(82, images, true);
+    lab.sim.block_on(async {
+        let pool = lab.import_as(ImportOpts::default(), spa::EngineOpts::for_memory(1 << 30)).await.unwrap();
+        pool.export().await.unwrap();
+        drop(pool);
+        let pool = lab
+            .import_as(ImportOpts { readonly: true, ..ImportOpts::default() }, spa::EngineOpts::for_memory(1 << 30))
+            .await
+            .unwrap();
+        let now = rings(&pool).await;
+        let months = now[0].as_ref().unwrap();
+        assert_eq!(months[..5], [0, 1, 1, 1_795_386_203, 4]);
+        assert!(points(&now).iter().sum::<u64>() > 2, "{:?}", points(&now));
+        pool.export().await.unwrap();
+    });
+}
