@@ -211,13 +211,13 @@ fn cell(params: &Params, group: Group, threads: u32, variant: &Variant) -> Resul
 }
 
 /// Memory of a run, from what runs took: dirty data and the log's copies of them, which grow with
-/// the rate until the disks limit it.
+/// the rate until the disks limit it. The largest runs need nearly 4 GiB, so they are alone.
 fn memory(group: Group, threads: u32) -> u64 {
     let each = match (group.medium, group.rate) {
         (Medium::Ssd, Rate::Max) => 32 << 20,
         _ => 2 << 20,
     };
-    (256 << 20) + (u64::from(threads) * each).min(2 << 30)
+    (256 << 20) + (u64::from(threads) * each).min(7 << 29)
 }
 
 fn seen(o: &Outcome) -> Seen {

@@ -57,6 +57,22 @@ fn a_file_means_what_it_says() {
 }
 
 #[test]
+fn a_device_may_be_a_model_file() {
+    let file = std::env::temp_dir().join(format!("weir-model-{}.toml", std::process::id()));
+    let name = file.to_str().unwrap();
+    std::fs::write(&file, "[ssd]\nread = '80us'\n\n[host]\njitter = '5us'\n").unwrap();
+    let text = format!("[pool]\ndevice = '{name}'\n[[job]]\n");
+    let w = Workload::parse("w.toml", &text).unwrap();
+    let want = sim::SsdModel { read: Nanos::from_us(80), ..sim::SsdModel::nvme() };
+    assert_eq!((w.pool.device.model, w.pool.device.host.jitter), (Model::Ssd(want), Nanos::from_us(5)));
+    // A mistake in it has its own line.
+    std::fs::write(&file, "[ssd]\n\nread = 'soon'\n").unwrap();
+    let e = Workload::parse("w.toml", &text).unwrap_err().to_string();
+    assert!(e.contains(&format!("{name}:3: read: 'soon' is not a time")), "{e}");
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
 fn a_job_file_of_fio_means_the_same() {
     let text = "\
 ; of fio
