@@ -4,7 +4,7 @@ use admin::pool::vdev_spec::VdevSpec;
 use admin::request::{
     LabelClear, Mount, PoolAdd, PoolAttach, PoolCheckpoint, PoolClear, PoolCreate, PoolDestroy, PoolDetach, PoolExport,
     PoolHistory, PoolImport, PoolOffline, PoolOnline, PoolRemove, PoolResilver, PoolScan, PoolScrub, PoolSet, PoolSync,
-    PoolWork, Pools, ScrubAction, Search,
+    PoolWork, Pools, ScrubAction, Search, VdevGet, VdevSet,
 };
 use admin::view::{Candidate, Created, Imported, PoolView};
 use base::{Error, ErrorKind};
@@ -404,6 +404,15 @@ fn get(p: &Parsed) -> Done {
         return Err(Fail::Usage("missing property argument".into(), "get"));
     };
     let wanted: Vec<String> = wanted.split(',').map(str::to_string).collect();
+    if let [pool, vdevs @ ..] = names
+        && !vdevs.is_empty()
+    {
+        let known: Vec<PoolView> = ask(&Pools { names: Vec::new() })?;
+        let is_pool = |name: &String| known.iter().any(|p| p.name == *name);
+        if is_pool(pool) && !vdevs.iter().all(is_pool) {
+            return get_of_vdevs(p, &wanted, &fields, pool, vdevs);
+        }
+    }
     if let Some(bad) = wanted.iter().find(|w| *w != "all" && admin::pool::props::canonical(w).is_none()) {
         return Err(Fail::Usage(format!("bad property list: invalid property '{bad}'"), "get"));
     }
@@ -424,6 +433,26 @@ fn get(p: &Parsed) -> Done {
     done
 }
 
+/// `zpool get PROPERTY POOL VDEV ...`, or `all-vdevs`.
+fn get_of_vdevs(p: &Parsed, wanted: &[String], fields: &[String], pool: &str, vdevs: &[String]) -> Done {
+    if let Some(bad) = wanted.iter().find(|w| *w != "all" && !admin::pool::vdev_props::is_known(w)) {
+        return Err(Fail::Usage(format!("bad property list: invalid property '{bad}'"), "get"));
+    }
+    if p.has('j') {
+        return Err(
+            Error::unsupported("JSON shows properties of pools only, not yet those of vdevs: leave -j out").into()
+        );
+    }
+    let names = match vdevs {
+        [one] if one == "all-vdevs" => Vec::new(),
+        some => some.iter().map(|v| pool_member(v)).collect(),
+    };
+    let all = ask(&VdevGet { pool: pool.to_string(), vdevs: names })?;
+    let rows: Vec<_> = all.iter().flat_map(|v| zpool_out::vdev_rows(v, wanted)).collect();
+    print(&zpool_out::get_table(&rows, fields, p.has('H'), p.has('p')));
+    Ok(())
+}
+
 fn set(p: &Parsed) -> Done {
     match p.operands.as_slice() {
         [] => Err(Fail::Usage("missing property=value argument".into(), "set")),
@@ -431,6 +460,10 @@ fn set(p: &Parsed) -> Done {
         [what, pool] => {
             let (name, value) = assignment(what, "set")?;
             ask(&PoolSet { pool: pool.clone(), name, value })
+        }
+        [what, pool, vdev] => {
+            let (name, value) = assignment(what, "set")?;
+            ask(&VdevSet { pool: pool.clone(), vdev: pool_member(vdev), name, value })
         }
         _ => Err(Fail::Usage("too many pool names".into(), "set")),
     }

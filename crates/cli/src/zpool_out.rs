@@ -2,7 +2,9 @@
 
 use admin::pool::vdev_spec::VdevSpec;
 use admin::view::fmt;
-use admin::view::{Candidate, ExpandView, HistoryLine, LeafWorkView, PoolView, PropView, ScanView, VdevView};
+use admin::view::{
+    Candidate, ExpandView, HistoryLine, LeafWorkView, PoolView, PropView, ScanView, VdevProps, VdevView,
+};
 
 use crate::table::{Column, line, pad, scripted, table, width_of, widths};
 
@@ -544,6 +546,30 @@ pub fn pool_rows(pool: &PoolView, wanted: &[String]) -> Result<Vec<(String, Prop
         out.push((pool.name.clone(), found.unwrap_or_else(none)));
     }
     Ok(out)
+}
+
+/// The selected properties of a vdev for `zpool get`.
+pub fn vdev_rows(vdev: &VdevProps, wanted: &[String]) -> Vec<(String, PropView)> {
+    let shown = path_name(&vdev.name, &vdev.kind, Style::default());
+    let mut out = Vec::new();
+    for name in wanted {
+        if name == "all" {
+            out.extend(vdev.props.iter().map(|p| (shown.clone(), p.clone())));
+            continue;
+        }
+        let row = |value: &str, source: &str| PropView {
+            name: name.clone(),
+            value: value.into(),
+            exact: value.into(),
+            source: source.into(),
+        };
+        let found = match name.as_str() {
+            "name" => Some(row(&shown, "-")),
+            _ => prop(&vdev.props, name).cloned(),
+        };
+        out.push((shown.clone(), found.unwrap_or_else(|| row("-", "default"))));
+    }
+    out
 }
 
 /// A line of `zpool history`: a command; `internal` shows internal events too, `long` user and

@@ -475,3 +475,69 @@ fn a_pool_that_is_not_there_keeps_none_of_the_others() {
     w.fails("zpool export nope lake", "cannot open 'nope': no such pool\n");
     assert_eq!(w.ok("zpool list -H -o name"), "tank\n");
 }
+
+/// Properties of vdevs: those of a pool of the kernel as it shows them, with values of every kind;
+/// then those of a pool of weir.
+#[test]
+fn vdevs_have_properties() {
+    let w = World::new("cli-vdevs");
+    let near = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/pools");
+    let pools = std::env::var_os("WEIR_POOLS").map_or(near, Into::into);
+    let mut tar = Command::new("tar");
+    tar.arg("--zstd").arg("-xf").arg(pools.join("props24.tar.zst")).current_dir(w.dir.path());
+    match tar.output() {
+        Ok(o) if o.status.success() => {
+            let told = std::fs::read_to_string(w.dir.join("props24/vdev-props.txt")).unwrap();
+            let differs = ["capacity", "free", "allocated", "fragmentation", "path", "parent", "children"];
+            let stable = |rows: Vec<Vec<String>>| -> Vec<String> {
+                let same = |r: &Vec<String>| {
+                    !differs.contains(&r[1].as_str()) && !r[1].contains("_ops") && !r[1].ends_with("_bytes")
+                };
+                rows.into_iter().filter(same).map(|r| r[1..].join("|")).collect()
+            };
+            let theirs = told
+                .lines()
+                .skip(1)
+                .map(|l| l.split("  ").filter(|c| !c.is_empty()).map(|c| c.trim().to_string()).collect());
+            w.ok("zpool import -N -o readonly=on -d props24 pp");
+            let ours = w.ok("zpool get -H all pp all-vdevs");
+            let ours = ours.lines().map(|l| l.split('\t').map(str::to_string).collect());
+            assert_eq!(stable(ours.collect()), stable(theirs.collect()));
+            w.ok("zpool export pp");
+        }
+        _ => eprintln!("NOT RUN: {} cannot be unpacked", pools.join("props24.tar.zst").display()),
+    }
+    // The others need room for all that a vdev has, beside the slop space.
+    w.files(&["a", "b", "c", "d"], 256 * MIB);
+    w.ok(&format!("{NEW} -o feature@vdev_zaps_v2=enabled tank mirror a b mirror c d"));
+    let get = |what: &str, vdev: &str| w.ok(&format!("zpool get -H -o value,source {what} tank {vdev}"));
+    for (vdev, set, want) in [
+        ("root", "comment=whole", "whole\tlocal\n"),
+        ("mirror-0", "io_n=20", "20\tlocal\n"),
+        ("mirror-0", "io_n=none", "-\tdefault\n"),
+        ("mirror-1", "failfast=off", "off\tlocal\n"),
+        ("a", "org.test:slot=4", "4\tlocal\n"),
+        ("a", "org.test:slot=", "-\tdefault\n"),
+        ("mirror-1", "allocating=off", "off\tlocal\n"),
+    ] {
+        w.ok(&format!("zpool set {set} tank {vdev}"));
+        assert_eq!(get(set.split('=').next().unwrap(), vdev), want, "{vdev} {set}");
+    }
+    w.fails("zpool set allocating=off tank mirror-0", "the last vdev of its class");
+    w.fails("zpool set allocating=off tank a", "only a top-level vdev");
+    w.fails("zpool set state=ONLINE tank a", "read-only");
+    w.fails("zpool set comment=x tank nothing", "no such device");
+    w.ok("zpool export tank");
+    w.ok("zpool import -d . tank");
+    for (what, vdev, want) in
+        [("comment", "root-0", "whole"), ("failfast", "mirror-1", "off"), ("allocating", "mirror-1", "off")]
+    {
+        assert_eq!(get(what, vdev), format!("{want}\tlocal\n"), "{vdev}");
+    }
+    w.ok("zpool set allocating=on tank mirror-1");
+    assert_eq!(get("allocating", "mirror-1"), "on\tdefault\n");
+    w.ok("zpool export tank");
+    w.files(&["e"], 128 * MIB);
+    w.ok(&format!("{NEW} old e"));
+    w.fails("zpool set comment=x old root", "feature@vdev_zaps_v2=enabled");
+}

@@ -9,5 +9,6 @@ pub mod props;
 pub mod record;
 mod scan;
 pub mod trace;
+pub mod vdev_props;
 pub mod vdev_spec;
 pub mod zevents;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Changes, Cx, Direction, Kind, Lane, Report, Request, Rights};
 use crate::pool::props::{Wanted, When};
-use crate::view::{Candidate, Created, HistoryLine, Imported, PoolView};
+use crate::view::{Candidate, Created, HistoryLine, Imported, PoolView, VdevProps};
 
 /// The requests of this file.
 pub(super) const KINDS: &[Kind] = &[
@@ -18,6 +18,8 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::of::<PoolHistory>(),
     Kind::of::<Pools>(),
     Kind::of::<PoolSet>(),
+    Kind::of::<VdevGet>(),
+    Kind::of::<VdevSet>(),
     Kind::of::<PoolSync>(),
 ];
 
@@ -279,6 +281,60 @@ impl Request for PoolSet {
                 e.set_pool_props(wanted).await
             };
             set.await.map_err(|e| e.at(format!("cannot set property for '{pool}'")))
+        })
+    }
+}
+
+/// `zpool get` of vdevs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VdevGet {
+    /// The pool.
+    pub pool: String,
+    /// The vdevs; none: all.
+    pub vdevs: Vec<String>,
+}
+
+impl Request for VdevGet {
+    const NAME: &'static str = "VdevGet";
+    const TITLE: &'static str = "zpool get";
+    const RIGHTS: Rights = Rights::Anyone;
+    type Reply = Vec<VdevProps>;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Vec<VdevProps>> {
+        let VdevGet { pool, vdevs } = self;
+        let running = cx.pools.need_running(&pool)?;
+        cx.on(&running, move |e| async move { e.vdev_props(&vdevs).await })
+    }
+}
+
+/// `zpool set` of a vdev.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VdevSet {
+    /// The pool.
+    pub pool: String,
+    /// The vdev.
+    pub vdev: String,
+    /// The property.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+impl Request for VdevSet {
+    const NAME: &'static str = "VdevSet";
+    const TITLE: &'static str = "zpool set";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::pool_of(&self.pool)
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        let VdevSet { pool, vdev, name, value } = self;
+        let running = cx.pools.need_running(&pool)?;
+        cx.on(&running, move |e| async move {
+            let set = e.set_vdev_prop(&vdev, &name, &value).await;
+            set.map_err(|e| e.at(format!("cannot set property for '{vdev}'")))
         })
     }
 }

@@ -17,5 +17,6 @@ pub use figures::{
 };
 pub use types::{
     Candidate, CheckpointView, Created, DaemonInfo, DatasetView, Destroyed, ExpandView, HistoryLine, HoldView,
-    Imported, KeyView, LeafWorkView, NbdView, PoolView, PropView, RequestView, ScanView, TunableView, VdevView,
+    Imported, KeyView, LeafWorkView, NbdView, PoolView, PropView, RequestView, ScanView, TunableView, VdevProps,
+    VdevView,
 };

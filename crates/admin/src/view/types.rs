@@ -218,6 +218,17 @@ pub struct PropView {
     pub source: String,
 }
 
+/// The properties of a vdev.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct VdevProps {
+    /// Full path of a leaf; `mirror-0` or `root-0` of others.
+    pub name: String,
+    /// Kind in the configuration: `root`, `disk`, `file`, `mirror` ...
+    pub kind: String,
+    /// All of them, user properties last.
+    pub props: Vec<PropView>,
+}
+
 /// Everything about an imported pool.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct PoolView {

@@ -286,9 +286,13 @@ Shows the health of pools and their devices.
     },
     Page {
         name: "zpool get",
-        usage: &["get [-Hpj] [-o \"all\" | field[,...]] <\"all\" | property[,...]> [pool] ..."],
+        usage: &[
+            "get [-Hpj] [-o \"all\" | field[,...]] <\"all\" | property[,...]> [pool] ...",
+            "get [-Hp] [-o \"all\" | field[,...]] <\"all\" | property[,...]> <pool> <vdev> ... | all-vdevs",
+        ],
         text: "\
-Shows properties of pools.
+Shows properties of pools, or of devices and other vdevs of one (root is the
+vdev above all).
 
   -H  tabs, no headers    -p  exact numbers    -j  JSON
   -o  fields: name, property, value, source
@@ -296,11 +300,15 @@ Shows properties of pools.
     },
     Page {
         name: "zpool set",
-        usage: &["set <property=value> <pool>"],
+        usage: &["set <property=value> <pool>", "set <property=value> <pool> <vdev>"],
         text: "\
 Sets a property of a pool: comment, failmode, autoexpand, autoreplace,
 autotrim, delegation, listsnapshots, ashift, bootfs, cachefile=none,
 compatibility, feature@<name>=enabled.
+
+Of a vdev: comment, names with a colon, allocating=off (nothing new goes to that
+top-level vdev), and failfast, checksum_n, checksum_t, io_n, io_t, slow_io_n,
+slow_io_t, slow_io_events and autosit, which weir keeps and does not act on.
 ",
     },
     Page {

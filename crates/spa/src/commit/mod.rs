@@ -105,11 +105,21 @@ impl Commit {
         self.brt.figures()
     }
 
+    /// Space of the vdevs that get no new blocks, for datasets: it is not part of the pool
+    /// (`spa_nonallocating_dspace`).
+    fn not_allocating(&self) -> u64 {
+        let spaces = self.stack.alloc.top_spaces();
+        let tops = self.stack.tree.tops.borrow();
+        let normal = spaces.iter().filter(|s| s.class == ClassKind::Normal);
+        let passive = normal.filter_map(|s| Some((s, tops.get(s.vdev.0 as usize)?)));
+        passive.filter(|(_, top)| top.config_ref().non_allocating).map(|(s, top)| top.dsize(s.total)).sum()
+    }
+
     /// Updates the size of the pool that datasets see.
     pub(crate) fn push_space(&self, deferred_bpobj: u64) {
         let space = self.stack.alloc.space(ClassKind::Normal);
         self.stack.dsl().set_space(PoolSpace {
-            dspace: space.total,
+            dspace: space.total.saturating_sub(self.not_allocating()),
             shared_saved: self.ddt.saved().saturating_add(self.brt.figures().1),
             embedded_log: self.stack.alloc.space(ClassKind::EmbeddedLog).total,
             checkpoint: self.checkpoint.held(&self.stack.tree),

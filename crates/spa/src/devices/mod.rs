@@ -29,6 +29,7 @@ pub(crate) mod layout;
 pub(crate) mod leaf_work;
 pub(crate) mod objects;
 mod presence;
+mod props;
 pub(crate) mod raidz_expand;
 mod remove;
 mod state;

@@ -627,6 +627,80 @@ fn new_vdevs_say_their_unit() {
     }
 }
 
+/// What the kernel stored with vdevs is read; values of weir, and a vdev that takes no new blocks,
+/// are as the zdb of 2.4 wants them, and last.
+#[test]
+fn vdevs_keep_their_properties() {
+    let text = zap::ZapValue::from_str_nul;
+    if let Some(images) = ztest::reference::images_of("props24") {
+        let lab = Lab::with_images(1, images, true);
+        lab.sim.block_on(async {
+            let pool = lab.import_as(ImportOpts::default(), spa::EngineOpts::for_memory(1 << 30)).await.unwrap();
+            let devices = pool.devices();
+            let root = devices.vdev_values(devices.guid_of("root-0").unwrap()).await.unwrap();
+            assert_eq!(root["comment"], text("the whole pool"));
+            assert_eq!(root["org.test:note"], text("user property"));
+            let mirror = devices.vdev_values(devices.guid_of("mirror-0").unwrap()).await.unwrap();
+            let numbers = ["checksum_n", "checksum_t", "io_n", "failfast"].map(|name| mirror[name].as_u64());
+            assert_eq!(numbers, [Some(20), Some(300), Some(7), Some(0)]);
+            pool.export().await.unwrap();
+        });
+    } else {
+        eprintln!("SKIPPED: props24.tar.zst is not there");
+    }
+    let shape = SHAPES.iter().find(|s| s.name == "mirrors").expect("a known shape");
+    let mut rng = Rng::new(71);
+    let mut layout = Layout::draw(&mut rng, 64 << 20).shaped(shape, &mut rng);
+    layout.features = ondisk::feature::default_features();
+    layout.features.push(FeatureId::VdevZapsV2);
+    // The others need room for all that a vdev has, beside the slop space.
+    layout.devices.fill(256 << 20);
+    let all: Vec<usize> = (0..layout.devices.len()).collect();
+    let lab = Lab::new(71, &layout);
+    lab.sim.block_on(async {
+        let pool = lab.create(&layout, Vec::new()).await.unwrap();
+        let [first, second] = ["mirror-0", "mirror-1"].map(|name| pool.devices().guid_of(name).unwrap());
+        let root = pool.devices().guid_of("root").unwrap();
+        for vdev in [root, first] {
+            pool.devices().set_vdev_value(vdev, "comment", Some(text("a comment"))).await.unwrap();
+            pool.devices().set_vdev_value(vdev, "io_n", Some(zap::ZapValue::from_u64(9))).await.unwrap();
+            pool.devices().set_vdev_value(vdev, "io_n", None).await.unwrap();
+            pool.devices().set_vdev_value(vdev, "io_n", None).await.unwrap();
+        }
+        let available = |pool: &Pool| pool.dsl().root().available();
+        let before = available(&pool);
+        pool.devices().set_allocating(second, false).await.unwrap();
+        assert_eq!(pool.devices().set_allocating(first, false).await.unwrap_err().kind(), base::ErrorKind::Invalid);
+        pool.export().await.unwrap();
+        drop(pool);
+        judge(&lab, &all, "vdev-props");
+
+        let pool = lab.import_as(ImportOpts::default(), layout.opts()).await.unwrap();
+        let values = pool.devices().vdev_values(first).await.unwrap();
+        assert_eq!((values["comment"].clone(), values.get("io_n")), (text("a comment"), None));
+        assert_eq!([first, second, root].map(|v| pool.devices().allocating(v)), [Some(true), Some(false), None]);
+        assert!(available(&pool) < before / 2, "the space of a vdev without new blocks does not count");
+        let on_second = |pool: &Pool| pool.top_spaces().iter().find(|s| s.vdev.0 == 1).unwrap().alloc;
+        let had = on_second(&pool);
+        let fs = mount(&pool, POOL).await;
+        let file = fs.create(fs.root(), b"file", 0o644, &Cred::new(0, 0), false).await.unwrap().obj;
+        for n in 0..64u64 {
+            let noise: Vec<u8> = (0..16 << 10).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
+            fs.write(file, n << 17, vec![bdev::Buf::copy_from(&noise).freeze()], false).await.unwrap();
+        }
+        fs.unmount().await.unwrap();
+        pool.sync().await.unwrap();
+        // Blocks of the MOS were freed there meanwhile.
+        assert!(on_second(&pool) <= had, "{} {had}", on_second(&pool));
+        pool.devices().set_allocating(second, true).await.unwrap();
+        pool.sync().await.unwrap();
+        assert!(available(&pool) > before - (16 << 20), "{} {before}", available(&pool));
+        pool.export().await.unwrap();
+        drop(pool);
+        judge(&lab, &all, "vdev-props-after");
+    });
+}
+
 /// Pools for OpenZFS 2.4 note which txg was synced when, and the kernel's notes go on.
 #[test]
 fn txgs_have_their_times() {
