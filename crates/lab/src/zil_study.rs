@@ -1,7 +1,7 @@
 //! `weir lab zil --seeds N`, `--html FILE` and `--sweep NAME`: the study of the intent log with a
 //! table over seeds.
 //!
-//! Cells are those of [`zil`](crate::zil), one for each medium, number of disks, rate, number of
+//! Cells are those of [`crate::zil`], one for each medium, number of disks, rate, number of
 //! threads and *variant*. Without a sweep the variants are the policies before and after illumos
 //! 8585, judged against the publication: averages as the publication makes them, within the goals
 //! of [`goal`]; single cells are shown beside the published ones. A sweep has no publication:
