@@ -10,7 +10,10 @@ echo "a password" > "$top/key"
 zfs create -o encryption=on -o keyformat=passphrase -o "keylocation=file://$top/key" a/secret
 for fs in data data/one data/two secret; do fill "$top/mnt/a/$fs" 1; done
 
-sync_all() { syncoid --no-privilege-elevation --recursive "$@" a/data b/data; }
+# Names of its snapshots have the second: no two runs in one.
+next_second() { local now=$EPOCHSECONDS; until [ "$EPOCHSECONDS" != "$now" ]; do :; done; }
+sync_all() { next_second; syncoid --no-privilege-elevation --recursive "$@" a/data b/data; }
+sync_raw() { next_second; syncoid --no-privilege-elevation --sendoptions=w a/secret b/secret; }
 check() {
     for fs in data data/one data/two; do
         same "$top/mnt/a/$fs" "$top/mnt/b/$fs"
@@ -41,9 +44,9 @@ sync_all
 same "$top/mnt/a/data/twin" "$top/mnt/b/data/twin"
 
 # Raw: the other side has no key, and the same content once it has.
-syncoid --no-privilege-elevation --sendoptions=w a/secret b/secret
+sync_raw
 fill "$top/mnt/a/secret" 6
-syncoid --no-privilege-elevation --sendoptions=w a/secret b/secret
+sync_raw
 [ "$(zfs get -H -o value keystatus b/secret)" = unavailable ]
 zfs load-key -L "file://$top/key" b/secret
 zfs mount b/secret
