@@ -108,8 +108,12 @@ impl Commit {
     /// Space of the vdevs that get no new blocks, for datasets: it is not part of the pool
     /// (`spa_nonallocating_dspace`).
     fn not_allocating(&self) -> u64 {
-        let spaces = self.stack.alloc.top_spaces();
         let tops = self.stack.tree.tops.borrow();
+        // Most pools have none, and this is asked in every txg.
+        if !tops.iter().any(|top| top.config_ref().non_allocating) {
+            return 0;
+        }
+        let spaces = self.stack.alloc.top_spaces();
         let normal = spaces.iter().filter(|s| s.class == ClassKind::Normal);
         let passive = normal.filter_map(|s| Some((s, tops.get(s.vdev.0 as usize)?)));
         passive.filter(|(_, top)| top.config_ref().non_allocating).map(|(s, top)| top.dsize(s.total)).sum()
