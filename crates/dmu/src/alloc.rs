@@ -205,10 +205,9 @@ impl Objset {
             if let Some(mut d) = st.dirty[i].take() {
                 self.0.dirty[i].borrow_mut().remove(&obj.0);
                 dn.release(d.txg, d.blocks.free(0, u64::MAX));
-                // That txg does not sync this object, so its early writes are freed here.
-                for bp in d.blocks.take_given_up() {
-                    self.0.ctx.zio().free(&bp, d.txg)?;
-                }
+                // That txg does not sync this object, so its early writes and clones are given
+                // up here.
+                self.0.free_given_up(&d.blocks.take_given_up(), d.txg)?;
             }
         }
         let slot = st.dirty[tx.txg().slot()].as_mut().expect("just used");

@@ -8,6 +8,7 @@
 //! owners, records of the dataset) are charged once for each object set and txg.
 
 use base::Txg;
+use ondisk::blkptr::Blkptr;
 use ondisk::dnode::DNODE_BLOCK_SIZE;
 use zio::Zio;
 
@@ -28,6 +29,9 @@ const META_INDIRECTS: u64 = 5;
 const RECORD_BLOCKS: u64 = 2;
 /// Bytes of an entry of a deadlist, a block pointer.
 const BLKPTR_SIZE: u64 = 128;
+/// Bytes charged for the entry of a cloned block in the block reference table: its share of a leaf
+/// of 8 KiB, which has room for a hundred entries and more, of which one transaction changes many.
+const REFERENCE_SIZE: u64 = 1024;
 /// Bytes of a block of a deduplication table, of which an entry changes a leaf and a pointer block.
 const DDT_BLOCK_SIZE: u64 = 4096;
 
@@ -49,6 +53,10 @@ impl Cost<'_> {
         let tree = self.zio.tree();
         let dedup = if self.props.dedup.is_some() { 2 * tree.worst_dsize(DDT_BLOCK_SIZE, COPIES_MAX) } else { 0 };
         tree.worst_dsize(size, u64::from(self.props.copies).clamp(1, COPIES_MAX)) + self.killed(1) + dedup
+    }
+    /// A clone of the block at `bp`: the dataset is charged as for a block of its own.
+    pub fn clone_of(&self, bp: &Blkptr) -> u64 {
+        self.zio.dsize(bp) + self.killed(1) + self.zio.tree().worst_dsize(REFERENCE_SIZE, COPIES_MAX)
     }
     /// A block of an object.
     pub fn block(&self, size: u64, metadata: bool) -> u64 {

@@ -324,6 +324,10 @@ impl DmuCtx {
             self.0.arc.insert(bp, data, metadata);
         }
     }
+    /// The last txg on disk.
+    pub fn committed(&self) -> Txg {
+        self.0.zio.tree().committed.get()
+    }
     /// The block is freed: drops it from the cache.
     pub(crate) fn forget(&self, bp: &Blkptr) {
         self.0.arc.forget(bp);

@@ -3,7 +3,7 @@
 //!
 //! # States
 //!
-//! A dirty block is in one of four states ([`DirtyBlk`]):
+//! A dirty block is in one of these states ([`DirtyBlk`]):
 //!
 //! * `Mut`: its content is in memory that nothing else uses; it can be changed without a copy.
 //! * `Frozen`: the content is shared, with readers, with its writer, or with an early write.
@@ -11,6 +11,9 @@
 //! * `Overridden` (`DR_OVERRIDDEN` of OpenZFS): frozen, and stored already, by the rules that the
 //!   sync would follow, as a block born in this txg. The sync of the txg puts that pointer into the
 //!   tree and writes nothing.
+//! * `Packed`: frozen, with its stored form settled.
+//! * `Cloned`: the block is that of another file, whose pointer the sync puts into the tree (module
+//!   `clone`). Its content is not in memory; a change reads it first and makes it `Mut`.
 //!
 //! An early write in progress is not a state: it works on shared content, so the block may be
 //! changed, freed or shared meanwhile. When its DVA is allocated, and only if the block still has
@@ -37,6 +40,9 @@
 //!
 //! The early write holds the txg until its device writes end. Therefore all early writes have ended
 //! when the sync begins, their results are known, and the flush before the uberblock covers them.
+//!
+//! A clone has a reference to its block from the txg on. Where it is replaced, resized or freed in
+//! that txg, the reference is *given up* instead of a pointer.
 //!
 //! A newer txg that changes the block has its own version of it; the older version keeps its
 //! content and pointer.
@@ -76,29 +82,48 @@ pub(crate) enum DirtyBlk {
     Overridden(Bytes, Box<Stored>),
     /// Shared, and stored in that form.
     Packed(Bytes, Rc<Packed>),
+    /// The block at this pointer, without its content.
+    Cloned(Box<Blkptr>),
+}
+
+/// What the sync of a txg has to free, because it was replaced before it became part of the object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum GivenUp {
+    /// The block of an early write.
+    Stored(Blkptr),
+    /// A reference to a cloned block.
+    Clone(Blkptr),
 }
 
 impl DirtyBlk {
+    /// The content; none of a clone.
     pub fn as_slice(&self) -> &[u8] {
         match self {
             DirtyBlk::Mut(b) => b,
             DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => b,
+            DirtyBlk::Cloned(_) => &[],
         }
     }
-    /// The content for sharing; later changes copy it if it is still shared then.
-    pub fn share(&mut self) -> Bytes {
+    /// The bytes that count as dirty: those in memory.
+    pub fn in_memory(&self) -> u64 {
+        self.as_slice().len() as u64
+    }
+    /// The content for sharing; later changes copy it if it is still shared then. None of a clone.
+    pub fn share(&mut self) -> Option<Bytes> {
         if let DirtyBlk::Mut(b) = self {
             *self = DirtyBlk::Frozen(std::mem::take(b).freeze());
         }
         match self {
-            DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => b.clone(),
+            DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => Some(b.clone()),
             DirtyBlk::Mut(_) => unreachable!("just frozen"),
+            DirtyBlk::Cloned(_) => None,
         }
     }
     /// The content to change, and the pointer of the old content, to be given up.
     fn make_mut(&mut self) -> (&mut Buf, Option<Blkptr>) {
         let gone = match self {
             DirtyBlk::Mut(_) => None,
+            DirtyBlk::Cloned(bp) => unreachable!("the content of the clone {bp} is read before it is changed"),
             DirtyBlk::Frozen(b) | DirtyBlk::Packed(b, _) => {
                 *self = DirtyBlk::Mut(std::mem::take(b).into_buf());
                 None
@@ -114,10 +139,11 @@ impl DirtyBlk {
             _ => unreachable!("just thawed"),
         }
     }
-    /// Its early write, if there is one.
-    fn stored(&self) -> Option<&Stored> {
+    /// What is given up if it is replaced.
+    fn to_give_up(&self) -> Option<GivenUp> {
         match self {
-            DirtyBlk::Overridden(_, stored) => Some(stored),
+            DirtyBlk::Overridden(_, stored) => Some(GivenUp::Stored(stored.bp)),
+            DirtyBlk::Cloned(bp) => zio::is_cloneable(bp).then_some(GivenUp::Clone(**bp)),
             _ => None,
         }
     }
@@ -151,17 +177,24 @@ pub(crate) fn is_same(a: &Bytes, b: &Bytes) -> bool {
 #[derive(Default)]
 pub(crate) struct DirtyBlocks {
     blocks: BTreeMap<u64, DirtyBlk>,
-    /// Pointers of early writes whose content has been replaced.
-    given_up: Vec<Blkptr>,
+    /// Early writes and clones that were replaced.
+    given_up: Vec<GivenUp>,
 }
 
 impl DirtyBlocks {
     pub fn contains(&self, blkid: u64) -> bool {
         self.blocks.contains_key(&blkid)
     }
-    /// Bytes of a block.
+    /// Bytes of a block in memory: none of a clone.
     pub fn len_of(&self, blkid: u64) -> Option<u64> {
-        self.blocks.get(&blkid).map(|b| b.as_slice().len() as u64)
+        self.blocks.get(&blkid).map(DirtyBlk::in_memory)
+    }
+    /// The pointer of a block that is a clone.
+    pub fn cloned(&self, blkid: u64) -> Option<Blkptr> {
+        match self.blocks.get(&blkid)? {
+            DirtyBlk::Cloned(bp) => Some(**bp),
+            _ => None,
+        }
     }
     /// The first block in a range.
     pub fn first_in(&self, range: impl RangeBounds<u64>) -> Option<u64> {
@@ -176,15 +209,16 @@ impl DirtyBlocks {
         self.blocks.range(range).nth(1).is_some()
     }
 
-    /// Gives a block new content. True if it was not dirty before.
-    pub fn put(&mut self, blkid: u64, blk: DirtyBlk) -> bool {
-        let old = self.blocks.insert(blkid, blk);
-        self.given_up.extend(old.as_ref().and_then(DirtyBlk::stored).map(|s| s.bp));
-        old.is_none()
+    /// Gives a block new content. Returns the bytes in memory that it had; none if it was not dirty
+    /// before.
+    pub fn put(&mut self, blkid: u64, blk: DirtyBlk) -> Option<u64> {
+        let old = self.blocks.insert(blkid, blk)?;
+        self.given_up.extend(old.to_give_up());
+        Some(old.in_memory())
     }
-    /// The content of a block for sharing.
+    /// The content of a block for sharing; none if it is not dirty, or a clone.
     pub fn share(&mut self, blkid: u64) -> Option<Bytes> {
-        self.blocks.get_mut(&blkid).map(DirtyBlk::share)
+        self.blocks.get_mut(&blkid)?.share()
     }
     /// The settled stored form of a block.
     pub fn packed(&self, blkid: u64) -> Option<Rc<Packed>> {
@@ -196,7 +230,7 @@ impl DirtyBlocks {
     /// The content of a block if others share it: a change must copy it.
     pub fn shared(&self, blkid: u64) -> Option<Bytes> {
         match self.blocks.get(&blkid)? {
-            DirtyBlk::Mut(_) => None,
+            DirtyBlk::Mut(_) | DirtyBlk::Cloned(_) => None,
             DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => {
                 (!b.is_unique()).then(|| b.clone())
             }
@@ -205,18 +239,18 @@ impl DirtyBlocks {
     /// The content of a block to be changed.
     pub fn make_mut(&mut self, blkid: u64) -> Option<&mut Buf> {
         let (buf, gone) = self.blocks.get_mut(&blkid)?.make_mut();
-        self.given_up.extend(gone);
+        self.given_up.extend(gone.map(GivenUp::Stored));
         Some(buf)
     }
-    /// Truncates a block or pads it with zeros, if it is dirty. `copies` are such copies of
-    /// content, each made before. Returns its old length.
+    /// Truncates a block or pads it with zeros, if it is dirty and no clone. `copies` are such
+    /// copies of content, each made before. Returns its old length.
     pub fn resize(&mut self, blkid: u64, len: usize, copies: &mut Vec<(Bytes, Buf)>) -> Option<u64> {
-        let blk = self.blocks.get(&blkid)?;
+        let blk = self.blocks.get(&blkid).filter(|b| !matches!(b, DirtyBlk::Cloned(_)))?;
         let old = blk.as_slice();
         let old_len = old.len() as u64;
         if old.len() != len {
             let made = match blk {
-                DirtyBlk::Mut(_) => None,
+                DirtyBlk::Mut(_) | DirtyBlk::Cloned(_) => None,
                 DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => {
                     copies.iter().position(|(of, _)| is_same(of, b))
                 }
@@ -230,14 +264,14 @@ impl DirtyBlocks {
         Some(old_len)
     }
     /// Drops the blocks `first..end` (`u64::MAX`: all from there on). Returns the sum of their
-    /// bytes.
+    /// bytes in memory.
     pub fn free(&mut self, first: u64, end: u64) -> u64 {
         let mut gone = self.blocks.split_off(&first);
         if end != u64::MAX {
             self.blocks.append(&mut gone.split_off(&end));
         }
-        self.given_up.extend(gone.values().filter_map(DirtyBlk::stored).map(|s| s.bp));
-        gone.values().map(|b| b.as_slice().len() as u64).sum()
+        self.given_up.extend(gone.values().filter_map(DirtyBlk::to_give_up));
+        gone.values().map(DirtyBlk::in_memory).sum()
     }
 
     /// `data` was stored as block `blkid`. If that is still the block's content, and it has no
@@ -277,8 +311,8 @@ impl DirtyBlocks {
         (0..n).for_each(|_| drop(self.blocks.pop_first()));
         !self.blocks.is_empty()
     }
-    /// Takes the pointers to free in this txg.
-    pub fn take_given_up(&mut self) -> Vec<Blkptr> {
+    /// Takes what is to be freed in this txg.
+    pub fn take_given_up(&mut self) -> Vec<GivenUp> {
         std::mem::take(&mut self.given_up)
     }
 }
@@ -301,8 +335,9 @@ mod tests {
     #[test]
     fn a_pointer_lasts_as_long_as_its_content() {
         type Change = fn(&mut DirtyBlocks);
-        let change: [(&str, Change); 5] = [
-            ("written", |b| assert!(!b.put(3, frozen(2)))),
+        let change: [(&str, Change); 6] = [
+            ("written", |b| assert_eq!(b.put(3, frozen(2)), Some(512))),
+            ("cloned over", |b| assert_eq!(b.put(3, clone_of(9)), Some(512))),
             ("changed", |b| b.make_mut(3).expect("dirty")[0] = 9),
             ("resized", |b| assert_eq!(b.resize(3, 1024, &mut Vec::new()), Some(512))),
             ("freed", |b| assert_eq!(b.free(3, 4), 512)),
@@ -310,7 +345,7 @@ mod tests {
         ];
         for (what, f) in change {
             let mut b = DirtyBlocks::default();
-            assert!(b.put(3, frozen(1)));
+            assert!(b.put(3, frozen(1)).is_none());
             let data = b.share(3).expect("dirty");
             let s = stored(7);
             let bp = s.bp;
@@ -321,10 +356,44 @@ mod tests {
             assert_eq!(b.overridden(3, |_, len| len == 512), Some(bp), "{what}");
             assert!(b.take_given_up().is_empty(), "{what}");
             f(&mut b);
-            assert_eq!(b.take_given_up(), [bp], "{what}");
+            assert_eq!(b.take_given_up(), [GivenUp::Stored(bp)], "{what}");
             assert!(b.stored(3, &data).is_none() && b.overridden(3, |_, _| true).is_none(), "{what}");
             assert!(data.iter().all(|&x| x == 1), "{what}: shared content changed");
         }
+    }
+
+    fn clone_of(n: u64) -> DirtyBlk {
+        let mut bp = stored(n).bp;
+        bp.set_otype(ondisk::object_type::ObjectType::PLAIN_FILE);
+        bp.set_lsize(512);
+        DirtyBlk::Cloned(Box::new(bp))
+    }
+
+    #[test]
+    fn a_clone_lasts_until_it_is_replaced() {
+        type Change = fn(&mut DirtyBlocks);
+        let change: [(&str, Change); 4] = [
+            ("written", |b| assert_eq!(b.put(3, frozen(2)), Some(0))),
+            ("cloned over", |b| assert_eq!(b.put(3, clone_of(9)), Some(0))),
+            ("freed", |b| assert_eq!(b.free(3, 4), 0)),
+            ("cut", |b| assert_eq!(b.free(0, u64::MAX), 0)),
+        ];
+        for (what, f) in change {
+            let mut b = DirtyBlocks::default();
+            assert!(b.put(3, clone_of(7)).is_none());
+            let bp = b.cloned(3).expect("a clone");
+            assert!(b.contains(3) && b.share(3).is_none() && b.shared(3).is_none() && b.len_of(3) == Some(0));
+            assert_eq!(b.resize(3, 1024, &mut Vec::new()), None, "{what}");
+            assert!(b.overridden(3, |_, _| true).is_none() && b.take_given_up().is_empty(), "{what}");
+            f(&mut b);
+            assert_eq!(b.take_given_up(), [GivenUp::Clone(bp)], "{what}");
+        }
+        // What lies in its pointer has no reference.
+        let small = Blkptr::embedded(&[1; 20], 512, 2, ondisk::object_type::ObjectType::PLAIN_FILE, 0, base::Txg(5));
+        let mut b = DirtyBlocks::default();
+        b.put(3, DirtyBlk::Cloned(Box::new(small)));
+        b.put(3, frozen(1));
+        assert!(b.take_given_up().is_empty());
     }
 
     #[test]
@@ -350,7 +419,7 @@ mod tests {
             for _ in 0..2 {
                 assert!(b.overridden(5, |_, _| usable).is_none());
             }
-            assert_eq!(b.take_given_up(), [bp]);
+            assert_eq!(b.take_given_up(), [GivenUp::Stored(bp)]);
             assert_eq!(b.share(5).as_deref(), Some(&[4; 512][..]));
         }
     }

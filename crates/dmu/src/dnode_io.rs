@@ -39,6 +39,8 @@ const COPY_PIECE: usize = 256 << 10;
 pub(crate) enum Overlay {
     /// Its content.
     Data(Bytes),
+    /// It is the clone of the block at this pointer.
+    Cloned(Blkptr),
     /// It was freed; so were all blocks before this one.
     Freed(u64),
     /// Not dirty: the committed tree decides.
@@ -51,6 +53,8 @@ enum Need {
     Committed,
     /// A copy of this content, which is large.
     Copy(Bytes),
+    /// A copy of the cloned block at this pointer.
+    Cloned(Box<Blkptr>),
 }
 
 /// Copies made for a change of a block.
@@ -60,12 +64,19 @@ struct Ready {
     committed: Option<Option<Buf>>,
     /// A copy of dirty content.
     copy: Option<(Bytes, Buf)>,
+    /// A copy of a cloned block.
+    cloned: Option<Box<(Blkptr, Buf)>>,
 }
 
 impl Ready {
     /// Takes the copy of `content`.
     fn take(&mut self, content: &Bytes) -> Option<Buf> {
         self.copy.take_if(|(of, _)| is_same(of, content)).map(|(_, copy)| copy)
+    }
+    /// Takes the copy of the cloned block at `bp`, cut or padded to `size`.
+    fn take_cloned(&mut self, bp: &Blkptr, size: usize) -> Option<Buf> {
+        let copy = self.cloned.take_if(|c| c.0 == *bp)?.1;
+        Some(if copy.len() == size { copy } else { resized(&copy, size) })
     }
 }
 
@@ -91,16 +102,20 @@ impl State {
             (None, _) => Overlay::None,
             (Some(_), Some(end)) => Overlay::Freed(end),
             (Some((_, i)), None) => {
-                Overlay::Data(self.dirty[i].as_mut().and_then(|d| d.blocks.share(blkid)).expect("just found"))
+                let blocks = &mut self.dirty[i].as_mut().expect("just found").blocks;
+                match blocks.cloned(blkid) {
+                    Some(bp) => Overlay::Cloned(bp),
+                    None => Overlay::Data(blocks.share(blkid).expect("just found")),
+                }
             }
         }
     }
     /// Whether the txg has written block `blkid`.
-    fn writes(&self, blkid: u64, txg: base::Txg) -> bool {
+    pub(crate) fn writes(&self, blkid: u64, txg: base::Txg) -> bool {
         self.dirty[txg.slot()].as_ref().is_some_and(|d| d.txg == txg && d.blocks.contains(blkid))
     }
     /// Whether the committed tree certainly has no block `blkid`.
-    fn beyond_committed(&self, blkid: u64) -> bool {
+    pub(crate) fn beyond_committed(&self, blkid: u64) -> bool {
         !self.on_disk || blkid > self.phys.maxblkid
     }
 }
@@ -115,6 +130,7 @@ impl Dnode {
     pub(crate) async fn block(&self, blkid: u64) -> Result<Option<Bytes>> {
         match self.overlay(blkid) {
             Overlay::Data(b) => Ok(Some(b)),
+            Overlay::Cloned(bp) => Box::pin(self.read_clone(blkid, bp)).await,
             Overlay::Freed(_) => Ok(None),
             Overlay::None if self.n.st.borrow().beyond_committed(blkid) => Ok(None),
             Overlay::None => self.read_committed(blkid).await,
@@ -126,6 +142,7 @@ impl Dnode {
         let size = self.block_size() as usize;
         match self.overlay(blkid) {
             Overlay::Data(b) => return Some(fit(b, size)),
+            Overlay::Cloned(bp) => return self.os.ctx.peek(&bp).map(|b| fit(b, size)),
             Overlay::Freed(_) => return Some(Bytes::zeroed(size)),
             Overlay::None => {}
         }
@@ -261,11 +278,11 @@ impl Dnode {
         self.os.ctx.rt().spawn("dmu prefetch", async move {
             let mut window = Pipeline::new(READ_WINDOW);
             for blkid in first..=last {
-                if !matches!(dn.overlay(blkid), Overlay::None) {
+                if !matches!(dn.overlay(blkid), Overlay::None | Overlay::Cloned(_)) {
                     continue;
                 }
                 // A later read of the block reports the error.
-                window.push(dn.read_committed(blkid)).await;
+                window.push(dn.block(blkid)).await;
             }
             while window.next().await.is_some() {}
         });
@@ -384,7 +401,7 @@ impl Dnode {
     }
 
     /// Checks a write and gives the block size.
-    fn check_write(&self, off: u64, len: u64) -> Result<u64> {
+    pub(crate) fn check_write(&self, off: u64, len: u64) -> Result<u64> {
         self.check_tx()?;
         let size = u64::from(self.block_size());
         let end = off.checked_add(len).filter(|&e| e <= MAX_OFFSET);
@@ -410,8 +427,10 @@ impl Dnode {
         for i in st.newer_than(tx.txg()) {
             let d = st.dirty[i].as_mut().expect("newer_than gives slots in use");
             if d.blocks.contains(blkid) {
-                d.blocks.put(blkid, DirtyBlk::Frozen(blk.share()));
                 d.mods += 1;
+                let shared = blk.share().expect("what is written has content");
+                let (txg, len, was) = (d.txg, shared.len() as u64, d.blocks.put(blkid, DirtyBlk::Frozen(shared)));
+                self.recount(txg, was.unwrap_or(0), len, st.otype.is_metadata());
             }
         }
         self.insert(&mut st, blkid, blk, tx.txg());
@@ -431,22 +450,41 @@ impl Dnode {
     }
 
     /// Puts the block into the txg's state: dirty bytes, space charge, highest block id.
-    fn insert(&self, st: &mut State, blkid: u64, blk: DirtyBlk, txg: base::Txg) {
-        let len = blk.as_slice().len() as u64;
-        let (levels, shift) = (u64::from(st.phys.nlevels), st.phys.indblkshift);
+    pub(crate) fn insert(&self, st: &mut State, blkid: u64, blk: DirtyBlk, txg: base::Txg) {
+        let len = blk.in_memory();
+        let clone = if let DirtyBlk::Cloned(bp) = &blk { Some(**bp) } else { None };
+        let (levels, shift, metadata) = (u64::from(st.phys.nlevels), st.phys.indblkshift, st.otype.is_metadata());
         let slot = self.slot(st, txg);
-        if slot.blocks.put(blkid, blk) && !self.is_special() {
+        let was = slot.blocks.put(blkid, blk);
+        if let Some(was) = was {
+            self.recount(txg, was, len, metadata);
+        } else if !self.is_special() {
             let span = (1u64 << shift.saturating_sub(BLKPTR_SHIFT)) - 1;
             let (first, last) = (blkid & !span, blkid | span);
             // The first block below an indirect block changes that one, too, and those above it.
             let alone = !slot.blocks.has_two_in(first..=last);
             let indirect = if alone && (levels > 1 || blkid > 0) { levels.max(2) - 1 } else { 0 };
             self.os.ctx.dirty_add(txg, len);
-            let metadata = st.otype.is_metadata();
-            self.os.will_use(txg, |c| c.block(len, metadata) + indirect * c.metadata(1 << shift));
+            self.os.will_use(txg, |c| {
+                let own = clone.map_or_else(|| c.block(len, metadata), |bp| c.clone_of(&bp));
+                own + indirect * c.metadata(1 << shift)
+            });
         }
         st.maxblkid = st.maxblkid.max(blkid);
         st.invalidate_rmw(blkid, blkid + 1);
+    }
+
+    /// Counts a dirty block whose content in memory has `len` bytes now, and had `was`: a clone has
+    /// none.
+    fn recount(&self, txg: base::Txg, was: u64, len: u64, metadata: bool) {
+        if was == len || self.is_special() {
+            return;
+        }
+        self.os.ctx.dirty_add(txg, len);
+        self.os.ctx.dirty_done(txg, was);
+        if was == 0 {
+            self.os.will_use(txg, |c| c.block(len, metadata));
+        }
     }
 
     /// Whether the object is in the object set block: its blocks are written during the sync, and
@@ -481,12 +519,25 @@ impl Dnode {
                     let data = Box::pin(self.committed_copy(blkid)).await;
                     finish_rmw(guard, &mut ready.committed, data)?;
                 }
+                Need::Cloned(bp) => ready.cloned = Box::pin(self.copy_of_clone(blkid, bp)).await?,
                 Need::Copy(shared) => {
                     let len = shared.len();
                     ready.copy = Some(Box::pin(self.copy_of(shared, len)).await);
                 }
             }
             self.check_tx()?;
+        }
+    }
+
+    /// A copy of the clone at `bp`; none if it is block `blkid` no more.
+    async fn copy_of_clone(&self, blkid: u64, bp: Box<Blkptr>) -> Result<Option<Box<(Blkptr, Buf)>>> {
+        match self.os.ctx.read(&bp).await {
+            Ok(data) => {
+                let len = data.len();
+                Ok(Some(Box::new((*bp, self.copy_of(data, len).await.1))))
+            }
+            Err(e) if self.has_clone(blkid, &bp) => Err(e),
+            Err(_) => Ok(None),
         }
     }
 
@@ -503,6 +554,17 @@ impl Dnode {
         let mut st = self.n.st.borrow_mut();
         let st = &mut *st;
         let size = st.blksz as usize;
+        // A clone gets content before it is changed.
+        let own = st.writes(blkid, tx.txg()).then_some(tx.txg().slot());
+        for i in st.newer_than(tx.txg()).chain(own) {
+            let metadata = st.otype.is_metadata();
+            let d = st.dirty[i].as_mut().expect("slots in use");
+            let Some(bp) = d.blocks.cloned(blkid) else { continue };
+            let Some(copy) = ready.take_cloned(&bp, size) else { return Err((f, Need::Cloned(Box::new(bp)))) };
+            d.mods += 1;
+            let (txg, was) = (d.txg, d.blocks.put(blkid, DirtyBlk::Mut(copy)));
+            self.recount(txg, was.unwrap_or(0), size as u64, metadata);
+        }
         if !st.writes(blkid, tx.txg()) {
             let buf = match st.overlay_mut(blkid, Some(tx.txg())) {
                 Overlay::Data(b) => match ready.take(&b) {
@@ -512,6 +574,10 @@ impl Dnode {
                         rt.charge(COPY.cost(size as u64));
                         resized(&b, size)
                     }
+                },
+                Overlay::Cloned(bp) => match ready.take_cloned(&bp, size) {
+                    Some(copy) => copy,
+                    None => return Err((f, Need::Cloned(Box::new(bp)))),
                 },
                 Overlay::Freed(_) => Buf::zeroed(size),
                 Overlay::None if st.beyond_committed(blkid) => Buf::zeroed(size),
@@ -561,6 +627,10 @@ impl Dnode {
 
     /// As [`Dnode::set_block_size`] for a block that may be large.
     pub async fn resize_block(&self, blksz: u32, tx: &Tx) -> Result<()> {
+        if self.is_cloned_from(0, tx) {
+            // Gets its content, which the new block begins with.
+            self.modify(0, (0, 0), tx, |_| ()).await?;
+        }
         let mut copies = Vec::new();
         while let Some(old) = self.large_versions(tx).into_iter().find(|b| !copies.iter().any(|(of, _)| is_same(of, b)))
         {
@@ -600,9 +670,12 @@ impl Dnode {
                 self.n.obj
             )));
         }
+        let txg = tx.txg();
+        if st.dirty.iter().flatten().any(|d| d.txg >= txg && d.blocks.cloned(0).is_some()) {
+            return Err(Error::invalid(format!("object {}: the size of a clone cannot change", self.n.obj)));
+        }
         st.blksz = blksz;
         st.invalidate_rmw(0, 1);
-        let txg = tx.txg();
         self.slot(st, tx.txg()).blksz = Some(blksz);
         let (special, metadata) = (self.is_special(), st.otype.is_metadata());
         let ctx = &self.os.ctx;
@@ -664,7 +737,7 @@ impl Dnode {
     /// Zeroes part of a block, unless it is a hole.
     async fn zero_part(&self, blkid: u64, from: usize, to: usize, tx: &Tx) -> Result<()> {
         let hole = match self.overlay(blkid) {
-            Overlay::Data(_) => false,
+            Overlay::Data(_) | Overlay::Cloned(_) => false,
             Overlay::Freed(_) => true,
             Overlay::None if self.n.st.borrow().beyond_committed(blkid) => true,
             Overlay::None => {
@@ -747,7 +820,7 @@ impl Dnode {
         let max = self.max_blkid();
         while blkid <= max {
             let hole = match self.overlay(blkid) {
-                Overlay::Data(_) => false,
+                Overlay::Data(_) | Overlay::Cloned(_) => false,
                 Overlay::Freed(_) => true,
                 Overlay::None => self.retry(async || self.lookup(blkid).await).await?.is_hole(),
             };

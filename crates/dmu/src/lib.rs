@@ -17,6 +17,7 @@ pub mod zap;
 
 mod alloc;
 mod charge;
+mod clone;
 mod ctx;
 mod dirty;
 mod dnode;
@@ -37,6 +38,7 @@ mod tx;
 mod userused;
 
 pub use alloc::ObjSpec;
+pub use clone::CloneSource;
 pub use ctx::{
     BlockAccounting, DmuCtx, DmuFeatures, DmuTunables, FeatureUse, ObjsetProps, RedundantMetadata, Reservation,
     SpaceGate, TxSpace,

@@ -82,9 +82,19 @@ impl<'a> SyncCx<'a> {
     }
 
     /// Whether `old` was written by an earlier pass of this txg, so that it may be overwritten in
-    /// place.
+    /// place. A clone was not: others have its block.
     pub fn is_rewrite(&self, old: &Blkptr) -> bool {
-        self.pass >= SYNC_PASS_REWRITE && !old.is_hole() && !old.is_embedded() && old.birth() == self.txg
+        let is_stored = !old.is_hole() && !old.is_embedded();
+        self.pass >= SYNC_PASS_REWRITE && is_stored && old.birth() == self.txg && old.phys_birth() == self.txg
+    }
+
+    /// As [`SyncCx::put`] for the clone `bp` of a block, born in this txg.
+    pub fn put_clone(&self, bp: Blkptr, old: &Blkptr) -> Blkptr {
+        if !old.is_hole() {
+            self.kill(old);
+        }
+        self.born(&bp);
+        bp
     }
 
     /// As [`SyncCx::put`] for `data` that an early write has stored at `bp`.

@@ -29,6 +29,7 @@ use rt::cost::{DMU_BLOCK, DMU_POINTER, FREE};
 use rt::join::{Pipeline, join_all};
 use zio::{Prepared, WriteReq};
 
+use crate::dirty::DirtyBlk;
 use crate::dnode::Dnode;
 use crate::policy::{BlockKind, Policy};
 use crate::sync_block::SyncCx;
@@ -84,6 +85,8 @@ pub(crate) struct TreeSync<'a> {
     cx: &'a SyncCx<'a>,
     dn: &'a Dnode,
     otype: ObjectType,
+    /// Bytes of a data block.
+    blksz: u32,
     epbs: u32,
     indblksz: usize,
     data: Policy,
@@ -112,6 +115,7 @@ impl<'a> TreeSync<'a> {
             cx,
             dn,
             otype,
+            blksz,
             epbs: phys.epb_shift(),
             indblksz: phys.indblksz() as usize,
             data,
@@ -145,10 +149,10 @@ impl<'a> TreeSync<'a> {
     }
 
     /// Frees early writes whose content was replaced: born in this txg, and never part of the
-    /// object.
+    /// object; and references of clones that were.
     pub fn free_given_up(&self) -> Result<()> {
-        let zio = self.cx.os.ctx().zio();
-        self.slot(|d| d.blocks.take_given_up()).iter().try_for_each(|bp| zio.free(bp, self.cx.txg))
+        let given_up = self.slot(|d| d.blocks.take_given_up());
+        self.cx.os.0.free_given_up(&given_up, self.cx.txg)
     }
 
     /// The content of a dirty data block.
@@ -188,7 +192,7 @@ impl<'a> TreeSync<'a> {
                 break;
             };
             self.ahead_next = Some(blkid + 1);
-            if self.overridden(blkid).is_some() {
+            if self.overridden(blkid).is_some() || self.slot(|d| d.blocks.cloned(blkid)).is_some() {
                 skipped += 1;
                 continue;
             }
@@ -210,7 +214,12 @@ impl<'a> TreeSync<'a> {
             return Ok(self.cx.hole_in_place_of(old, old.lsize(), self.otype, 0));
         };
         let dirty_bytes = if self.dn.is_special() { 0 } else { len };
-        let bp = if let Some(bp) = self.overridden(blkid) {
+        let clone = self.slot(|d| d.blocks.cloned(blkid));
+        let bp = if let Some(bp) = clone {
+            self.ahead_next = self.ahead_next.map(|next| next.max(blkid + 1));
+            self.cx.spend(DMU_BLOCK).await;
+            self.sync_clone(blkid, bp, old).await?
+        } else if let Some(bp) = self.overridden(blkid) {
             // The search for blocks to prepare must not go back before this block.
             self.ahead_next = self.ahead_next.map(|next| next.max(blkid + 1));
             self.cx.spend(DMU_BLOCK).await;
@@ -243,6 +252,19 @@ impl<'a> TreeSync<'a> {
         };
         self.replace_used(old, &bp);
         Ok(bp)
+    }
+
+    /// Puts a clone in place of `old`. If the block size was changed after it was made, the sync
+    /// writes its content instead.
+    async fn sync_clone(&mut self, blkid: u64, bp: Blkptr, old: &Blkptr) -> Result<Blkptr> {
+        if bp.lsize() == u64::from(self.blksz) && bp.otype() == self.otype {
+            return Ok(self.cx.put_clone(bp, old));
+        }
+        let content = self.cx.os.ctx().read(&bp).await?;
+        let (_, copy) = self.dn.copy_of(content, self.blksz as usize).await;
+        self.slot(|d| d.blocks.put(blkid, DirtyBlk::Mut(copy)));
+        let req = self.leaf_request(blkid)?;
+        self.cx.put(req, None, old, self.data.metadata, 0).await
     }
 
     /// Gives `phys` the height that its highest block id needs, and at least that. A tree that

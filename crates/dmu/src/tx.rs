@@ -9,6 +9,7 @@
 //! name the object wait: so changes of one object by different txgs never interleave.
 
 use base::{ErrorKind, Result, Txg};
+use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
 use ondisk::dnode::{DNODE_BLOCK_SIZE, DNODE_SIZE};
 use txg::TxgHold;
 
@@ -106,6 +107,15 @@ impl TxPlan {
         let last = off.saturating_add(len.max(1) - 1) / size;
         let (blocks, metadata) = (last - first + 1, dn.otype().is_metadata());
         self.charge(blocks.saturating_mul(size).max(len), |c| blocks.saturating_mul(c.block(size, metadata)));
+        self.object(dn)
+    }
+    /// Cloning `blocks` to the blocks of an object from `first` on.
+    pub fn clone_blocks(mut self, dn: &Dnode, first: u64, blocks: &[Blkptr]) -> TxPlan {
+        let indirect = dn.indirects_above(first, blocks.len() as u64);
+        let size = 1u64 << dn.indblkshift();
+        self.charge(blocks.len() as u64 * BLKPTR_SIZE as u64, |c| {
+            blocks.iter().map(|bp| c.clone_of(bp)).sum::<u64>() + indirect * c.metadata(size)
+        });
         self.object(dn)
     }
     /// Writing `len` bytes to an object that the transaction makes.

@@ -47,6 +47,8 @@ const COMPRESS_MAX: u8 = 16;
 
 const W_PROP: usize = 6;
 const W_PHYS_BIRTH: usize = 9;
+/// Its top bit marks a rewritten block (format page 17 section 5).
+const W_REWRITTEN: usize = 7;
 const W_BIRTH: usize = 10;
 const W_FILL: usize = 11;
 const W_CKSUM: usize = 12;
@@ -432,6 +434,21 @@ impl Blkptr {
         self.0[W_BIRTH] = birth.0;
         self.0[W_PHYS_BIRTH] = if phys == birth { 0 } else { phys.0 };
     }
+    /// The pointer of a clone of this block, born in `txg`: all else stays, the place with it, and
+    /// so does the txg that wrote it; a clone is not a rewritten block (format pages 17 section 5,
+    /// 18 section 2). A hole without birth stays as it is.
+    pub fn cloned_in(&self, txg: Txg) -> Blkptr {
+        let mut bp = *self;
+        if bp.is_embedded() {
+            bp.0[W_BIRTH] = txg.0;
+        } else if bp.is_hole() {
+            bp.0[W_BIRTH] = if bp.0[W_BIRTH] == 0 { 0 } else { txg.0 };
+        } else {
+            bp.set_birth(txg, self.phys_birth());
+            bp.0[W_REWRITTEN] &= !(1 << 63);
+        }
+        bp
+    }
     /// Sets the fill count. Of encrypted data only the low half is the count, and the IV's end is
     /// kept.
     pub fn set_fill(&mut self, fill: u64) {
@@ -645,6 +662,22 @@ mod tests {
         assert_eq!(Blkptr::from_bytes(&bp.to_bytes()), bp);
         assert_eq!(bp.for_bpobj().checksum_words(), [0; 4]);
         assert!(bp.same_place(&bp.for_bpobj()));
+    }
+
+    #[test]
+    fn clones_are_born_again_in_the_same_place() {
+        let mut bp = sample();
+        bp.0[7] = 1 << 63;
+        let clone = bp.cloned_in(Txg(100));
+        assert_eq!((clone.birth(), clone.phys_birth(), clone.0[7]), (Txg(100), Txg(77), 0));
+        assert!(clone.same_place(&bp) && clone.checksum_words() == bp.checksum_words());
+        assert_eq!(clone.cloned_in(Txg(101)).phys_birth(), Txg(77));
+        let small = Blkptr::embedded(&[7; 100], 4096, 15, ObjectType::PLAIN_FILE, 0, Txg(9));
+        let clone = small.cloned_in(Txg(100));
+        assert_eq!((clone.birth(), clone.payload()), (Txg(100), small.payload()));
+        assert_eq!(Blkptr::hole().cloned_in(Txg(100)), Blkptr::hole());
+        let hole = Blkptr::punched_hole(4096, ObjectType::PLAIN_FILE, 0, Txg(9));
+        assert_eq!(hole.cloned_in(Txg(100)), Blkptr::punched_hole(4096, ObjectType::PLAIN_FILE, 0, Txg(100)));
     }
 
     #[test]

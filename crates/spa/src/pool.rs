@@ -537,7 +537,8 @@ impl Pool {
         stack.ctx.set_tunables(opts.dmu);
         // Keep the pool's salt.
         let zio = stack.ctx.zio();
-        zio.set_opts(ZioOpts { gang_above: opts.zio.gang_above, ..zio.opts() });
+        let ZioOpts { gang_above, clones_off, clones_wait_off, .. } = opts.zio;
+        zio.set_opts(ZioOpts { gang_above, clones_off, clones_wait_off, ..zio.opts() });
         for leaf in stack.tree.leaves() {
             if leaf.tunables() != opts.queue {
                 leaf.set_tunables(opts.queue.clone());

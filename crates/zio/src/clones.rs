@@ -12,6 +12,8 @@ pub trait References {
     /// Takes back one [`References::add`] of `txg`; false if that txg syncs already: then the
     /// reference is counted, and has to be freed.
     fn forget(&self, bp: &Blkptr, txg: Txg) -> bool;
+    /// Whether blocks may be cloned: the feature is enabled.
+    fn is_enabled(&self) -> bool;
     /// Whether a reference to the block at `bp` may be counted; never false if one is.
     fn may_have(&self, bp: &Blkptr) -> bool;
     /// Removes a reference to the block at `bp` in `txg`; if it is the last one, frees it.
@@ -39,6 +41,11 @@ impl Zio {
         *self.0.references.borrow_mut() = table;
     }
 
+    /// Whether blocks may be cloned in this pool.
+    pub fn may_clone(&self) -> bool {
+        !self.opts().clones_off && self.0.references.borrow().as_ref().is_some_and(|t| t.is_enabled())
+    }
+
     /// Counts one more reference to a block that is on disk, from `txg` on. Errors: `Invalid` if
     /// the block is of a kind that cannot be cloned, `Corrupt` if it is no block of the pool.
     pub fn add_reference(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
@@ -55,6 +62,20 @@ impl Zio {
         let table = self.0.references.borrow();
         let table = table.as_ref().ok_or_else(|| Error::unsupported("the block reference table is not open"))?;
         table.add(bp, txg);
+        Ok(())
+    }
+
+    /// Takes back one [`Zio::add_reference`] of `txg`.
+    pub fn drop_reference(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
+        let table = self.0.references.borrow();
+        let table = table.as_ref().ok_or_else(|| Error::unsupported("the block reference table is not open"))?;
+        if table.forget(bp, txg) {
+            return Ok(());
+        }
+        if bp.dedup() {
+            return self.0.free_dedup(bp, txg);
+        }
+        table.free(bp, txg);
         Ok(())
     }
 }

@@ -30,6 +30,11 @@ pub struct ZioOpts {
     /// Headers of gang blocks have the size of a unit of allocation: the feature
     /// `dynamic_gang_header` is active.
     pub large_gang_headers: bool,
+    /// No blocks are cloned (`zfs_bclone_enabled` of OpenZFS is 0).
+    pub clones_off: bool,
+    /// A clone of what is not on disk yet is refused and does not wait for it
+    /// (`zfs_bclone_wait_dirty` is 0).
+    pub clones_wait_off: bool,
 }
 
 pub(crate) struct Inner {

@@ -416,6 +416,10 @@ impl References for Brt {
         self.take_pending(txg, place_of(bp))
     }
 
+    fn is_enabled(&self) -> bool {
+        self.features.is_enabled(FeatureId::BlockCloning)
+    }
+
     fn may_have(&self, bp: &Blkptr) -> bool {
         let place = place_of(bp);
         let is_counted = self.tables.borrow().get(&place.0).is_some_and(|t| t.counter(place.1) > 0);
