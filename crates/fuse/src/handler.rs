@@ -331,6 +331,12 @@ pub trait Handler: 'static {
     async fn lseek(&self, node: u64, fh: u64, offset: u64, whence: u32) -> Result<u64, Errno> {
         Err(NO_SYS)
     }
+    /// Makes a range of a file what a range of another one is, without a copy: from node and
+    /// offset to node and offset. Returns the bytes done. After `NOT_SUPPORTED` or `EXDEV` the
+    /// kernel copies the range.
+    async fn copy_file_range(&self, caller: Caller, from: (u64, u64), to: (u64, u64), len: u64) -> Result<u64, Errno> {
+        Err(NO_SYS)
+    }
     /// Makes everything durable.
     async fn syncfs(&self) -> Result<(), Errno> {
         Err(NO_SYS)

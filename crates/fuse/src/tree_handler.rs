@@ -196,6 +196,13 @@ impl Handler for TreeHandler {
         let at = self.0.enter(node)?;
         at.member.fs.lseek(at.node, fh, offset, whence).await
     }
+    async fn copy_file_range(&self, who: Caller, from: (u64, u64), to: (u64, u64), len: u64) -> Result<u64, Errno> {
+        let (at, dest) = (self.0.enter(from.0)?, self.0.enter(to.0)?);
+        if !Rc::ptr_eq(&at.member, &dest.member) {
+            return Err(OTHER_DEVICE);
+        }
+        at.member.fs.copy_file_range(who, (at.node, from.1), (dest.node, to.1), len).await
+    }
     async fn syncfs(&self) -> Result<(), Errno> {
         for member in self.0.members() {
             member.fs.syncfs().await?;

@@ -25,7 +25,7 @@ use std::time::Duration;
 use base::{ErrorKind, ObjectId, Result, WallTime};
 use bdev::Bytes;
 use rt::Rt;
-use zpl::{AclKind, Cred, Fallocate, FileKind, RenameFlags, SetXattr, Zfs};
+use zpl::{AclKind, CloneFrom, Cred, Fallocate, FileKind, RenameFlags, SetXattr, Zfs, is_no_clone};
 
 use crate::dir::DirOut;
 use crate::errno::{Errno, INVALID, NO_DATA, NOT_SUPPORTED};
@@ -625,6 +625,24 @@ impl Handler for ZfsHandler {
             self.kernel.borrow().attrs_changed(node);
         }
         Ok(zfs.fallocate(obj, what, offset, len).await?)
+    }
+
+    async fn copy_file_range(&self, who: Caller, from: (u64, u64), to: (u64, u64), len: u64) -> Result<u64, Errno> {
+        let (source, from_obj) = self.at(from.0)?;
+        if slot_of(to.0) != 0 {
+            return Err(read_only());
+        }
+        let (zfs, obj) = self.at_live(to.0)?;
+        if self.kill_privileges(who, to.0, true).await? {
+            self.kernel.borrow().attrs_changed(to.0);
+        }
+        let from = CloneFrom { fs: &source, obj: from_obj, off: from.1 };
+        match zfs.clone_range(from, obj, to.1, len).await {
+            Ok((n, _)) => Ok(n),
+            // The kernel copies.
+            Err(e) if is_no_clone(&e) => Err(NOT_SUPPORTED),
+            Err(e) => Err(e.into()),
+        }
     }
 
     async fn lseek(&self, node: u64, _: u64, offset: u64, whence: u32) -> Result<u64, Errno> {

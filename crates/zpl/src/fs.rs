@@ -341,6 +341,13 @@ impl Zfs {
         }
         Ok(self.busy.enter())
     }
+    /// Keeps the file system from being closed while its blocks are cloned to another one.
+    pub(crate) fn enter_source(&self) -> Result<Pass> {
+        if self.closed.get() {
+            return Err(Error::new(ErrorKind::Interrupted, format!("file system '{}' is unmounted", self.name())));
+        }
+        Ok(self.busy.enter())
+    }
     /// An empty plan.
     pub(crate) fn plan(&self) -> TxPlan {
         let plan = TxPlan::new(&self.os);

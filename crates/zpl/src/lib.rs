@@ -52,6 +52,7 @@ mod types;
 mod xattr;
 
 pub use acl::{Acl, AclEntry, AclKind, AclTag};
+pub use data::clone::{CloneFrom, is_no_clone};
 pub use fs::Zfs;
 pub use init::{FsCreateProps, InitOwner, init_fs};
 pub use types::{

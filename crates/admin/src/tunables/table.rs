@@ -660,6 +660,26 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.zio.gang_above = v
     ),
     field!(
+        "zfs_bclone_enabled",
+        Unit::Count,
+        0,
+        1,
+        OZ2,
+        "whether copies of files may share their blocks (copy_file_range; needs block_cloning)",
+        |o| u64::from(!o.engine.zio.clones_off),
+        |o, v| o.engine.zio.clones_off = v == 0
+    ),
+    field!(
+        "zfs_bclone_wait_dirty",
+        Unit::Count,
+        0,
+        1,
+        OZ2,
+        "whether cloning waits for blocks that are not on disk yet; 0: these are copied",
+        |o| u64::from(!o.engine.zio.clones_wait_off),
+        |o, v| o.engine.zio.clones_wait_off = v == 0
+    ),
+    field!(
         "zfs_condense_pct",
         Unit::Percent,
         100,

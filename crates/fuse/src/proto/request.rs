@@ -193,6 +193,12 @@ pub enum Op<'a> {
         offset: u64,
         whence: u32,
     },
+    CopyFileRange {
+        offset: u64,
+        to: u64,
+        to_offset: u64,
+        len: u64,
+    },
     SyncFs,
     TmpFile {
         mode: u32,
@@ -324,6 +330,12 @@ impl<'a> Op<'a> {
             }
             opcode::FALLOCATE => Op::Fallocate { fh: f.u64()?, offset: f.u64()?, len: f.u64()?, mode: f.u32()? },
             opcode::LSEEK => Op::Lseek { fh: f.u64()?, offset: f.u64()?, whence: f.u32()? },
+            opcode::COPY_FILE_RANGE => {
+                f.skip(8)?;
+                let (offset, to) = (f.u64()?, f.u64()?);
+                f.skip(8)?;
+                Op::CopyFileRange { offset, to, to_offset: f.u64()?, len: f.u64()? }
+            }
             opcode::SYNCFS => Op::SyncFs,
             opcode::TMPFILE => {
                 let (flags, mode, umask) = (f.u32()?, f.u32()?, f.u32()?);

@@ -15,6 +15,9 @@ use crate::proto::{
 };
 use crate::wire::Put;
 
+/// Bytes that one `COPY_FILE_RANGE` does at most: programs ask again for the rest.
+const COPY_MAX: u64 = 1 << 30;
+
 impl<H: Handler> Session<H> {
     /// Serves one request, reply included.
     pub(super) async fn serve(self: &Rc<Self>, request: &mut Request) {
@@ -185,6 +188,14 @@ impl<H: Handler> Session<H> {
             Op::Lseek { fh, offset, whence } => {
                 let at = fs.lseek(node, fh, offset, whence).await?;
                 Reply::small(|s| s.u64(at))
+            }
+            Op::CopyFileRange { offset, to, to_offset, len } => {
+                let n = fs.copy_file_range(who, (node, offset), (to, to_offset), len.min(COPY_MAX)).await?;
+                let n = u32::try_from(n).map_err(|_| IO)?;
+                Reply::small(|s| {
+                    s.u32(n);
+                    s.u32(0);
+                })
             }
             Op::SyncFs => empty(fs.syncfs().await)?,
             // Every request ends by itself; after this error the kernel sends no more of these.

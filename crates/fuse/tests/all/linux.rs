@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use ondisk::feature::FeatureId;
 
-use crate::common::{Setup, with_mount};
+use crate::common::{Setup, with_mount, with_mount_of};
 
 fn sh(dir: &Path, script: &str) -> Output {
     Command::new("sh").args(["-ec", script]).current_dir(dir).output().unwrap()
@@ -324,6 +324,32 @@ fn names_may_have_1023_bytes() {
             assert!(!moved.exists() && linked.exists());
             fs::remove_dir_all(&dir).unwrap();
             assert!(!dir.exists());
+        });
+    }
+}
+
+/// `cp` of a file shares its blocks where the pool can clone them, and copies where it cannot: the
+/// bytes are the same.
+#[test]
+fn copies_share_blocks() {
+    for features in [&[FeatureId::BlockCloning][..], &[]] {
+        let setup = Setup { features, props: &[("compression", 2)], ..Setup::default() };
+        let client = |root: std::path::PathBuf| {
+            says(&root, "head -c 20000000 /dev/urandom > a; sync -f a");
+            // Opened to be read and written, so that the kernel has pages of the target.
+            says(&root, "cp a b; cmp a b; cp a c; printf x | dd of=c bs=1 seek=5000000 conv=notrunc status=none");
+            let differs = sh(&root, "cmp a c");
+            assert_eq!(differs.status.code(), Some(1), "{differs:?}");
+            says(&root, "cmp -n 5000000 a c; cmp -i 5000001 a c; cmp a b; head -c 3000 a > s; cp s t; cmp s t");
+            says(
+                &root,
+                "truncate -s 100M sparse; cp --sparse=never sparse full; cmp sparse full; rm a; cp b d; cmp b d",
+            );
+        };
+        with_mount_of(setup, client, |pool| {
+            let (used, saved) = pool.cloned();
+            let least = if features.is_empty() { 0 } else { 30_000_000 };
+            assert!(saved >= least && (saved > 0) == (used > 0) && (saved > 0) == (least > 0), "{used} {saved}");
         });
     }
 }

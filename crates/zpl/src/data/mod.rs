@@ -5,6 +5,7 @@
 //! moment when it outgrew one block, permanently (format page 08 section 5). Growing a block needs
 //! the data lock of the whole file, any other write only that of its range.
 
+pub(crate) mod clone;
 mod rewrite;
 pub(crate) mod truncate;
 

@@ -13,7 +13,8 @@ use base::{ErrorKind, ObjectId, Result};
 use bdev::Bytes;
 use dmu::sa::ZnodeAttrs;
 use dmu::{Dnode, Tx};
-use ondisk::zil_record::{Create, LrAttr, LrSetattr, Make, Op, setattr};
+use ondisk::blkptr::Blkptr;
+use ondisk::zil_record::{ClonedBlocks, Create, LrAttr, LrSetattr, Make, Op, setattr};
 use ondisk::zpl::pflags;
 use rt::LocalBoxFuture;
 use zil::{GetData, StoredBlock, SyncMode, Zilog};
@@ -156,6 +157,21 @@ impl Zfs {
     pub(crate) fn log_truncate(&self, (obj, links): (ObjectId, u64), off: u64, len: u64, tx: &Tx) {
         let Some(log) = self.active_zilog().filter(|_| links > 0) else { return };
         self.log_record(&log, &Op::Truncate { object: obj.0, offset: off, length: len }, Some(obj), tx);
+    }
+
+    /// Logs clones of `blocks` at `off`. Not for unlinked files.
+    pub(crate) fn log_clone(
+        &self,
+        (obj, links): (ObjectId, u64),
+        (offset, length): (u64, u64),
+        block_size: u64,
+        blocks: &[Blkptr],
+        tx: &Tx,
+    ) {
+        let Some(log) = self.active_zilog().filter(|_| links > 0) else { return };
+        let bytes: Vec<u8> = blocks.iter().flat_map(Blkptr::to_bytes).collect();
+        let op = Op::CloneRange { object: obj.0, offset, length, block_size, blocks: ClonedBlocks::new(&bytes) };
+        self.log_record(&log, &op, Some(obj), tx);
     }
 
     /// Logs a change of attributes.

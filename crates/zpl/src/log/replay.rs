@@ -14,11 +14,13 @@ use ondisk::blkptr::Blkptr;
 use ondisk::nvlist::NvValue;
 use ondisk::object_type::ObjectType;
 use ondisk::zil::Record;
-use ondisk::zil_record::{Create, LrAcl, LrAttr, LrSetattr, Make, Op, WriteData, setattr};
+use ondisk::zil_record::{ClonedBlocks, Create, LrAcl, LrAttr, LrSetattr, Make, Op, WriteData, setattr};
 use ondisk::zpl::pflags;
 use rt::LocalBoxFuture;
 use zio::Prio;
 
+use crate::data::FILE_SIZE_MAX;
+use crate::data::clone::PIECE_BLOCKS;
 use crate::fs::Zfs;
 use crate::names::create::New;
 use crate::names::rename::Whiteout;
@@ -144,7 +146,9 @@ impl Zfs {
                     WriteData::Block(bp) => self.redo_block(obj, offset, length, &bp).await,
                 }
             }
-            Op::CloneRange { .. } => Err(Error::unsupported("clones of blocks cannot be replayed yet")),
+            Op::CloneRange { object, offset, length, block_size, blocks } => {
+                self.redo_clone(ObjectId(object), (offset, length), block_size, blocks).await
+            }
             Op::Write2 { object, offset, length } => {
                 let end = end_of(offset, length)?;
                 let n = self.node(ObjectId(object)).await?;
@@ -244,6 +248,36 @@ impl Zfs {
         let data = ctx.zio().read_with(bp, ctx.key().map(|k| &**k), Prio::SyncRead).await?;
         self.replay_eof.set(Some(end));
         self.redo_write(obj, base, data).await
+    }
+
+    /// Clones blocks again. The claim of the log holds a reference to each of them.
+    async fn redo_clone(
+        &self,
+        obj: ObjectId,
+        (offset, length): (u64, u64),
+        blksz: u64,
+        blocks: ClonedBlocks<'_>,
+    ) -> Result<()> {
+        let bad = |why: String| Error::corrupt(format!("intent log: clones of {why}"));
+        let end = end_of(offset, length)?;
+        let count = blocks.len() as u64;
+        let fits = blksz > 0 && blksz <= base::MAX_BLOCK && blksz.is_multiple_of(512) && offset.is_multiple_of(blksz);
+        if !fits || count > PIECE_BLOCKS || length.div_ceil(blksz) != count || end > FILE_SIZE_MAX {
+            return Err(bad(format!("{count} blocks of {blksz} bytes for {length} bytes at {offset}")));
+        }
+        let n = self.node(obj).await?;
+        let _data = n.st.data.write(0, u64::MAX).await;
+        let a = self.attrs(&n).await?;
+        self.check_file(&n, &a)?;
+        let own = u64::from(n.dn.block_size());
+        if own > blksz || own < blksz && n.dn.max_blkid() > 0 {
+            return Err(bad(format!("blocks of {blksz} bytes in a file with blocks of {own}")));
+        }
+        if length == 0 {
+            return self.mark_replayed().await;
+        }
+        let blocks: Vec<Blkptr> = blocks.iter().collect();
+        self.put_clones(&n, &a, (offset, length), blksz, &blocks).await.map(drop)
     }
 
     async fn redo_truncate(&self, obj: ObjectId, offset: u64, length: u64) -> Result<()> {

@@ -1,18 +1,19 @@
-//! Pools of OpenZFS with cloned blocks, changed by weir (format page 18): files and snapshots that
-//! share blocks go in any order, and what is left keeps its bytes. The checker compares the block
-//! reference tables with the pointers of the pool.
+//! Cloned blocks (format page 18), in a pool of OpenZFS and in pools of weir: files and snapshots
+//! that share blocks are made, change and go in any order, and what is left keeps its bytes. The
+//! checker compares the block reference tables with the pointers of the pool.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base::ObjectId;
 use bdev::Buf;
+use dsl::props::PropValue;
 use ondisk::feature::FeatureId;
 use sim::{CutStyle, DiskImage, DiskLog, Rng};
 use spa::{EngineOpts, ImportOpts, Pool};
-use zpl::{FileKind, MountOpts, Zfs};
+use zpl::{CloneFrom, Cred, FileKind, MountOpts, Zfs, is_no_clone};
 use ztest::judge::{Verdict, judge24};
-use ztest::lab::{Lab, Layout};
+use ztest::lab::{Lab, Layout, POOL, new_fs, shape_of};
 use ztest::reference::images_of;
 use ztest::snaps::check_images;
 
@@ -300,5 +301,270 @@ fn power_cuts_while_clones_go() {
             pool.export().await.unwrap();
         });
         check_images(&lab.images()).unwrap_or_else(|e| panic!("cut {n}: {e}"));
+    }
+}
+
+/// A state of the files of both file systems.
+type State = BTreeMap<(usize, u8), Vec<u8>>;
+
+/// Files of the load, in each of the file systems [`own_fs`].
+const FILES: u64 = 5;
+
+fn own_fs(n: usize) -> String {
+    format!("{POOL}/{}", ["one", "two"][n])
+}
+
+/// A pool with two file systems of different compression and checksum.
+async fn own_pool(lab: &Lab, layout: &Layout) -> Rc<Pool> {
+    let pool = lab.create(layout, Vec::new()).await.unwrap();
+    for (n, props) in [vec![("recordsize", 8192)], vec![("recordsize", 8192), ("compression", 2), ("checksum", 8)]]
+        .into_iter()
+        .enumerate()
+    {
+        let props = props.into_iter().map(|(k, v)| (k.to_string(), PropValue::Num(v))).collect();
+        pool.dsl().create_fs(&own_fs(n), props, new_fs(&lab.sim)).await.unwrap();
+    }
+    pool
+}
+
+fn own_world(seed: u64) -> (Lab, Layout) {
+    let mut rng = Rng::new(seed);
+    let mut layout = Layout::draw(&mut rng, 64 << 20);
+    layout.features = ondisk::feature::default_features();
+    layout.features.push(FeatureId::BlockCloning);
+    if seed.is_multiple_of(2) {
+        layout.features.push(FeatureId::BlockCloningEndian);
+    }
+    let layout = layout.shaped(shape_of(seed), &mut rng);
+    (Lab::new(seed, &layout), layout)
+}
+
+async fn file_of(fs: &Zfs, n: u8) -> (ObjectId, u64) {
+    let name = [b'f', b'0' + n];
+    match fs.lookup(fs.root(), &name).await {
+        Ok(a) => (a.obj, a.size),
+        Err(_) => (fs.create(fs.root(), &name, 0o644, &Cred::new(0, 0), false).await.unwrap().obj, 0),
+    }
+}
+
+/// One random change, done and put into `state`. Returns the file that it changed.
+async fn own_change(mounts: &[Rc<Zfs>], state: &mut State, rng: &mut Rng) -> (usize, u8) {
+    let key = (rng.below(2) as usize, rng.below(FILES) as u8);
+    let fs = &mounts[key.0];
+    let (obj, size) = file_of(fs, key.1).await;
+    state.entry(key).or_default();
+    match rng.below(10) {
+        0..5 => {
+            let from = (rng.below(2) as usize, rng.below(FILES) as u8);
+            let Some(source) = state.get(&from).cloned() else { return key };
+            let (src, _) = file_of(&mounts[from.0], from.1).await;
+            let block = |n: u64| n / 8192 * 8192;
+            let (src_off, off, len) = match rng.below(3) {
+                0 => (0, 0, source.len() as u64),
+                _ => {
+                    let at = block(rng.below(source.len() as u64 + 1));
+                    (at, block(rng.below(size + 8192)), 8192 * (1 + rng.below(8)))
+                }
+            };
+            let at = CloneFrom { fs: &mounts[from.0], obj: src, off: src_off };
+            match fs.clone_range(at, obj, off, len).await {
+                Ok((0, _)) => {}
+                Ok((n, _)) => {
+                    let bytes = state.get_mut(&key).unwrap();
+                    let end = (off + n) as usize;
+                    bytes.resize(bytes.len().max(end), 0);
+                    bytes[off as usize..end].copy_from_slice(&source[src_off as usize..(src_off + n) as usize]);
+                }
+                Err(e) => assert!(is_no_clone(&e), "{e:?}"),
+            }
+        }
+        5..8 => {
+            let at = rng.below(size + 5000);
+            let data: Vec<u8> =
+                (0..=rng.below(30_000)).map(|i| if i % 64 < 32 { rng.next_u64() as u8 } else { 3 }).collect();
+            fs.write(obj, at, vec![Buf::copy_from(&data).freeze()], false).await.unwrap();
+            let bytes = state.get_mut(&key).unwrap();
+            let end = at as usize + data.len();
+            bytes.resize(bytes.len().max(end), 0);
+            bytes[at as usize..end].copy_from_slice(&data);
+        }
+        8 => {
+            let to = rng.below(size + 1);
+            fs.truncate(obj, to).await.unwrap();
+            state.get_mut(&key).unwrap().truncate(to as usize);
+        }
+        _ => {
+            fs.unlink(fs.root(), &[b'f', b'0' + key.1]).await.unwrap();
+            state.remove(&key);
+        }
+    }
+    key
+}
+
+async fn own_mounts(pool: &Pool) -> Vec<Rc<Zfs>> {
+    let mounts = vec![mount(pool, &own_fs(0)).await, mount(pool, &own_fs(1)).await];
+    for fs in &mounts {
+        assert!(fs.replayed().failed.is_none(), "{:?}", fs.replayed());
+    }
+    mounts
+}
+
+async fn own_state(mounts: &[Rc<Zfs>]) -> State {
+    let mut out = State::new();
+    for (n, fs) in mounts.iter().enumerate() {
+        for (path, file) in list(fs).await {
+            out.insert((n, path[2] - b'0'), read(fs, file).await);
+        }
+    }
+    out
+}
+
+async fn close(mounts: Vec<Rc<Zfs>>) {
+    for fs in mounts {
+        fs.unmount().await.unwrap();
+    }
+}
+
+/// Compares, but for one file.
+fn assert_same(have: &State, want: &State, but: Option<(usize, u8)>, what: &str) {
+    for key in have.keys().chain(want.keys()).filter(|k| Some(**k) != but) {
+        let (a, b) = (have.get(key), want.get(key));
+        let len = |s: Option<&Vec<u8>>| s.map(|s| s.len());
+        assert!(a == b, "{what}: file {key:?} has {:?} bytes, or others; should have {:?}", len(a), len(b));
+    }
+}
+
+/// Clones, writes, truncations and removals in any order, snapshots among them, against files in
+/// memory; the checker and zdb recount the references.
+#[test]
+fn clones_are_as_copies() {
+    for seed in 0..6 {
+        let (lab, layout) = own_world(seed);
+        let mut rng = Rng::new(seed);
+        lab.sim.block_on(async {
+            let mut pool = own_pool(&lab, &layout).await;
+            let mut state = State::new();
+            let mut cloned = 0;
+            for round in 0..8u64 {
+                let mounts = own_mounts(&pool).await;
+                for _ in 0..25 {
+                    own_change(&mounts, &mut state, &mut rng).await;
+                    if rng.percent(15) {
+                        pool.sync().await.unwrap();
+                        cloned = cloned.max(pool.cloned().1);
+                    }
+                }
+                assert_same(&own_state(&mounts).await, &state, None, &format!("seed {seed} round {round}"));
+                close(mounts).await;
+                let snap = |n: u64| format!("{}@s{n}", own_fs((n % 2) as usize));
+                pool.dsl().snapshot(vec![snap(round)], false, Vec::new()).await.unwrap();
+                if round >= 3 {
+                    pool.dsl().destroy_snapshots(vec![snap(round - 3)], false).await.unwrap();
+                }
+                drain(&pool).await;
+                pool.sync().await.unwrap();
+                check_images(&lab.images()).unwrap_or_else(|e| panic!("seed {seed} round {round}: {e}"));
+                if round % 3 == 2 {
+                    pool.export().await.unwrap();
+                    drop(pool);
+                    pool = lab.import(false, layout.opts()).await.unwrap();
+                }
+            }
+            assert!(cloned > 0, "nothing was cloned");
+            pool.export().await.unwrap();
+            drop(pool);
+            judge(&lab.images(), &format!("own-clones-{seed}"), POOL);
+            let pool = lab.import(false, layout.opts()).await.unwrap();
+            for n in 0..2 {
+                let ds = pool.dsl().find(&own_fs(n)).unwrap();
+                let snaps: Vec<String> = pool.dsl().snapshots(&ds).await.unwrap().iter().map(|s| s.name()).collect();
+                drop(ds);
+                pool.dsl().destroy_snapshots(snaps, false).await.unwrap();
+                pool.dsl().destroy_fs(&own_fs(n)).await.unwrap();
+                drain(&pool).await;
+                pool.sync().await.unwrap();
+                check_images(&lab.images()).unwrap_or_else(|e| panic!("seed {seed} without {n}: {e}"));
+            }
+            assert_eq!(pool.cloned(), (0, 0));
+            assert_eq!(pool.features().count(FeatureId::BlockCloning.get().guid), Some(0));
+            pool.export().await.unwrap();
+        });
+    }
+}
+
+/// A power cut at any moment of a synchronous load with clones: what was durable is there, in
+/// files that share blocks too, and the references fit before and after the replay.
+#[test]
+fn power_cuts_find_clones_in_the_log() {
+    for seed in 24..28 {
+        let (lab, layout) = own_world(seed);
+        let mut rng = Rng::new(seed);
+        // When a change began, when it was durable, the file and the state after it.
+        let mut history: Vec<(u64, u64, (usize, u8), State)> = Vec::new();
+        let (start, logs) = lab.sim.block_on(async {
+            let pool = own_pool(&lab, &layout).await;
+            let mounts = own_mounts(&pool).await;
+            let mut state = State::new();
+            for _ in 0..12 {
+                own_change(&mounts, &mut state, &mut rng).await;
+            }
+            pool.sync().await.unwrap();
+            for disk in &lab.disks {
+                bdev::flush(disk).await.unwrap();
+                disk.start_log();
+            }
+            let start = state.clone();
+            for _ in 0..60 {
+                let begun = lab.sim.io_seq();
+                let key = own_change(&mounts, &mut state, &mut rng).await;
+                let fs = &mounts[key.0];
+                let sync_at = match fs.lookup(fs.root(), &[b'f', b'0' + key.1]).await {
+                    Ok(a) => a.obj,
+                    Err(_) => fs.root(),
+                };
+                fs.fsync(sync_at).await.unwrap();
+                history.push((begun, lab.sim.io_seq(), key, state.clone()));
+                if rng.percent(5) {
+                    pool.sync().await.unwrap();
+                }
+            }
+            let logs: Vec<DiskLog> = lab.disks.iter().filter_map(|d| d.take_log()).collect();
+            close(mounts).await;
+            pool.export().await.unwrap();
+            (start, logs)
+        });
+        let mut moments: Vec<u64> = logs.iter().flat_map(|l| l.completions()).collect();
+        moments.sort_unstable();
+        let every = moments.len().div_ceil(30).max(1);
+        let mut replays: Vec<_> = logs.iter().map(DiskLog::replay).collect();
+        for (n, seq) in moments.into_iter().enumerate().step_by(every) {
+            let images: Vec<DiskImage> = (0u64..)
+                .zip(&mut replays)
+                .map(|(d, replay)| {
+                    replay.to_seq(seq);
+                    replay.cut(CutStyle::Seeded, seq.wrapping_add(d << 40))
+                })
+                .collect();
+            let name = format!("seed {seed} cut {n}");
+            let durable = history.iter().rev().find(|h| h.1 <= seq).map_or(&start, |h| &h.3);
+            let under_way = history.iter().find(|h| h.0 <= seq && seq < h.1).map(|h| h.2);
+            let lab = Lab::with_images(seq, images, true);
+            lab.sim.block_on(async {
+                let mut pool = lab.import(false, layout.opts()).await.unwrap();
+                if n.is_multiple_of(2) {
+                    // Claimed and not replayed: the log has the references.
+                    pool.export().await.unwrap();
+                    drop(pool);
+                    check_images(&lab.images()).unwrap_or_else(|e| panic!("{name}: claimed: {e}"));
+                    pool = lab.import(false, layout.opts()).await.unwrap();
+                }
+                let mounts = own_mounts(&pool).await;
+                assert_same(&own_state(&mounts).await, durable, under_way, &name);
+                close(mounts).await;
+                drain(&pool).await;
+                pool.export().await.unwrap();
+            });
+            check_images(&lab.images()).unwrap_or_else(|e| panic!("{name}: when done: {e}"));
+        }
     }
 }

@@ -75,6 +75,11 @@ pub async fn mounted(rt: &rt::Rt, dir: &Path, setup: Setup) -> (Rc<Pool>, Rc<Zfs
 
 /// Runs `client` on a thread of its own beside an engine that serves the mount it is given.
 pub fn with_mount(setup: Setup, client: impl FnOnce(PathBuf) + Send + 'static) {
+    with_mount_of(setup, client, |_| ());
+}
+
+/// The same, and `after` sees the pool once the file system is unmounted.
+pub fn with_mount_of(setup: Setup, client: impl FnOnce(PathBuf) + Send + 'static, after: impl FnOnce(&Pool)) {
     if !can_mount() {
         return;
     }
@@ -99,6 +104,7 @@ pub fn with_mount(setup: Setup, client: impl FnOnce(PathBuf) + Send + 'static) {
         assert_eq!(m.stats().refused, 0);
         assert_eq!(zfs.open_objects(), 0, "what was opened was released");
         zfs.unmount().await.unwrap();
+        after(&pool);
         pool.export().await.unwrap();
     });
 }

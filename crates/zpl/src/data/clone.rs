@@ -1,0 +1,336 @@
+//! Cloning: a range of a file takes the blocks of another file without copying them (format page 18
+//! section 5). The two may be of different file systems of a pool.
+//!
+//! The range is done in pieces of at most [`PIECE_BLOCKS`] blocks, each one transaction and one
+//! record of the log. A piece locks the range of the source and all of the target, reads the
+//! pointers of the source, and is assigned to a txg only then: so the source is freed in no txg
+//! before that of the clone. A block of the source that is not on disk yet cannot be cloned; the
+//! piece waits for its txg, without locks, and begins again.
+//!
+//! What cannot be cloned is an error of a kind that says so ([`is_no_clone`]): the caller copies.
+
+use base::{Error, ErrorKind, ObjectId, Result, Txg};
+use dmu::CloneSource;
+use dmu::sa::ZnodeAttrs;
+use ondisk::blkptr::Blkptr;
+use ondisk::zpl::pflags;
+use rt::sync::RangeGuard;
+
+use crate::data::{FILE_SIZE_MAX, too_big};
+use crate::fs::Zfs;
+use crate::node::{Node, check_flags};
+
+/// Blocks of a piece: the log record of so many fits into the largest log block (OpenZFS's number,
+/// format page 18 section 5).
+pub(crate) const PIECE_BLOCKS: u64 = 1022;
+/// Txgs that a piece waits for a source that changes again and again.
+const WAITS_MAX: u32 = 8;
+
+/// A range of a file that is cloned.
+#[derive(Clone, Copy)]
+pub struct CloneFrom<'a> {
+    /// Its file system.
+    pub fs: &'a Zfs,
+    /// The file.
+    pub obj: ObjectId,
+    /// Where the range begins, in bytes.
+    pub off: u64,
+}
+
+/// Whether an error of [`Zfs::clone_range`] says that the range cannot be cloned, but may be
+/// copied.
+pub fn is_no_clone(e: &Error) -> bool {
+    matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::CrossDevice | ErrorKind::Invalid | ErrorKind::Restart)
+}
+
+/// What decides whether a range can be cloned. All in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    src_off: u64,
+    off: u64,
+    /// Bytes to clone, not beyond the end of the source.
+    len: u64,
+    src_size: u64,
+    src_blksz: u64,
+    size: u64,
+    blksz: u64,
+    /// The target has one block at most.
+    is_single: bool,
+    recordsize: u64,
+}
+
+impl Shape {
+    /// Why the range cannot be cloned.
+    fn hindrance(&self) -> Option<&'static str> {
+        let s = self;
+        let blksz = s.src_blksz;
+        let can_grow = s.is_single && s.size <= s.blksz;
+        if blksz < s.blksz {
+            return Some("the blocks of the source are smaller");
+        }
+        if blksz != s.blksz && !can_grow {
+            return Some("the blocks of the target are smaller");
+        }
+        if (s.src_off != 0 || s.off != 0) && !blksz.is_power_of_two() {
+            return Some("the block size of the source is no power of two");
+        }
+        if !s.src_off.is_multiple_of(blksz) || !s.off.is_multiple_of(blksz) {
+            return Some("the range does not begin with a block");
+        }
+        let is_end = s.src_off + s.len >= s.src_size && s.off + s.len >= s.size;
+        if !s.len.is_multiple_of(blksz) && !is_end {
+            return Some("the range does not end with a block");
+        }
+        // The small block size would stay for ever.
+        if blksz < s.recordsize && s.is_single && s.off + s.len > blksz && s.len <= blksz {
+            return Some("the target would have several blocks smaller than its record size");
+        }
+        None
+    }
+}
+
+/// What a try at a piece came to.
+enum Piece {
+    /// Cloned: bytes, and the size of the target.
+    Done(u64, u64),
+    /// The source has a block that is not on disk yet.
+    Dirty,
+    /// The source ends before the range.
+    End(u64),
+}
+
+impl Zfs {
+    /// Makes `len` bytes from `off` of a file clones of as many of another file, or of another part
+    /// of the same. Less is cloned at the end of the source, or if something fails after the first
+    /// piece. Returns the bytes cloned and the size of the file.
+    ///
+    /// Errors: those of [`is_no_clone`] if the range can only be copied; those of writes.
+    pub async fn clone_range(&self, from: CloneFrom<'_>, obj: ObjectId, off: u64, len: u64) -> Result<(u64, u64)> {
+        self.check_clones_from(from.fs)?;
+        let (mut done, mut size) = (0, 0);
+        loop {
+            let at = CloneFrom { off: from.off.saturating_add(done), ..from };
+            match self.clone_piece(at, obj, off.saturating_add(done), len - done).await {
+                Ok(Piece::Done(some, new_size)) => (done, size) = (done + some, new_size),
+                Ok(Piece::End(now)) => {
+                    size = now;
+                    break;
+                }
+                Ok(Piece::Dirty) => break,
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+            if done >= len {
+                break;
+            }
+        }
+        self.commit_if_always(obj).await?;
+        Ok((done, size))
+    }
+
+    /// An error unless blocks of the file system `from` may be cloned into this one.
+    fn check_clones_from(&self, from: &Zfs) -> Result<()> {
+        let (ours, theirs) = (self.os.ctx(), from.os.ctx());
+        let other = |why| Error::new(ErrorKind::CrossDevice, format!("'{}' and '{}' {why}", from.name(), self.name()));
+        if !std::rc::Rc::ptr_eq(ours.zio().tree(), theirs.zio().tree()) {
+            return Err(other("are in different pools"));
+        }
+        if !ours.zio().may_clone() {
+            return Err(Error::unsupported("the pool does not have the feature block_cloning"));
+        }
+        match (ours.key(), theirs.key()) {
+            (None, None) => Ok(()),
+            (Some(a), Some(b)) if a.guid() == b.guid() => Ok(()),
+            _ => Err(other("do not have the same encryption key")),
+        }
+    }
+
+    /// One piece at the beginning of the range.
+    async fn clone_piece(&self, from: CloneFrom<'_>, obj: ObjectId, off: u64, len: u64) -> Result<Piece> {
+        for _ in 0..WAITS_MAX {
+            let piece = self.try_clone(from, obj, off, len).await?;
+            if !matches!(piece, Piece::Dirty) {
+                return Ok(piece);
+            }
+            if self.os.ctx().zio().opts().clones_wait_off {
+                break;
+            }
+            self.wait_txg(Txg(0)).await?;
+        }
+        Err(Error::new(ErrorKind::Restart, format!("file {} has blocks that are not on disk", from.obj)))
+    }
+
+    /// Locks the source's range and the target, in the order of object sets and objects; one lock
+    /// if they are one file.
+    async fn lock_to_clone(&self, from: CloneFrom<'_>, src: &Node, n: &Node, len: u64) -> [Option<RangeGuard>; 2] {
+        let (ours, theirs) = ((self.os.id(), n.obj()), (from.fs.os.id(), src.obj()));
+        let (src, n) = (&src.st.data, &n.st.data);
+        if ours == theirs {
+            [Some(n.write(0, u64::MAX).await), None]
+        } else if theirs < ours {
+            let source = src.read(from.off, len).await;
+            [Some(source), Some(n.write_same_rank(0, u64::MAX).await)]
+        } else {
+            let target = n.write(0, u64::MAX).await;
+            [Some(target), Some(src.read_same_rank(from.off, len).await)]
+        }
+    }
+
+    async fn try_clone(&self, from: CloneFrom<'_>, obj: ObjectId, off: u64, len: u64) -> Result<Piece> {
+        let _pass = self.enter()?;
+        let _source_pass = from.fs.enter_source()?;
+        let (n, src) = (self.node(obj).await?, from.fs.node(from.obj).await?);
+        let _locks = self.lock_to_clone(from, &src, &n, len).await;
+        let (a, s) = (self.live_attrs(&n).await?, from.fs.live_attrs(&src).await?);
+        self.check_file(&n, &a)?;
+        from.fs.check_file(&src, &s)?;
+        check_flags(obj, &a, pflags::IMMUTABLE | pflags::READONLY)?;
+        if off < a.size {
+            check_flags(obj, &a, pflags::APPENDONLY)?;
+        }
+        if s.flags & pflags::AV_QUARANTINED != 0 {
+            return Err(Error::new(ErrorKind::Denied, format!("file {} is in quarantine", from.obj)));
+        }
+        if from.off >= s.size || len == 0 {
+            return Ok(Piece::End(a.size));
+        }
+        let len = len.min(s.size - from.off);
+        if off.checked_add(len).is_none_or(|end| end > FILE_SIZE_MAX) {
+            return Err(too_big(obj, off.checked_add(len)));
+        }
+        let is_same = self.os.id() == from.fs.os.id() && obj == from.obj;
+        if is_same && off < from.off + len && from.off < off + len {
+            return Err(Error::invalid(format!("file {obj}: the ranges overlap")));
+        }
+        let blksz = u64::from(src.dn.block_size());
+        let shape = Shape {
+            src_off: from.off,
+            off,
+            len,
+            src_size: s.size,
+            src_blksz: blksz,
+            size: a.size,
+            blksz: u64::from(n.dn.block_size()),
+            is_single: n.dn.max_blkid() == 0,
+            recordsize: u64::from(self.os.props().recordsize),
+        };
+        if let Some(why) = shape.hindrance() {
+            return Err(Error::invalid(format!("file {} cannot be cloned to file {obj}: {why}", from.obj)));
+        }
+        self.check_quota(&a, false).await?;
+        let len = len.min(PIECE_BLOCKS * blksz);
+        let Some(blocks) = sources(from.fs, &src, from.off / blksz, len.div_ceil(blksz)).await? else {
+            return Ok(Piece::Dirty);
+        };
+        let size = self.put_clones(&n, &a, (off, len), blksz, &blocks).await?;
+        from.fs.stamp_atime(&src, &s);
+        Ok(Piece::Done(len, size))
+    }
+
+    /// Puts clones of `blocks`, of `blksz` bytes each, at `off`, for `len` bytes of which the last
+    /// block may have a part. The caller holds the lock of the whole file, and those of the blocks'
+    /// owners. Returns the size of the file.
+    pub(crate) async fn put_clones(
+        &self,
+        n: &Node,
+        a: &ZnodeAttrs,
+        (off, len): (u64, u64),
+        blksz: u64,
+        blocks: &[Blkptr],
+    ) -> Result<u64> {
+        let first = off / blksz;
+        if let Some(odd) = blocks.iter().find(|b| !b.is_hole() && (b.lsize() != blksz || b.otype() != n.dn.otype())) {
+            return Err(Error::unsupported(format!("file {}: {odd} is no block for it", n.obj())));
+        }
+        let grown = (blksz != u64::from(n.dn.block_size())).then_some(blksz as u32);
+        let plan = self.plan().clone_blocks(&n.dn, first, blocks).write_new(grown.map_or(0, u64::from));
+        let tx = plan.free(&n.dn).bonus(&n.dn).assign().await?;
+        let done = async {
+            if let Some(blksz) = grown {
+                n.dn.resize_block(blksz, &tx).await?;
+            }
+            for (blkid, bp) in (first..).zip(blocks) {
+                self.rt.spend(rt::cost::DMU_POINTER).await;
+                n.dn.clone_block(blkid, bp, &tx)?;
+            }
+            let now = self.now();
+            self.change_attrs(n, &tx, |a| {
+                a.size = a.size.max(off + len);
+                (a.mtime, a.ctime) = (now, now);
+                a.flags |= pflags::ARCHIVE | pflags::AV_MODIFIED;
+                a.size
+            })
+            .await
+        };
+        match done.await {
+            Ok(size) => {
+                self.log_clone((n.obj(), a.links), (off, len), blksz, blocks, &tx);
+                self.finish(tx);
+                Ok(size)
+            }
+            Err(e) => {
+                // Some blocks may be clones already.
+                self.log_barrier(Some(n.obj()), &tx);
+                Err(e)
+            }
+        }
+    }
+}
+
+/// The pointers of `count` blocks from `first` on; none if one of them is not on disk.
+async fn sources(fs: &Zfs, n: &Node, first: u64, count: u64) -> Result<Option<Vec<Blkptr>>> {
+    let mut out = Vec::with_capacity(count as usize);
+    for blkid in first..first + count {
+        fs.rt.spend(rt::cost::DMU_POINTER).await;
+        if blkid > n.dn.max_blkid() {
+            out.push(Blkptr::hole());
+            continue;
+        }
+        match n.dn.clone_source(blkid).await? {
+            CloneSource::Block(bp) => out.push(bp),
+            CloneSource::Dirty => return Ok(None),
+        }
+    }
+    Ok(Some(out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_cloned_by_the_rules_of_openzfs() {
+        let rec = 128 << 10;
+        let new = Shape {
+            src_off: 0,
+            off: 0,
+            len: 10 * rec,
+            src_size: 10 * rec,
+            src_blksz: rec,
+            size: 0,
+            blksz: 512,
+            is_single: true,
+            recordsize: rec,
+        };
+        let many = Shape { size: 20 * rec, blksz: rec, is_single: false, ..new };
+        for (what, shape, may) in [
+            ("a new file", new, true),
+            ("a part of it", Shape { len: 2 * rec, ..new }, true),
+            ("not to the end of a block", Shape { len: 2 * rec + 1, ..new }, false),
+            ("to the end of the source", Shape { len: 9 * rec + 5, src_size: 9 * rec + 5, ..new }, true),
+            ("that is not the end of the target", Shape { len: 9 * rec + 5, src_size: 9 * rec + 5, ..many }, false),
+            ("a whole block beyond", Shape { src_off: 9 * rec, off: 30 * rec, len: rec, ..many }, true),
+            ("from within a block", Shape { src_off: 512, len: rec, ..many }, false),
+            ("to within a block", Shape { off: 512, len: rec, ..many }, false),
+            ("smaller blocks", Shape { src_blksz: 8192, ..many }, false),
+            ("larger blocks", Shape { src_blksz: 2 * rec, ..many }, false),
+            ("larger blocks, new file", Shape { src_blksz: 2 * rec, ..new }, true),
+            ("a small file", Shape { src_blksz: 5120, len: 5000, src_size: 5000, ..new }, true),
+            ("a small file, elsewhere", Shape { src_blksz: 5120, len: 5000, src_size: 5000, off: 5120, ..new }, false),
+            ("a small block beyond", Shape { src_blksz: 4096, len: 4096, src_size: 4096, off: 4096, ..new }, false),
+            ("as large as a record", Shape { len: rec, src_size: rec, off: rec, ..new }, true),
+        ] {
+            assert_eq!(shape.hindrance().is_none(), may, "{what}: {:?}", shape.hindrance());
+        }
+    }
+}
