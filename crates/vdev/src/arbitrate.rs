@@ -6,6 +6,11 @@
 //!    most as many columns as there is parity, with that set reconstructed from the others; where
 //!    replicas of a column differ, each is tried. The first candidate with the right checksum is
 //!    the block. Without a checksum the first candidate is taken.
+//!
+//!    A block that is older than an expansion of its RAID-Z is many stripes, each with its own
+//!    columns on a device that is bad. So sets of devices are tried for all stripes together,
+//!    before the combinations: the devices of now, and those of before each expansion, for what
+//!    went bad before it was moved (format page 19 section 6).
 //! 3. The block determines the bytes of every replica. Replicas that differ, or could not be read,
 //!    are rewritten if the caller asks for it.
 //!
@@ -21,7 +26,7 @@ use rt::join::join_all;
 use rt::{Rt, cost};
 
 use crate::done::WriteDone;
-use crate::geometry::Stripe;
+use crate::geometry::{Column, Stripe};
 use crate::leaf::Leaf;
 use crate::node::{Io, ReplicaState, VdevKind};
 use crate::policy::Prio;
@@ -277,9 +282,60 @@ async fn read_all<'a>(rt: &Rt, parts: &'a [Part], written: Txg, prio: Prio) -> V
     states
 }
 
-/// Whether every stripe still has a candidate.
-fn has_candidate(choices: &[Vec<Choice>], index: &[usize]) -> bool {
-    index.iter().zip(choices).all(|(i, c)| *i < c.len())
+/// Counts to the next combination: the last stripe changes fastest. Returns the first stripe that
+/// changed; none at the end.
+fn advance(index: &mut [usize], choices: &[Vec<Choice>]) -> Option<usize> {
+    for at in (0..index.len()).rev() {
+        index[at] += 1;
+        if index[at] < choices[at].len() {
+            return Some(at);
+        }
+        index[at] = 0;
+    }
+    None
+}
+
+/// Candidates of all stripes that take sets of devices for bad, as many as there is parity at most.
+/// None if there are no several stripes of a RAID-Z.
+fn by_device(parts: &[Part], states: &[StripeState<'_>]) -> Vec<Vec<Choice>> {
+    let mut out = Vec::new();
+    let mut first = 0;
+    for part in parts {
+        let own = first..first + part.stripes.len();
+        first = own.end;
+        let VdevKind::Raidz(raidz) = &part.kind else { continue };
+        if own.len() < 2 {
+            continue;
+        }
+        let devices = raidz.widths().devices();
+        let all: Vec<usize> = (0..devices.len()).collect();
+        let mut add = |set: &[usize]| {
+            let is_bad = |c: &Column| set.iter().any(|i| raidz.widths().is_on(devices[*i], c));
+            let of = |(n, state): (usize, &StripeState<'_>)| {
+                let bad = |i: &usize| {
+                    let c = &state.columns[*i];
+                    c.len > 0 && (c.versions.is_empty() || own.contains(&n) && is_bad(&state.stripe.columns[*i]))
+                };
+                let bad: Vec<usize> = (0..state.columns.len()).filter(bad).collect();
+                (bad.len() <= state.stripe.parity).then(|| Choice { bad, versions: Vec::new() })
+            };
+            out.extend(states.iter().enumerate().map(of).collect::<Option<Vec<Choice>>>());
+            out.len() < CANDIDATES_MAX
+        };
+        for k in 1..=raidz.parity as usize {
+            if !combinations(&all, k, &mut add) {
+                break;
+            }
+        }
+    }
+    out
+}
+
+/// The candidate with these choices, from stripe `first` on.
+fn assemble<'a>(states: &[StripeState<'_>], choices: impl Iterator<Item = &'a Choice>, first: usize) -> Assembly {
+    let mut parts = Assembly::default();
+    states.iter().zip(choices).skip(first).for_each(|(state, choice)| state.apply(choice, &mut parts));
+    parts
 }
 
 /// Assembles a candidate in `out` and tests whether it is the block.
@@ -324,41 +380,28 @@ pub(crate) async fn arbitrate(
         return too_few();
     }
     let mut out = Buf::for_overwrite(psize as usize);
-    let mut index = vec![0usize; states.len()];
-    let (mut tried, mut found) = (0, false);
-    let mut next = Assembly::default();
-    for (state, choice) in states.iter().zip(&choices) {
-        state.apply(&choice[0], &mut next);
+    let plain = assemble(&states, choices.iter().map(|c| &c[0]), 0);
+    let mut found;
+    (found, out) = try_candidate(rt, plain, verify, out, prio).await;
+    let mut tried = 1;
+    if !found {
+        for choice in by_device(parts, &states) {
+            (found, out) = try_candidate(rt, assemble(&states, choice.iter(), 0), verify, out, prio).await;
+            tried += 1;
+            if found {
+                break;
+            }
+        }
     }
-    while has_candidate(&choices, &index) {
-        (found, out) = try_candidate(rt, std::mem::take(&mut next), verify, out, prio).await;
-        if found {
-            break;
-        }
+    // What is in `out` is of another candidate.
+    let mut index = vec![0usize; states.len()];
+    let mut is_first = true;
+    while !found && tried < CANDIDATES_MAX {
+        let Some(changed) = advance(&mut index, &choices) else { break };
+        let from = if std::mem::take(&mut is_first) { 0 } else { changed };
+        let chosen = index.iter().zip(&choices).map(|(i, c)| &c[*i]);
+        (found, out) = try_candidate(rt, assemble(&states, chosen, from), verify, out, prio).await;
         tried += 1;
-        if tried >= CANDIDATES_MAX {
-            break;
-        }
-        // The next combination: the last stripe changes fastest.
-        let mut at = states.len();
-        loop {
-            if at == 0 {
-                index[0] = choices[0].len();
-                break;
-            }
-            at -= 1;
-            index[at] += 1;
-            let again = index[at] == choices[at].len();
-            if again && at > 0 {
-                index[at] = 0;
-            }
-            if let Some(choice) = choices[at].get(index[at]) {
-                states[at].apply(choice, &mut next);
-            }
-            if !again {
-                break;
-            }
-        }
     }
     if !found {
         let mut bad = 0;

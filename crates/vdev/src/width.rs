@@ -17,7 +17,7 @@
 
 use base::Txg;
 
-use crate::geometry::{Stripe, raidz_asize, raidz_map, raidz_rows};
+use crate::geometry::{Column, Stripe, raidz_asize, raidz_map, raidz_rows};
 
 /// A birth before every expansion: its blocks have the original width.
 pub const ORIGINAL: Txg = Txg(0);
@@ -53,6 +53,15 @@ impl Width {
     }
 }
 
+/// A device of a RAID-Z at some time: its number, of as many as there were.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Device {
+    /// Its number among the children.
+    pub child: u64,
+    /// The children that there were.
+    pub children: u64,
+}
+
 /// The widths that a RAID-Z has and had.
 #[derive(Clone, Copy, Debug)]
 pub struct Widths<'a> {
@@ -84,6 +93,24 @@ impl Widths<'_> {
                 raidz_rows(offset, psize, ashift, self.at(birth), |end| all - u64::from(!moved(end)))
             }
         }
+    }
+
+    /// The devices of now, then those of before each expansion that ended, back to the first; while
+    /// one is under way those of now alone.
+    pub fn devices(&self) -> Vec<Device> {
+        let earlier = if self.expansions.progress.is_some() { 0 } else { self.expansions.txgs.len() as u64 };
+        let widths = (self.children - earlier..=self.children).rev();
+        widths.flat_map(|children| (0..children).map(move |child| Device { child, children })).collect()
+    }
+
+    /// Whether a column of one sector is, or was before an expansion, on that device.
+    pub fn is_on(&self, device: Device, column: &Column) -> bool {
+        let child = column.child as u64;
+        if device.children == self.children || column.size == 0 {
+            return device.children == self.children && child == device.child;
+        }
+        let sector = column.offset / column.size * self.children + child;
+        sector % device.children == device.child
     }
 
     /// The range of child `own` (offset, length) that holds `len` bytes at `start` and no other
@@ -120,7 +147,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::geometry::Column;
 
     const GROWN: Txg = Txg(100);
 
@@ -249,6 +275,28 @@ mod tests {
                 assert_eq!(cut(&stripes, 9), want.map(place).collect(), "{psize} at {offset}, {progress} moved");
             }
         }
+    }
+
+    /// Every sector is on one device of each time: that where the mapping of the time had it.
+    #[test]
+    fn sectors_were_on_one_device_at_each_time() {
+        let twice = ended(&[100, 200]);
+        let widths = Widths { children: 6, parity: 1, expansions: &twice };
+        let devices = widths.devices();
+        assert_eq!(devices.len(), 6 + 5 + 4);
+        for (offset, psize) in [(7u64, 5u64), (1000, 40), (12, 1)].map(|(o, s)| (o << 9, s << 9)) {
+            for column in widths.stripes(9, offset, psize, Txg(1)).iter().flat_map(|s| &s.columns) {
+                if column.size == 0 {
+                    continue;
+                }
+                let on: Vec<Device> = devices.iter().copied().filter(|d| widths.is_on(*d, column)).collect();
+                let sector = (column.offset >> 9) * 6 + column.child as u64;
+                let want = [6, 5, 4].map(|children| Device { child: sector % children, children });
+                assert_eq!(on, want);
+            }
+        }
+        let under_way = Expansions { progress: Some(0), ..ended(&[100]) };
+        assert_eq!(Widths { expansions: &under_way, ..widths }.devices().len(), 6);
     }
 
     /// A row of an older block has its own parity: no two of its sectors are on one child, and the

@@ -475,3 +475,56 @@ fn blocks_keep_the_width_they_were_born_with() {
         });
     }
 }
+
+/// Blocks from before an expansion survive devices that return other bytes, as many as there is
+/// parity: devices of now, and ones that were bad before the sectors were moved from them.
+#[test]
+fn blocks_older_than_an_expansion_survive_bad_devices() {
+    for (seed, (parity, n)) in [(1u64, 3usize), (1, 5), (2, 5), (3, 5)].into_iter().enumerate() {
+        for was_bad_before in [false, true] {
+            let sim = Sim::new(SimConfig::seeded(400 + seed as u64));
+            let narrow = bench(&sim, Shape::Raidz(parity, n), 9);
+            let wide = bench(&sim, Shape::Raidz(parity, n + 1), 9);
+            let raidz = Raidz {
+                guid: Guid(7),
+                parity,
+                children: wide.top.kind().children().to_vec(),
+                expansions: Expansions { txgs: vec![Txg(100)], progress: None },
+                errors: Cell::default(),
+            };
+            wide.top.set_kind(VdevKind::Raidz(Rc::new(raidz)));
+            sim.block_on(async {
+                let old = narrow.fill(0, 40, Txg(99)).await;
+                let end =
+                    old.last().map(|b| b.offset + narrow.top.asize_of(b.data.len() as u64, Txg(99))).expect("some");
+                let worlds = if was_bad_before { &narrow } else { &wide };
+                let bad = worlds.choose(parity as usize);
+                let spoil = || {
+                    let noise = worlds.noise((end as usize / n + 4096) & !511);
+                    bad.iter().for_each(|i| worlds.disks[*i].poke(DATA_START, &noise));
+                };
+                if was_bad_before {
+                    spoil();
+                }
+                let mut sector = vec![0; 512];
+                for s in 0..end >> 9 {
+                    let place = |w: u64| ((s % w) as usize, DATA_START + ((s / w) << 9));
+                    let ((from, at), (to, there)) = (place(n as u64), place(n as u64 + 1));
+                    narrow.disks[from].peek(at, &mut sector);
+                    wide.disks[to].poke(there, &sector);
+                }
+                if !was_bad_before {
+                    spoil();
+                }
+                let mut wrong = 0;
+                for block in &old {
+                    let (right, bad) = wide.look(block, true).await;
+                    assert!(right, "raidz{parity} of {n}: {:?}", block.place());
+                    assert_eq!(wide.look(block, false).await, (true, 0), "repaired");
+                    wrong += bad;
+                }
+                assert!(wrong > 40, "{wrong} sectors were bad");
+            });
+        }
+    }
+}
