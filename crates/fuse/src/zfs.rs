@@ -56,6 +56,8 @@ const NAME_GUESS: usize = 12;
 /// The offset behind `.zfs`: the end of the listing.
 const CTL_COOKIE: u64 = i64::MAX as u64;
 
+/// The set-user-id bit of a mode.
+const S_ISUID: u32 = 0o4000;
 const S_ISGID: u32 = 0o2000;
 
 /// Mounts a file system at `mountpoint`, a directory. When the mount ends ([`Mounted::ended`]), the
@@ -633,7 +635,12 @@ impl Handler for ZfsHandler {
             return Err(read_only());
         }
         let (zfs, obj) = self.at_live(to.0)?;
-        if self.kill_privileges(who, to.0, true).await? {
+        // Where the kernel wants set-id bits to go, a `SETATTR` has done it if it came from the owner.
+        // If bits are left the kernel copies: its writes say of each whether they go.
+        if zfs.getattr(obj).await?.mode & (S_ISUID | S_ISGID) != 0 {
+            return Err(NOT_SUPPORTED);
+        }
+        if self.kill_privileges(who, to.0, false).await? {
             self.kernel.borrow().attrs_changed(to.0);
         }
         let from = CloneFrom { fs: &source, obj: from_obj, off: from.1 };
