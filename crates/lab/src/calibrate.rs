@@ -34,6 +34,24 @@ const SEED: u64 = 1;
 /// Factors by which fields are changed, in rounds.
 const FACTORS: [f64; 5] = [4.0, 2.0, 1.4, 1.15, 1.05];
 
+/// Fields that a fit leaves as they are.
+const UNSEEN: [&str; 14] = [
+    "patience",
+    "read_ahead",
+    "page",
+    "planes",
+    "block_pages",
+    "channel_rate",
+    "erase",
+    "suspend",
+    "suspend_erase",
+    "write_path",
+    "spare",
+    "slow_per_million",
+    "slow_read",
+    "slow_write",
+];
+
 /// What the clients of a load do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -246,7 +264,7 @@ fn begin(measured: &[Point]) -> Device {
         Model::Hdd(if cached { hdd } else { hdd.without_write_cache() })
     } else {
         let ssd = SsdModel::nvme();
-        let bytes = ssd.dies as f64 * ssd.page as f64;
+        let bytes = (ssd.dies as u64 * ssd.planes * ssd.page) as f64;
         Model::Ssd(SsdModel {
             read: us(read.p50_us * 0.7),
             command: us(write.p50_us.min(read.p50_us) * 0.3),
@@ -256,6 +274,8 @@ fn begin(measured: &[Point]) -> Device {
             write_each: each(of(Kind::RandomWrite, 64)),
             flush: us(sync.p50_us - write.p50_us),
             protected: true,
+            // The host's tail, which is measured, has the disk's in it.
+            slow_per_million: 0,
             ..ssd
         })
     };
@@ -282,8 +302,8 @@ fn fit_by(
     let mut figures = simulate(&best, size)?;
     let mut off = distance(measured, &figures);
     let mut fields = best.scalable();
-    // They change nothing in these loads.
-    fields.retain(|name| !matches!(*name, "patience" | "read_ahead" | "page"));
+    // They change nothing in these loads, or the same as a field that is kept.
+    fields.retain(|name| !UNSEEN.contains(name));
     for (round, &factor) in factors.iter().enumerate() {
         for (n, name) in fields.iter().enumerate() {
             progress((round as f64 + n as f64 / fields.len() as f64) / factors.len() as f64);

@@ -72,16 +72,29 @@ fn ssd_fields(m: &mut SsdModel) -> Vec<(&'static str, Field<'_>)> {
     use Field::{Count, Flag, Number, Time};
     vec![
         ("dies", Count(&mut m.dies)),
+        ("channels", Count(&mut m.channels)),
+        ("planes", Number(&mut m.planes, 1, 64)),
         ("page", Number(&mut m.page, 512, 1 << 24)),
+        ("block_pages", Number(&mut m.block_pages, 1, 1 << 20)),
+        ("channel_rate", Number(&mut m.channel_rate, 1 << 16, RATE_MAX)),
         ("read", Time(&mut m.read)),
         ("program", Time(&mut m.program)),
+        ("erase", Time(&mut m.erase)),
+        ("suspend", Time(&mut m.suspend)),
+        ("suspend_erase", Time(&mut m.suspend_erase)),
         ("link", Number(&mut m.link, 1 << 16, RATE_MAX)),
+        ("write_path", Number(&mut m.write_path, 0, RATE_MAX)),
         ("command", Time(&mut m.command)),
         ("buffer", Number(&mut m.buffer, 0, 1 << 40)),
         ("read_each", Time(&mut m.read_each)),
         ("write_each", Time(&mut m.write_each)),
         ("flush", Time(&mut m.flush)),
         ("protected", Flag(&mut m.protected)),
+        ("spare", Number(&mut m.spare, 1, 100)),
+        ("worn", Flag(&mut m.worn)),
+        ("slow_per_million", Number(&mut m.slow_per_million, 0, 1_000_000)),
+        ("slow_read", Time(&mut m.slow_read)),
+        ("slow_write", Time(&mut m.slow_write)),
     ]
 }
 

@@ -59,6 +59,63 @@ impl LayoutSpec {
         self.0.iter().map(of).max().unwrap_or(1)
     }
 
+    /// Its text, as [`LayoutSpec::parse`] takes it: `mirror:2,raidz1:4,log-single`.
+    pub fn text(&self) -> String {
+        let of = |t: &Top| {
+            let bias = match t.bias {
+                Bias::Log => "log-",
+                Bias::Special => "special-",
+                _ => "",
+            };
+            match t.kind {
+                GroupKind::Mirror => format!("{bias}mirror:{}", t.devices),
+                GroupKind::Raidz(parity) => format!("{bias}raidz{parity}:{}", t.devices),
+                _ => format!("{bias}single"),
+            }
+        };
+        self.0.iter().map(of).collect::<Vec<_>>().join(",")
+    }
+
+    /// Vdevs that hold data, not logs.
+    fn data(&self) -> impl Iterator<Item = &Top> {
+        self.0.iter().filter(|t| t.bias != Bias::Log)
+    }
+
+    /// Room for data, in devices.
+    pub fn data_devices(&self) -> f64 {
+        let of = |t: &Top| match t.kind {
+            GroupKind::Mirror => 1.0,
+            GroupKind::Raidz(parity) => (t.devices - usize::from(parity)) as f64,
+            _ => t.devices as f64,
+        };
+        self.data().filter(|t| t.bias == Bias::Normal).map(of).sum()
+    }
+
+    /// Lost devices, whichever they are, that no data are lost with.
+    pub fn survives(&self) -> usize {
+        let of = |t: &Top| match t.kind {
+            GroupKind::Mirror => t.devices - 1,
+            GroupKind::Raidz(parity) => usize::from(parity),
+            _ => 0,
+        };
+        self.data().map(of).min().unwrap_or(0)
+    }
+
+    /// Whether device `n` is one of a log.
+    pub fn is_log(&self, n: usize) -> bool {
+        let mut end = 0;
+        let top = self.0.iter().find(|t| {
+            end += t.devices;
+            n < end
+        });
+        top.is_some_and(|t| t.bias == Bias::Log)
+    }
+
+    /// Whether it has a log device.
+    pub fn has_log(&self) -> bool {
+        self.0.iter().any(|t| t.bias == Bias::Log)
+    }
+
     /// How many devices it has.
     pub fn devices(&self) -> usize {
         self.0.iter().map(|t| t.devices).sum()
@@ -107,21 +164,25 @@ fn tops(word: &str) -> Result<Vec<Top>> {
     Ok(vec![Top { kind, bias, devices }; count])
 }
 
-/// The model of that name: `nvme`, `sata-ssd` (or `ssd`), `sas-ssd`, `hdd`, `hdd-10k`, or `fixed
-/// LATENCY BANDWIDTH`, a time such as 1ms (without a unit: microseconds) and a size a second such
-/// as 100M (without a unit: MiB).
+/// The model of that name: `nvme`, `sata-ssd` (or `ssd`), `sas-ssd`, each also with `worn` behind
+/// it, `hdd`, `hdd-10k`, or `fixed LATENCY BANDWIDTH`, a time such as 1ms (without a unit:
+/// microseconds) and a size a second such as 100M (without a unit: MiB).
 ///
 /// # Errors
 /// `Invalid` if there is none.
 pub fn device(name: &str) -> Result<Model> {
     let bad = || {
-        let known = "nvme, ssd, sata-ssd, sas-ssd, hdd, hdd-10k and fixed LATENCY BANDWIDTH";
+        let known = "nvme, ssd, sata-ssd, sas-ssd (also with worn behind), hdd, hdd-10k and fixed LATENCY BANDWIDTH";
         Error::invalid(format!("'{name}' is no model of a device: there are {known}"))
     };
     Ok(match words(name)[..] {
         ["nvme"] => Model::nvme(),
         ["ssd" | "sata-ssd"] => Model::sata_ssd(),
         ["sas-ssd"] => Model::Ssd(SsdModel::enterprise_sas()),
+        [flash @ ("nvme" | "ssd" | "sata-ssd" | "sas-ssd"), "worn"] => match device(flash)? {
+            Model::Ssd(model) => Model::Ssd(model.worn()),
+            other => other,
+        },
         ["hdd"] => Model::hdd(),
         // As shipped (mode page 08h, WCE of 1) and as `lab zil` has them: its cache is on.
         ["hdd-10k"] => Model::Hdd(HddModel::enterprise_10k()),
@@ -179,6 +240,9 @@ mod tests {
             assert!(LayoutSpec::parse(bad).unwrap_err().to_string().contains("no vdev of a layout"), "{bad}");
         }
         assert!(LayoutSpec::parse("mirror:200,mirror:200").is_err());
+        assert_eq!(LayoutSpec::parse(&spec.text()).unwrap(), spec);
+        assert_eq!((spec.data_devices(), spec.survives(), spec.has_log()), (5.0, 1, true));
+        assert_eq!([7, 8, 9].map(|n| spec.is_log(n)), [false, true, false]);
         // Both ways to write it mean the same.
         for (a, b) in [
             ("disk", "single"),
@@ -195,7 +259,8 @@ mod tests {
         for name in ["nvme", "sata-ssd", "sas-ssd", "hdd", "hdd-10k", "fixed:50:100"] {
             assert!(device(name).is_ok(), "{name}");
         }
-        for bad in ["tape", "fixed:50", "fixed:50:0", "fixed:x:1"] {
+        assert!(matches!(device("nvme:worn"), Ok(Model::Ssd(m)) if m.worn));
+        for bad in ["tape", "fixed:50", "fixed:50:0", "fixed:x:1", "hdd worn"] {
             assert!(device(bad).unwrap_err().to_string().contains("no model"), "{bad}");
         }
     }

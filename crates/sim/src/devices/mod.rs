@@ -7,6 +7,7 @@
 mod disk;
 mod durability;
 mod fault;
+mod ftl;
 mod hdd;
 mod image;
 mod log;

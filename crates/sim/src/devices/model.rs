@@ -125,7 +125,7 @@ impl Finishing {
 }
 
 /// A time of an exponential distribution, from a uniform random number.
-fn exponential(mean: Nanos, drawn: u64) -> Nanos {
+pub(crate) fn exponential(mean: Nanos, drawn: u64) -> Nanos {
     // 53 bits, never 0: its logarithm is finite.
     let even = ((drawn >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
     Nanos((-even.ln() * mean.0 as f64) as u64)
@@ -160,7 +160,7 @@ impl Timing {
             }
             Model::Random { min, max } => Kind::Random { min: *min, max: *max },
             Model::Hdd(model) => Kind::Hdd(Box::new(Hdd::new(model.clone(), size, own(1)))),
-            Model::Ssd(model) => Kind::Ssd(Box::new(Ssd::new(model.clone()))),
+            Model::Ssd(model) => Kind::Ssd(Box::new(Ssd::new(model.clone(), size, own(3)))),
         };
         let finishing = Finishing { heap: BinaryHeap::new(), host, rng: own(2) };
         Timing { kind, finishing, rng }
