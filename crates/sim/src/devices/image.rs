@@ -7,12 +7,70 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes that are shared, copied and left out together.
+/// Bytes that are shared and copied together.
 const CHUNK: usize = 16 << 10;
+/// Bytes of a chunk that take no memory if they are zeros: a block of the intent log is a header
+/// for each record, between data that studies leave zero.
+const PIECE: usize = 512;
 
 static ZEROS: [u8; CHUNK] = [0; CHUNK];
 
-type Chunk = Arc<[u8; CHUNK]>;
+/// A part of a disk without its pieces of zeros.
+#[derive(Clone)]
+struct Packed {
+    /// A bit for each piece that is there.
+    there: u32,
+    /// Those pieces, in order.
+    bytes: Vec<u8>,
+}
+
+type Chunk = Arc<Packed>;
+
+impl Packed {
+    /// Without pieces of zeros; none if there is nothing else.
+    fn pack(plain: &[u8; CHUNK]) -> Option<Packed> {
+        let pieces = || plain.chunks_exact(PIECE).enumerate().filter(|(_, piece)| !is_zero(piece));
+        let there = pieces().fold(0u32, |there, (n, _)| there | 1 << n);
+        let mut bytes = Vec::with_capacity(there.count_ones() as usize * PIECE);
+        pieces().for_each(|(_, piece)| bytes.extend_from_slice(piece));
+        (there != 0).then_some(Packed { there, bytes })
+    }
+    /// Where piece `n` is in `bytes`, or would be.
+    fn place(&self, n: usize) -> usize {
+        (self.there & ((1u32 << n) - 1)).count_ones() as usize * PIECE
+    }
+    /// Fills `out` from `within` on.
+    fn read(&self, within: usize, out: &mut [u8]) {
+        if self.there == u32::MAX {
+            return out.copy_from_slice(&self.bytes[within..within + out.len()]);
+        }
+        let mut done = 0;
+        while done < out.len() {
+            let (n, from) = ((within + done) / PIECE, (within + done) % PIECE);
+            let len = (PIECE - from).min(out.len() - done);
+            let out = &mut out[done..done + len];
+            match self.there >> n & 1 {
+                0 => out.fill(0),
+                _ => {
+                    let at = self.place(n) + from;
+                    out.copy_from_slice(&self.bytes[at..at + len]);
+                }
+            }
+            done += len;
+        }
+    }
+    fn plain(&self) -> [u8; CHUNK] {
+        let mut plain = [0; CHUNK];
+        self.read(0, &mut plain);
+        plain
+    }
+    /// Whether every piece that the range touches is there, and those stand one after the other.
+    fn holds(&self, within: usize, len: usize) -> bool {
+        let (first, last) = (within / PIECE, (within + len).div_ceil(PIECE));
+        let touched = (u64::MAX >> (64 - (last - first))) << first;
+        u64::from(self.there) & touched == touched
+    }
+}
 
 /// The contents of a disk. Parts never written are zeros and take no memory; a clone shares all
 /// memory until one of the two is changed.
@@ -24,7 +82,7 @@ pub struct DiskImage {
 
 impl std::fmt::Debug for DiskImage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "DiskImage({} bytes, {} in memory)", self.size, self.chunks.len() * CHUNK)
+        write!(f, "DiskImage({} bytes, {} in memory)", self.size, self.footprint())
     }
 }
 
@@ -68,7 +126,7 @@ impl DiskImage {
     }
     /// Bytes of memory for written parts, shared ones included.
     pub fn footprint(&self) -> u64 {
-        (self.chunks.len() * CHUNK) as u64
+        self.chunks.values().map(|chunk| chunk.bytes.len() as u64).sum()
     }
     /// Fills `out` from `offset` on.
     ///
@@ -80,7 +138,7 @@ impl DiskImage {
         for (number, within, part) in parts(offset, out.len()) {
             let out = &mut out[done..done + part];
             match self.chunks.get(&number) {
-                Some(chunk) => out.copy_from_slice(&chunk[within..within + part]),
+                Some(chunk) => chunk.read(within, out),
                 None => out.fill(0),
             }
             done += part;
@@ -99,16 +157,30 @@ impl DiskImage {
         for (number, within, part) in parts(offset, data.len()) {
             let data = &data[done..done + part];
             done += part;
-            match self.chunks.get_mut(&number) {
-                Some(chunk) => Arc::make_mut(chunk)[within..within + part].copy_from_slice(data),
-                None if is_zero(data) => {}
-                None => {
-                    let mut chunk: Chunk = Arc::new([0; CHUNK]);
-                    let bytes = Arc::get_mut(&mut chunk).expect("a new chunk is not shared");
-                    bytes[within..within + part].copy_from_slice(data);
-                    self.chunks.insert(number, chunk);
-                }
+            self.put(number, within, data);
+        }
+    }
+    /// Stores `data` within a chunk.
+    fn put(&mut self, number: u64, within: usize, data: &[u8]) {
+        let Some(chunk) = self.chunks.get_mut(&number) else {
+            if !is_zero(data) {
+                let mut plain = [0; CHUNK];
+                plain[within..within + data.len()].copy_from_slice(data);
+                self.chunks.extend(Packed::pack(&plain).map(|packed| (number, Arc::new(packed))));
             }
+            return;
+        };
+        if chunk.holds(within, data.len()) && !is_zero(data) {
+            let chunk = Arc::make_mut(chunk);
+            let at = chunk.place(within / PIECE) + within % PIECE;
+            chunk.bytes[at..at + data.len()].copy_from_slice(data);
+            return;
+        }
+        let mut plain = chunk.plain();
+        plain[within..within + data.len()].copy_from_slice(data);
+        match Packed::pack(&plain) {
+            Some(packed) => *chunk = Arc::new(packed),
+            None => drop(self.chunks.remove(&number)),
         }
     }
     /// Makes `len` bytes at `offset` zero.
@@ -128,8 +200,8 @@ impl DiskImage {
     }
     fn zero_within(&mut self, offset: u64, len: u64) {
         for (number, within, part) in parts(offset, len as usize) {
-            if let Some(chunk) = self.chunks.get_mut(&number) {
-                Arc::make_mut(chunk)[within..within + part].fill(0);
+            if self.chunks.contains_key(&number) {
+                self.put(number, within, &ZEROS[..part]);
             }
         }
     }
@@ -144,8 +216,9 @@ impl DiskImage {
         for (number, chunk) in &self.chunks {
             let offset = number * CHUNK as u64;
             let len = (self.size - offset).min(CHUNK as u64) as usize;
-            if !is_zero(&chunk[..len]) {
-                each(offset, &chunk[..len])?;
+            let plain = chunk.plain();
+            if !is_zero(&plain[..len]) {
+                each(offset, &plain[..len])?;
             }
         }
         Ok(())
@@ -179,13 +252,13 @@ impl DiskImage {
     pub fn first_difference(&self, other: &DiskImage) -> Option<u64> {
         assert_eq!(self.size, other.size, "disks of different sizes are not compared");
         let numbers: BTreeSet<u64> = self.chunks.keys().chain(other.chunks.keys()).copied().collect();
-        let zeros: Chunk = Arc::new([0; CHUNK]);
+        let plain = |chunk: Option<&Chunk>| chunk.map_or(ZEROS, |chunk| chunk.plain());
         for number in numbers {
-            let a = self.chunks.get(&number).unwrap_or(&zeros);
-            let b = other.chunks.get(&number).unwrap_or(&zeros);
-            if !Arc::ptr_eq(a, b)
-                && let Some(at) = a.iter().zip(b.iter()).position(|(a, b)| a != b)
-            {
+            let (a, b) = (self.chunks.get(&number), other.chunks.get(&number));
+            if matches!((a, b), (Some(a), Some(b)) if Arc::ptr_eq(a, b)) {
+                continue;
+            }
+            if let Some(at) = plain(a).iter().zip(&plain(b)).position(|(a, b)| a != b) {
                 return Some(number * CHUNK as u64 + at as u64);
             }
         }
@@ -197,10 +270,11 @@ impl DiskImage {
         self.check(offset, len);
         other.check(offset, len);
         parts(offset, len as usize).all(|(number, within, part)| {
+            let range = within..within + part;
             match (self.chunks.get(&number), other.chunks.get(&number)) {
                 (None, None) => true,
-                (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a[within..within + part] == b[within..within + part],
-                (Some(one), None) | (None, Some(one)) => is_zero(&one[within..within + part]),
+                (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a.plain()[range.clone()] == b.plain()[range],
+                (Some(one), None) | (None, Some(one)) => is_zero(&one.plain()[range]),
             }
         })
     }
@@ -230,3 +304,64 @@ impl PartialEq for DiskImage {
     }
 }
 impl Eq for DiskImage {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Rng;
+
+    #[test]
+    fn an_image_is_an_array_whatever_is_written_where() {
+        let size = 5 * CHUNK + 1024;
+        for seed in 0..20 {
+            let mut rng = Rng::new(seed);
+            let (mut image, mut plain) = (DiskImage::zeroed(size as u64), vec![0u8; size]);
+            let mut before = (image.clone(), plain.clone());
+            for _ in 0..300 {
+                let at = rng.below(size as u64) as usize;
+                let most = [64, 700, 5000, 40_000][rng.below(4) as usize];
+                let len = (1 + rng.below(most) as usize).min(size - at);
+                let mut data = vec![0; len];
+                match rng.below(4) {
+                    0 => image.zero(at as u64, len as u64),
+                    1 => image.write(at as u64, &data),
+                    // Something within zeros.
+                    2 => {
+                        data[rng.below(len as u64) as usize] = 7;
+                        image.write(at as u64, &data);
+                    }
+                    _ => {
+                        rng.fill(&mut data);
+                        image.write(at as u64, &data);
+                    }
+                }
+                plain[at..at + len].copy_from_slice(&data);
+                if rng.one_in(50) {
+                    before = (image.clone(), plain.clone());
+                }
+            }
+            assert_eq!(image.read_vec(0, size), plain);
+            assert_eq!(before.0.read_vec(0, size), before.1, "a clone keeps its bytes");
+            let differs = before.1.iter().zip(&plain).position(|(a, b)| a != b).map(|at| at as u64);
+            assert_eq!(image.first_difference(&before.0), differs);
+            for _ in 0..100 {
+                let at = rng.below(size as u64) as usize;
+                let len = (1 + rng.below(9000) as usize).min(size - at);
+                let same = before.1[at..at + len] == plain[at..at + len];
+                assert_eq!(image.same_at(&before.0, at as u64, len as u64), same);
+            }
+        }
+    }
+
+    #[test]
+    fn zeros_take_no_memory() {
+        let mut image = DiskImage::zeroed(1 << 30);
+        let mut block = vec![0; 128 << 10];
+        // A header for each record of 8 KiB.
+        (0..16).for_each(|n| block[n * 8192..n * 8192 + 192].fill(1));
+        (0..16).for_each(|n| image.write(n * (128 << 10), &block));
+        assert_eq!(image.footprint(), 16 * 16 * PIECE as u64);
+        (0..16).for_each(|n| image.write(n * (128 << 10), &vec![0; 128 << 10]));
+        assert_eq!(image.footprint(), 0);
+    }
+}
