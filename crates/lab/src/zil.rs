@@ -229,6 +229,10 @@ pub struct Outcome {
     pub flushes_per_s: f64,
     /// Txgs that were synced.
     pub txgs: u64,
+    /// Operations at all disks, from the beginning of the pool.
+    pub device_ops: u64,
+    /// Virtual seconds of all of it.
+    pub virtual_seconds: f64,
     /// Identifies the run: equal for equal cells.
     pub digest: String,
 }
@@ -374,8 +378,13 @@ impl Cell {
         let txgs = pool.txg().last_synced().0 - before.1;
         let seen =
             self.outcome(&samples, sim.now().since(before.0), txgs, (before.2, self.log_stats(&fs)?), sim.digest());
+        let ops = |disk: &SimDisk| {
+            let seen = disk.counters();
+            seen.reads + seen.writes + seen.flushes + seen.discards
+        };
+        let device_ops = disks.iter().map(ops).sum();
         stage::end(&sim, &disks);
-        Ok(seen)
+        Ok(Outcome { device_ops, virtual_seconds: sim.now().as_secs_f64(), ..seen })
     }
 
     /// Disk `n` of the pool; the log device comes after the others.
@@ -477,6 +486,8 @@ impl Cell {
             fill_percent: per(b.bytes - a.bytes, b.block_bytes - a.block_bytes) * 100.0,
             flushes_per_s: (b.flushes - a.flushes) as f64 / seconds,
             txgs,
+            device_ops: 0,
+            virtual_seconds: 0.0,
             digest: format!("{digest:016x}"),
         }
     }

@@ -210,14 +210,14 @@ fn cell(params: &Params, group: Group, threads: u32, variant: &Variant) -> Resul
     })
 }
 
-/// Memory of a run, from what runs took: dirty data and the log's copies of them, which grow with
-/// the rate until the disks limit it. The largest runs need nearly 4 GiB, so they are alone.
+/// Memory of a run, from what runs took: headers of log blocks on the disks (0.56 GiB with 128
+/// writers on one SSD), and records on the way, which grow with the rate until the disks limit it.
 fn memory(group: Group, threads: u32) -> u64 {
     let each = match (group.medium, group.rate) {
-        (Medium::Ssd, Rate::Max) => 32 << 20,
-        _ => 2 << 20,
+        (Medium::Ssd, Rate::Max) => 6 << 20,
+        _ => 1 << 20,
     };
-    (256 << 20) + (u64::from(threads) * each).min(7 << 29)
+    (192 << 20) + (u64::from(threads) * each).min(3 << 29)
 }
 
 fn seen(o: &Outcome) -> Seen {

@@ -112,6 +112,8 @@ fn a_report_pairs_runs_and_averages_the_largest_stripe() {
             fill_percent: 1.0,
             flushes_per_s: 1.0,
             txgs: 1,
+            device_ops: 1,
+            virtual_seconds: 1.0,
             digest: String::new(),
         };
         (c, seen)
