@@ -1,5 +1,6 @@
 //! `weir lab`: studies in virtual time.
 
+mod advise;
 mod arc;
 mod calibrate;
 mod coldstart;
@@ -25,6 +26,7 @@ use crate::{Done, Fail, print};
 /// Runs `weir lab ARGS`.
 pub fn run(args: &[String]) -> Done {
     match args.first().map(String::as_str) {
+        Some("advise") => advise::run(&args[1..]),
         Some("arc") => arc::run(&args[1..]),
         Some("calibrate") => calibrate::run(&args[1..]),
         Some("coldstart") => coldstart::run(&args[1..]),
@@ -38,7 +40,7 @@ pub fn run(args: &[String]) -> Done {
         Some("help" | "--help" | "-h") => crate::help::print_topic("lab", &args[1..]),
         Some(other) => Err(Fail::Usage(
             format!(
-                "'{other}' is not a study: there are arc, calibrate, coldstart, fragmentation, randwrite, replay, run, starvation, throttle and zil"
+                "'{other}' is not a study: there are advise, arc, calibrate, coldstart, fragmentation, randwrite, replay, run, starvation, throttle and zil"
             ),
             "",
         )),

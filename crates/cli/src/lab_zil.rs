@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use ::zil::CommitPolicy;
 use base::{Error, Result};
@@ -13,14 +14,15 @@ use lab::zil::{Cell, Medium, Outcome, Rate, Report, Row};
 use lab::zil_study::{self, Params, Sweep};
 
 use crate::Done;
-use crate::lab::study::{self, number, study_options};
+use crate::lab::study::{self, JOBS_MAX, left, number, study_options};
 use crate::lab::{parse_study, print_report};
 use crate::opts::Parsed;
+use crate::progress::Bar;
 
 /// Before and after.
 const POLICIES: [CommitPolicy; 2] = [CommitPolicy::Batched, CommitPolicy::Batchless2017];
-/// Most threads of this process.
-const JOBS_MAX: u64 = 256;
+/// Pause between two looks at the progress.
+const TICK: Duration = Duration::from_millis(100);
 /// Seeds of a table by default: it has many cells.
 const SEEDS: u64 = 1;
 
@@ -124,13 +126,22 @@ fn run_parallel(cells: Vec<Cell>, jobs: usize) -> Result<Vec<(Cell, Outcome)>> {
     let mut order: Vec<usize> = (0..cells.len()).collect();
     order.sort_by_key(|&i| std::cmp::Reverse(cells[i].threads));
     std::thread::scope(|scope| {
-        for _ in 0..jobs.min(cells.len()) {
-            scope.spawn(|| {
-                while let Some(&at) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let seen = cells[at].run();
-                    done.lock().unwrap_or_else(PoisonError::into_inner).insert(at, seen);
-                }
-            });
+        let work = || {
+            while let Some(&at) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let seen = cells[at].run();
+                done.lock().unwrap_or_else(PoisonError::into_inner).insert(at, seen);
+            }
+        };
+        let workers: Vec<_> = (0..jobs.min(cells.len())).map(|_| scope.spawn(work)).collect();
+        let (started, total) = (Instant::now(), cells.len() as u64);
+        let mut bar = Bar::new();
+        loop {
+            let over = done.lock().unwrap_or_else(PoisonError::into_inner).len() as u64;
+            if over == total || workers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+                break;
+            }
+            bar.show(&format!("zil: {over} of {total} runs{}", left(started, over, total)), over, total);
+            std::thread::sleep(TICK);
         }
     });
     let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);

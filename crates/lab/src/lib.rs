@@ -12,12 +12,13 @@
 //! [`fragmentation`]: random writes to a pool that is more or less full.
 //! [`starvation`]: a writer with gzip-9 beside a reader. [`throttle_sweep`]: throttles over seeds.
 //! [`randwrite`]: random writes to a file of a real file system. [`replay`]: recorded operations of
-//! users on any layout. [`zil_study`]: the intent log over seeds. [`device`]: models from files;
-//! [`calibrate`]: those of real devices.
+//! users on any layout. [`advise`]: settings that serve a goal better. [`zil_study`]: the intent
+//! log over seeds. [`device`]: models from files; [`calibrate`]: those of real devices.
 //!
 //! [`study`] is what studies are made of: cells that run on all processors, the table of published
 //! and measured figures, the page with plots, runs that go on after an interruption.
 
+pub mod advise;
 pub mod arc;
 pub mod calibrate;
 pub mod coldstart;

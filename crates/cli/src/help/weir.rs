@@ -111,6 +111,37 @@ What a pool does, live; Ctrl-C ends it with a summary.
 ",
     },
     Page {
+        name: "lab advise",
+        usage: &[
+            "advise [--goal goal] [--layout vdevs] ... [--model name|file] [--log-model name|file] [--tunable name=value] ... [--only parts] [--mem size] [--cores n] [--seeds n] [--seed n] [--jobs n] [--state file] [--json] <recording>|<workload>",
+        ],
+        text: "\
+Settings and layouts with which a recording ('weir help trace record') or a
+workload ('weir help lab run') serves a goal better, found in virtual time by
+successive halving over seeds: what to change, how sure that is, what it costs,
+and the lines that do it for weir, Linux and FreeBSD; or 'leave it', where
+nothing is surely better by 3 %. Equal seeds give equal advice.
+
+  --goal       limits and one thing to be as good as possible, with commas:
+               'p99<5ms,throughput'; p50, p90, p99, p99.9, mean or max, with
+               'read' or 'write' before; throughput (operations), bytes, or a
+               percentile alone (throughput)
+  --layout     vdevs to try in place of the present ones, as for 'weir lab
+               replay'; more than once
+  --model      the devices (of the workload; nvme for a recording)
+  --log-model  also tries a log device of this kind
+  --tunable    another value than there is now; more than once
+  --only       changes only settings whose names have one of these parts
+  --mem        memory of the machine (of the workload; 8G for a recording)
+  --cores      its cores (2; a workload has its own)
+  --seeds      runs of the last candidates (8)
+  --seed       the first of them (0)
+  --jobs       runs at once (as many as processors)
+  --state      keeps finished runs in this file, as 'weir help lab arc' says
+  --json       one object
+",
+    },
+    Page {
         name: "lab arc",
         usage: &[
             "arc [--limit size] [--files n] [--writes n] [--seeds n] [--seed n] [--jobs n] [--state file] [--html file] [--json]",
@@ -355,7 +386,7 @@ measured over the seeds, verdict; 'weir help lab arc' explains those options):
     Page {
         name: "lab replay",
         usage: &[
-            "replay [--layout vdevs] [--model name] [--tunable name=value] ... [--mem size] [--cores n] [--seed n] [--json] <recording>",
+            "replay [--layout vdevs] [--model name|file] [--log-model name|file] [--tunable name=value] ... [--mem size] [--cores n] [--seed n] [--json] <recording>",
         ],
         text: "\
 The operations of a recording ('weir help trace record') in virtual time, and
@@ -364,8 +395,10 @@ that they took themselves. Equal seeds give equal reports.
 
   --layout     single, mirror:N, raidz1:N to raidz3:N, with log- or special-
                before it, several with commas (as recorded)
-  --model      nvme, sata-ssd, sas-ssd, hdd, hdd-10k, or
-               fixed:MICROSECONDS:MIB_A_SECOND (nvme)
+  --model      nvme, sata-ssd, sas-ssd (nvme:worn and so on: after long random
+               writes), hdd, hdd-10k, fixed:MICROSECONDS:MIB_A_SECOND, or a
+               model file of 'weir lab calibrate' (nvme)
+  --log-model  the same for log devices (as the others)
   --tunable    another value than the recorded pool had; more than once
   --mem        memory of the machine (8G)
   --cores      its cores for compression and the like (2)

@@ -3,6 +3,7 @@
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use base::{Error, Result};
 use lab::device::Device;
@@ -18,7 +19,7 @@ const SEEDS: u64 = 10;
 /// Most seeds.
 const SEEDS_MAX: u64 = 10_000;
 /// Most threads of this process.
-const JOBS_MAX: u64 = 256;
+pub(crate) const JOBS_MAX: u64 = 256;
 
 /// Letters and long options of every study; those of one study come before them.
 macro_rules! study_options {
@@ -128,6 +129,18 @@ fn show(bar: &mut Bar, name: &str, at: Progress) {
     bar.show(&what, (at.share * 1000.0) as u64, 1000);
 }
 
+/// The time that is left if it goes on as since `started`, with a comma before it; nothing in the
+/// first second.
+pub(crate) fn left(started: Instant, done: u64, total: u64) -> String {
+    let elapsed = started.elapsed();
+    match total.checked_sub(done) {
+        Some(rest) if done > 0 && elapsed.as_secs() > 0 => {
+            format!(", {} left", span(elapsed.mul_f64(rest as f64 / done as f64).as_secs()))
+        }
+        _ => String::new(),
+    }
+}
+
 /// Seconds for people.
 fn span(seconds: u64) -> String {
     match seconds {
@@ -138,7 +151,7 @@ fn span(seconds: u64) -> String {
 }
 
 /// Identifies this program: runs of another build are not taken over.
-fn engine() -> Result<String> {
+pub(crate) fn engine() -> Result<String> {
     let bad = |e: std::io::Error| Error::invalid(format!("this program cannot be read: {e}"));
     let bytes = std::fs::read(std::env::current_exe().map_err(bad)?).map_err(bad)?;
     let words = codec::sha256(&bytes).0;
@@ -146,7 +159,7 @@ fn engine() -> Result<String> {
 }
 
 /// Where finished runs of a study are kept until it ends; None if there is no such place.
-fn cache_file(name: &str) -> Option<PathBuf> {
+pub(crate) fn cache_file(name: &str) -> Option<PathBuf> {
     let var = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let base = var("XDG_CACHE_HOME").filter(|p| p.is_absolute()).or_else(|| Some(var("HOME")?.join(".cache")))?;
     // A home that cannot be written to only means that nothing is kept.

@@ -36,12 +36,16 @@ pub use crate::layout::LayoutSpec;
 pub use plan::Plan;
 pub use rt::oplog::{FILE_MAX, Recording, parse};
 
+use crate::calibrate::LIMITS;
 use crate::device::Device;
+use crate::study::Seen;
 use crate::{hist, stage};
 use plan::{Act, Chain, ROOT, Slot};
 
 /// Bytes of one write when files are made before the replay.
 const FILL: u64 = 1 << 20;
+/// Steps between two reports of progress.
+const SHOWN_EVERY: u64 = 512;
 /// Entries that a listing takes at a time.
 const LIST: usize = 128;
 
@@ -52,6 +56,10 @@ pub struct Replay {
     pub layout: LayoutSpec,
     /// The model of each device, by name ([`Replay::check`]).
     pub model: String,
+    /// The model of log devices; none: the same.
+    pub log_model: Option<String>,
+    /// Properties of the file system beside those recorded.
+    pub props: Vec<(String, String)>,
     /// Settings of the engine.
     pub opts: EngineOpts,
     /// Cores for heavy work.
@@ -80,7 +88,20 @@ pub struct Latency {
 }
 
 impl Latency {
-    fn of(mut ns: Vec<u64>) -> Latency {
+    /// Sets its figures in `seen`, by names that begin with `prefix`.
+    pub(crate) fn put(&self, seen: &mut Seen, prefix: &str) {
+        for (name, value) in [
+            ("mean", self.mean_us),
+            ("p50", self.p50_us),
+            ("p90", self.p90_us),
+            ("p99", self.p99_us),
+            ("p999", self.p999_us),
+            ("max", self.max_us),
+        ] {
+            seen.set(&format!("{prefix}{name}_us"), value);
+        }
+    }
+    pub(crate) fn of(mut ns: Vec<u64>) -> Latency {
         ns.sort_unstable();
         let us = |ns: u64| ns as f64 / 1000.0;
         let at = |permille| us(hist::percentile(&ns, permille));
@@ -101,6 +122,24 @@ pub struct KindReport {
     pub recorded: Latency,
     /// As replayed.
     pub predicted: Latency,
+    /// Whether median and 99th percentile are as predicted, within the limits of
+    /// [`crate::calibrate::LIMITS`].
+    pub fits: [bool; 2],
+}
+
+impl KindReport {
+    fn of(kind: &'static str, recorded: Vec<u64>, predicted: Vec<u64>) -> KindReport {
+        let count = predicted.len() as u64;
+        let (recorded, predicted) = (Latency::of(recorded), Latency::of(predicted));
+        let (_, median, factor) = LIMITS;
+        let ratio = |a: f64, b: f64| b.max(1e-3) / a.max(1e-3);
+        let tail = ratio(recorded.p99_us, predicted.p99_us);
+        let fits = [
+            (ratio(recorded.p50_us, predicted.p50_us) - 1.0).abs() * 100.0 <= median,
+            (1.0 / factor..=factor).contains(&tail),
+        ];
+        KindReport { kind, count, recorded, predicted, fits }
+    }
 }
 
 /// The result of a replay.
@@ -128,6 +167,10 @@ pub struct Report {
     pub write_bytes_per_s: [f64; 2],
     /// Each kind that there is, in the order of their numbers.
     pub kinds: Vec<KindReport>,
+    /// Those that move data together: `reads`, `writes` (fsync and the like among them), `data`.
+    pub groups: Vec<KindReport>,
+    /// Whether the time is as predicted, within the limit for rates.
+    pub time_fits: bool,
     /// Identifies the run: equal for equal replays.
     pub digest: String,
 }
@@ -154,6 +197,9 @@ struct Stage {
     samples: RefCell<BTreeMap<OpKind, [Vec<u64>; 2]>>,
     failed: Cell<u64>,
     last_end: Cell<Nanos>,
+    /// Steps that are over, and all of them.
+    steps: (Cell<u64>, u64),
+    progress: Rc<dyn Fn(u64, u64)>,
 }
 
 fn name_of(name: u64) -> Vec<u8> {
@@ -164,6 +210,7 @@ impl Replay {
     /// Fails if a parameter is out of range.
     pub fn check(&self) -> Result<()> {
         Device::of(&self.model)?;
+        self.log_model.as_deref().map(Device::of).transpose()?;
         match () {
             () if !(1..=1024).contains(&self.cores) => Err(Error::invalid("a replay needs 1 to 1024 cores")),
             () if !(9..=16).contains(&self.ashift) => Err(Error::invalid("a replay needs an ashift of 9 to 16")),
@@ -171,8 +218,20 @@ impl Replay {
         }
     }
 
+    /// `recordsize` of the file system with most operations, in bytes; 128 KiB if it is not known.
+    pub fn recordsize(&self, recording: &Recording) -> u64 {
+        let of = |plan: Plan| recording.header.get(&format!("dataset.{}.recordsize", plan.dataset))?.parse().ok();
+        Plan::new(recording).ok().and_then(of).unwrap_or(128 << 10)
+    }
+
     /// Runs it.
     pub fn run(&self, recording: &Recording) -> Result<Report> {
+        self.run_showing(recording, Rc::new(|_, _| {}))
+    }
+
+    /// Runs it; `progress` is told now and then how many operations are over, and how many there
+    /// are.
+    pub fn run_showing(&self, recording: &Recording, progress: Rc<dyn Fn(u64, u64)>) -> Result<Report> {
         self.check()?;
         let plan = Plan::new(recording)?;
         let sim = stage::world(self.seed, (self.opts.arc_max * 2).max(1 << 30), self.cores);
@@ -181,27 +240,38 @@ impl Replay {
         let before: u64 = plan.slots.iter().filter_map(|s| s.before).sum();
         let size = ((before + written) * 3 + (8 << 30)).next_multiple_of(1 << 30);
         let device = Device::of(&self.model)?;
+        let log = self.log_model.as_deref().map(Device::of).transpose()?;
         let disk = |n: usize| {
             let seed = self.seed.wrapping_mul(256).wrapping_add(n as u64);
+            let device = log.as_ref().filter(|_| self.layout.is_log(n)).unwrap_or(&device);
             stage::disk(&sim.handle(), DiskImage::zeroed(size), device.one_of(seed), seed)
         };
         let disks = (0..self.layout.devices()).map(disk).collect::<Vec<_>>();
-        let done = self.on(&sim, &disks, recording, &plan);
+        let done = self.on(&sim, &disks, recording, &plan, progress);
         stage::end(&sim, &disks);
         done
     }
 
-    fn on(&self, sim: &Sim, disks: &[SimDisk], recording: &Recording, plan: &Plan) -> Result<Report> {
+    fn on(
+        &self,
+        sim: &Sim,
+        disks: &[SimDisk],
+        recording: &Recording,
+        plan: &Plan,
+        progress: Rc<dyn Fn(u64, u64)>,
+    ) -> Result<Report> {
         let header = |prop: &str| recording.header.get(&format!("dataset.{}.{prop}", plan.dataset));
         // Blocks are stored uncompressed, whatever was recorded.
         let recorded = PROPS.iter().filter(|prop| **prop != "compression");
         let mut props = vec![("compression", "off")];
-        props.extend(recorded.filter_map(|prop| Some((*prop, header(prop)?))));
+        let own = |name: &str| self.props.iter().any(|(own, _)| own == name);
+        props.extend(recorded.filter(|prop| !own(prop)).filter_map(|prop| Some((*prop, header(prop)?))));
+        props.extend(self.props.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let begun = sim.block_on(async {
             let layout = self.layout.on(disks);
             let opts = self.opts.clone();
             let (pool, fs) = stage::new_fs_on(&sim.handle(), layout, opts, self.ashift, &props).await?;
-            Ok::<_, Error>((pool.clone(), Stage::fill(&sim.rt(), fs, &pool, plan).await?))
+            Ok::<_, Error>((pool.clone(), Stage::fill(&sim.rt(), fs, &pool, plan, progress).await?))
         });
         let (pool, stage) = begun?;
         let begin = sim.now();
@@ -232,12 +302,21 @@ impl Replay {
             of_kind.map(|o| o.op.len as f64).sum::<f64>()
         };
         let rates = |kind| spans.map(|s| bytes(kind) / s.max(1e-9));
-        let kinds = stage.samples.take().into_iter().map(|(kind, [recorded, predicted])| KindReport {
-            kind: kind.name(),
-            count: predicted.len() as u64,
-            recorded: Latency::of(recorded),
-            predicted: Latency::of(predicted),
-        });
+        let samples = stage.samples.take();
+        let group = |name, kinds: &[OpKind]| {
+            let [mut recorded, mut predicted] = [Vec::new(), Vec::new()];
+            for [a, b] in samples.iter().filter(|(kind, _)| kinds.contains(kind)).map(|(_, both)| both) {
+                recorded.extend_from_slice(a);
+                predicted.extend_from_slice(b);
+            }
+            KindReport::of(name, recorded, predicted)
+        };
+        let writes = [OpKind::Write, OpKind::Fsync, OpKind::SyncFs];
+        let all = [&[OpKind::Read][..], &writes].concat();
+        let groups = [group("reads", &[OpKind::Read]), group("writes", &writes), group("data", &all)];
+        let groups = groups.into_iter().filter(|g| g.count > 0).collect();
+        let kinds = samples.iter().map(|(kind, [a, b])| KindReport::of(kind.name(), a.clone(), b.clone()));
+        let time_fits = (spans[1] / spans[0].max(1e-9) - 1.0).abs() * 100.0 <= LIMITS.0;
         Report {
             seed: self.seed,
             model: self.model.clone(),
@@ -250,14 +329,40 @@ impl Replay {
             read_bytes_per_s: rates(OpKind::Read),
             write_bytes_per_s: rates(OpKind::Write),
             kinds: kinds.collect(),
+            groups,
+            time_fits,
             digest: format!("{digest:016x}"),
         }
     }
 }
 
+impl Report {
+    /// Its predictions by the names of [`crate::advise::goal`].
+    pub(crate) fn seen(&self) -> Seen {
+        let mut seen = Seen::default();
+        seen.set("ops_per_s", self.ops as f64 / self.predicted_seconds.max(1e-9));
+        seen.set("bytes_per_s", self.read_bytes_per_s[1] + self.write_bytes_per_s[1]);
+        for group in &self.groups {
+            let prefix = match group.kind {
+                "reads" => "read_",
+                "writes" => "write_",
+                _ => "",
+            };
+            group.predicted.put(&mut seen, prefix);
+        }
+        seen
+    }
+}
+
 impl Stage {
     /// Makes what is there before, and empties the cache.
-    async fn fill(rt: &Rt, fs: Rc<Zfs>, pool: &Rc<Pool>, plan: &Plan) -> Result<Rc<Stage>> {
+    async fn fill(
+        rt: &Rt,
+        fs: Rc<Zfs>,
+        pool: &Rc<Pool>,
+        plan: &Plan,
+        progress: Rc<dyn Fn(u64, u64)>,
+    ) -> Result<Rc<Stage>> {
         let (root, cred) = (fs.root(), Cred::new(0, 0));
         let place = |n| Place { obj: None, dir: root, name: n as u64 };
         let mut places: Vec<Place> = (0..plan.slots.len()).map(place).collect();
@@ -308,6 +413,8 @@ impl Stage {
             samples: RefCell::default(),
             failed: Cell::new(0),
             last_end: Cell::new(rt.now()),
+            steps: (Cell::new(0), plan.chains.iter().map(|chain| chain.steps.len() as u64).sum()),
+            progress,
         }))
     }
 
@@ -322,6 +429,10 @@ impl Stage {
             let worked = self.act(step.act).await.is_ok();
             last = self.rt.now();
             self.last_end.set(self.last_end.get().max(last));
+            self.steps.0.set(self.steps.0.get() + 1);
+            if self.steps.0.get().is_multiple_of(SHOWN_EVERY) {
+                (self.progress)(self.steps.0.get(), self.steps.1);
+            }
             match (worked, step.counts) {
                 (true, true) => {
                     let mut samples = self.samples.borrow_mut();
@@ -503,7 +614,8 @@ mod tests {
     fn replay(model: &str, layout: &str, seed: u64) -> Report {
         let opts = EngineOpts::for_memory(1 << 30);
         let layout = LayoutSpec::parse(layout).unwrap();
-        Replay { layout, model: model.into(), opts, cores: 2, ashift: 12, seed }.run(&recording()).unwrap()
+        let (model, log_model, props) = (model.into(), None, Vec::new());
+        Replay { layout, model, log_model, props, opts, cores: 2, ashift: 12, seed }.run(&recording()).unwrap()
     }
 
     #[test]
@@ -534,6 +646,8 @@ mod tests {
         let bad = Replay {
             layout: LayoutSpec::parse("log-single").unwrap(),
             model: "nvme".into(),
+            log_model: None,
+            props: Vec::new(),
             opts: EngineOpts::for_memory(1 << 30),
             cores: 2,
             ashift: 12,

@@ -23,6 +23,7 @@ use crate::device::Device;
 use crate::layout::LayoutSpec;
 
 pub use run::study;
+pub(crate) use run::{memory, once};
 pub use syntax::{Entry, Place, Section};
 pub(crate) use syntax::{line_of, section};
 

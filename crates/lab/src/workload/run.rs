@@ -15,6 +15,7 @@ use zpl::Zfs;
 
 use super::{Job, Pattern, PoolOf, Rate, Sync, Workload};
 use crate::device::Device;
+use crate::replay::Latency;
 use crate::study::plot::{Axis, Body, Curve};
 use crate::study::{Cell, Plot, Row, Seen, Study};
 use crate::zil::poisson_gap;
@@ -54,9 +55,9 @@ pub fn study(name: &str, workload: Workload) -> Study {
     let cell = Cell {
         name: "workload".into(),
         params: format!("{workload:?}"),
-        memory: workload.content() + (workload.pool.memory / 2).min(CACHE_MAX) + (256 << 20),
+        memory: memory(&workload),
         weight: threads,
-        run: Box::new(move |seed| run(&workload, seed)),
+        run: Box::new(move |seed| once(&workload, seed, EngineOpts::for_memory(workload.pool.memory), &[])),
     };
     Study {
         name: "run",
@@ -92,11 +93,18 @@ struct Samples {
     failed: RefCell<Option<Error>>,
 }
 
-fn run(workload: &Workload, seed: u64) -> Result<Seen> {
+/// Bytes of memory that a run needs, estimated.
+pub(crate) fn memory(workload: &Workload) -> u64 {
+    workload.content() + (workload.pool.memory / 2).min(CACHE_MAX) + (256 << 20)
+}
+
+/// Runs it once, with these settings and further properties. Figures of all jobs together have the
+/// names of [`crate::advise::goal`].
+pub(crate) fn once(workload: &Workload, seed: u64, opts: EngineOpts, props: &[(String, String)]) -> Result<Seen> {
     let pool_of = &workload.pool;
     let sim = stage::world(seed, pool_of.memory, pool_of.cores as usize);
     let disks = disks(pool_of, workload, &sim, seed);
-    let (_pool, fs) = sim.block_on(start(pool_of, &sim, &disks))?;
+    let (_pool, fs) = sim.block_on(start(pool_of, &sim, &disks, opts, props))?;
     let mut jobs: Vec<(Rc<Samples>, Vec<ObjectId>)> = Vec::new();
     for job in &workload.jobs {
         let files = sim.block_on(fill(&fs, job, &pool_of.compression, seed))?;
@@ -134,6 +142,7 @@ fn run(workload: &Workload, seed: u64) -> Result<Seen> {
         jobs.iter().for_each(|(samples, _)| samples.bins.borrow_mut().push(samples.bytes.get()));
     }
     let mut seen = Seen::default();
+    totals(&mut seen, &jobs, workload.seconds as f64);
     for (job, (samples, _)) in workload.jobs.iter().zip(&jobs) {
         if let Some(e) = samples.failed.take() {
             return Err(e);
@@ -142,6 +151,24 @@ fn run(workload: &Workload, seed: u64) -> Result<Seen> {
     }
     stage::end(&sim, &disks);
     Ok(seen)
+}
+
+/// The figures of all jobs together.
+fn totals(seen: &mut Seen, jobs: &[(Rc<Samples>, Vec<ObjectId>)], seconds: f64) {
+    let (mut reads, mut writes) = (Vec::new(), Vec::new());
+    for (samples, _) in jobs {
+        reads.extend_from_slice(&samples.reads.borrow());
+        writes.extend_from_slice(&samples.writes.borrow());
+    }
+    let bytes: u64 = jobs.iter().map(|(samples, _)| samples.bytes.get()).sum();
+    seen.set("ops_per_s", (reads.len() + writes.len()) as f64 / seconds);
+    seen.set("bytes_per_s", bytes as f64 / seconds);
+    let all = [reads.as_slice(), &writes].concat();
+    for (prefix, list) in [("read_", reads), ("write_", writes), ("", all)] {
+        if !list.is_empty() {
+            Latency::of(list).put(seen, prefix);
+        }
+    }
 }
 
 fn note(seen: &mut Seen, job: &Job, samples: &Samples, seconds: f64) {
@@ -179,22 +206,34 @@ fn disk_size(workload: &Workload) -> u64 {
 fn disks(pool: &PoolOf, workload: &Workload, sim: &Sim, seed: u64) -> Vec<SimDisk> {
     let count = pool.layout.devices() as u32;
     let size = disk_size(workload);
-    let model = |n| if n == count { pool.log.as_ref() } else { Some(&pool.device) };
+    let log = |n: u32| pool.log.as_ref().filter(|_| pool.layout.is_log(n as usize));
+    let model = |n| match n == count {
+        // The log device that a layout without one gets.
+        true => pool.log.as_ref().filter(|_| !pool.layout.has_log()),
+        false => Some(log(n).unwrap_or(&pool.device)),
+    };
     let disk = |(n, device): (u32, &Device)| {
         stage::disk(&sim.handle(), DiskImage::zeroed(size), device.clone(), seed * 256 + u64::from(n))
     };
     (0..=count).filter_map(|n| Some((n, model(n)?))).map(disk).collect()
 }
 
-async fn start(pool: &PoolOf, sim: &Sim, disks: &[SimDisk]) -> Result<(Rc<Pool>, Rc<Zfs>)> {
+async fn start(
+    pool: &PoolOf,
+    sim: &Sim,
+    disks: &[SimDisk],
+    mut opts: EngineOpts,
+    own: &[(String, String)],
+) -> Result<(Rc<Pool>, Rc<Zfs>)> {
     let layout = match pool.log {
-        Some(_) => pool.layout.clone().with_log(),
-        None => pool.layout.clone(),
+        Some(_) if !pool.layout.has_log() => pool.layout.clone().with_log(),
+        _ => pool.layout.clone(),
     };
-    let mut opts = EngineOpts::for_memory(pool.memory);
     opts.arc_max = opts.arc_max.min(CACHE_MAX);
     let recordsize = pool.recordsize.to_string();
-    let props = [("compression", &*pool.compression), ("atime", "off"), ("recordsize", &*recordsize)];
+    let mut props = vec![("compression", &*pool.compression), ("atime", "off"), ("recordsize", &*recordsize)];
+    props.retain(|(name, _)| own.iter().all(|(other, _)| other != name));
+    props.extend(own.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     stage::new_fs_on(&sim.handle(), layout.on(disks), opts, 12, &props).await
 }
 
