@@ -635,8 +635,8 @@ impl Handler for ZfsHandler {
             return Err(read_only());
         }
         let (zfs, obj) = self.at_live(to.0)?;
-        // Where the kernel wants set-id bits to go, a `SETATTR` has done it if it came from the owner.
-        // If bits are left the kernel copies: its writes say of each whether they go.
+        // Where the kernel wants set-id bits to go, a `SETATTR` of the owner has done it. If bits
+        // are left the kernel copies: its writes say of each whether they go.
         if zfs.getattr(obj).await?.mode & (S_ISUID | S_ISGID) != 0 {
             return Err(NOT_SUPPORTED);
         }

@@ -253,9 +253,9 @@ impl QueueTunables {
     }
 
     /// How many async writes may be in flight when `dirty_percent` of the dirty-data limit is used.
-    /// Division truncates, as in OpenZFS. At a device that is fast and shared ([`Sharing`]) the rise
-    /// begins where it ends elsewhere, and ends at the limit: a program that waits for the device
-    /// comes before a txg until writers are delayed for it.
+    /// Division truncates, as in OpenZFS. At a device that is fast and shared ([`Sharing`]) the
+    /// rise begins where it ends elsewhere, and ends at the limit: a program that waits for the
+    /// device comes before a txg until writers are delayed for it.
     pub fn async_write_limit(&self, dirty_percent: u32, is_shared: bool) -> u32 {
         let ClassLimits { min_active, max_active } = self.class(Prio::AsyncWrite);
         let (low, high) = (self.async_write_min_dirty_percent, self.async_write_max_dirty_percent);

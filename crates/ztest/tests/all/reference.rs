@@ -12,7 +12,7 @@ fn pools_of_others_stay_good() {
     for reference in REFERENCES.iter().filter(|r| r.quick) {
         match try_pool(reference, 1, 25, level) {
             Outcome::Good(_) => {}
-            // Archives of the project's own part are always there: a judge is missing, of 2.4 perhaps.
+            // Archives of the project's own part are always there: a judge is missing.
             Outcome::Missing(what) if level != Level::None => {
                 eprintln!("{}: NOT JUDGED: {what}", reference.name);
                 match try_pool(reference, 1, 25, Level::None) {
