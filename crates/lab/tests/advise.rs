@@ -71,6 +71,9 @@ fn a_log_device_is_found_for_synchronous_writers() {
     let ops = advice.figures.iter().find(|f| f.name == "ops_per_s").unwrap();
     assert!(ops.then > ops.now * 5.0, "{ops:?}");
     assert_eq!(advice.missed_now, ["write p99<2ms"]);
+    assert_eq!(only.needed_for, advice.missed_now);
+    // A gain is one of throughput, without what a missed limit counts.
+    assert!((advice.gain_percent / 100.0 + 1.0 - ops.then / ops.now).abs() < 0.2 * ops.then / ops.now);
     assert!(advice.missed_then.is_empty() && advice.better == 3 && advice.runs > count);
     // Whatever runs at once.
     assert_eq!(run(&search, 1), advice);

@@ -113,12 +113,16 @@ impl Goal {
 
     /// What a run is worth: more is better.
     pub fn value(&self, seen: &Seen) -> f64 {
+        self.gain(seen) - MISSED * self.limits.iter().map(|limit| over(limit, seen)).sum::<f64>()
+    }
+
+    /// The logarithm of what is to be good, whatever the limits: more is better.
+    pub fn gain(&self, seen: &Seen) -> f64 {
         let of = |name: &str| seen.values.get(name).copied().unwrap_or(0.0).max(1e-6).ln();
-        let gain = match &self.best {
+        match &self.best {
             Best::Most(name) => of(name),
             Best::Least(name) => -of(name),
-        };
-        gain - MISSED * self.limits.iter().map(|limit| over(limit, seen)).sum::<f64>()
+        }
     }
 }
 

@@ -28,7 +28,7 @@ use spa::EngineOpts;
 use crate::device::Device;
 use crate::layout::LayoutSpec;
 use crate::replay::{Recording, Replay};
-use crate::study::{Cell, MEMORY_MAX, RunOpts, Seen, State, Study};
+use crate::study::{Cell, MEMORY_MAX, RunOpts, Seen, Spread, State, Study};
 use crate::workload::{self, Workload};
 use goal::Goal;
 use knob::{Candidate, Change, Kind, lines};
@@ -137,8 +137,10 @@ pub struct Advised {
     pub value: String,
     /// What it costs.
     pub cost: String,
-    /// What it adds to the others, in percent.
+    /// What it adds to the others, in percent of what is to be good.
     pub adds_percent: f64,
+    /// Limits that do not hold without it.
+    pub needed_for: Vec<String>,
     /// Command lines that make it.
     pub lines: Vec<String>,
 }
@@ -159,8 +161,10 @@ pub struct Figure {
 pub struct Attempt {
     /// What it changed.
     pub name: String,
-    /// Its mean gain in percent.
+    /// Its mean gain in percent of what is to be good.
     pub gain_percent: f64,
+    /// Limits that do not hold with it.
+    pub misses: Vec<String>,
     /// Seeds it ran with.
     pub seeds: usize,
 }
@@ -178,7 +182,7 @@ pub struct Advice {
     pub changes: Vec<Advised>,
     /// The best that was found, if it was not worth it.
     pub best_found: String,
-    /// Its gain in percent of what the goal is about, limits included.
+    /// Its mean gain in percent of what is to be good, whatever the limits.
     pub gain_percent: f64,
     /// Two standard errors of that, in points.
     pub error_percent: f64,
@@ -283,6 +287,12 @@ impl Trials<'_, '_> {
         (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
     }
 
+    /// Gains of `a` over `b` in what is to be good, seed by seed.
+    fn gains(&self, a: &Candidate, b: &Candidate) -> Vec<f64> {
+        let of = |c: &Candidate| self.seen.get(&name(c)).map_or(&[][..], Vec::as_slice);
+        of(a).iter().zip(of(b)).map(|(a, b)| self.goal.gain(a) - self.goal.gain(b)).collect()
+    }
+
     /// Limits that the mean does not hold.
     fn missed(&self, candidate: &Candidate) -> Vec<String> {
         let mut mean = Seen::default();
@@ -354,7 +364,7 @@ impl Search {
             let rest: Vec<Candidate> = (0..winner.len()).map(without).collect();
             let whole = trials.run(std::slice::from_ref(&winner), seeds)?.remove(0);
             let tried = trials.run(&rest, seeds)?;
-            adds = tried.iter().zip(&winner).map(|(t, c)| (c.name.clone(), whole.gain(t))).collect();
+            adds = tried.iter().zip(&winner).map(|(t, c)| (c.name.clone(), t.candidate.clone())).collect();
             let least = tried.iter().enumerate().min_by(|a, b| whole.gain(a.1).total_cmp(&whole.gain(b.1)));
             match least {
                 Some((n, t)) if whole.gain(t) < NEEDLESS => drop(winner.remove(n)),
@@ -363,7 +373,7 @@ impl Search {
         }
         let whole = trials.run(std::slice::from_ref(&winner), seeds)?.remove(0);
         if let [only] = &winner[..] {
-            adds = BTreeMap::from([(only.name.clone(), whole.gain(&now))]);
+            adds = BTreeMap::from([(only.name.clone(), Vec::new())]);
         }
         Ok(self.advice(&trials, &singles, &winner, &whole, &now, &adds))
     }
@@ -375,26 +385,39 @@ impl Search {
         winner: &Candidate,
         whole: &Tried,
         now: &Tried,
-        adds: &BTreeMap<String, f64>,
+        without: &BTreeMap<String, Candidate>,
     ) -> Advice {
         let found = verdict(&whole.gains(now));
         let then = if found.change { winner.clone() } else { Vec::new() };
-        let advised = |c: &Change| Advised {
-            name: c.name.clone(),
-            before: c.before.clone(),
-            value: c.value.clone(),
-            cost: c.cost.clone(),
-            adds_percent: percent(adds.get(&c.name).copied().unwrap_or(0.0)),
-            lines: lines(c, "POOL"),
+        let mean = |gains: &[f64]| percent(Spread::of(gains).map_or(0.0, |s| s.mean));
+        let advised = |c: &Change| {
+            let rest = without.get(&c.name).cloned().unwrap_or_default();
+            Advised {
+                name: c.name.clone(),
+                before: c.before.clone(),
+                value: c.value.clone(),
+                cost: c.cost.clone(),
+                adds_percent: mean(&trials.gains(winner, &rest)),
+                needed_for: trials.missed(&rest),
+                lines: lines(c, "POOL"),
+            }
         };
-        let mut tried: Vec<Attempt> = singles
+        let mut tried: Vec<(f64, Attempt)> = singles
             .iter()
             .map(|single| {
                 let tried = trials.tried(single);
-                Attempt { name: name(single), gain_percent: percent(tried.gain(now)), seeds: tried.values.len() }
+                let attempt = Attempt {
+                    name: name(single),
+                    gain_percent: mean(&trials.gains(single, &Vec::new())),
+                    misses: trials.missed(single),
+                    seeds: tried.values.len(),
+                };
+                (tried.gain(now), attempt)
             })
             .collect();
-        tried.sort_by(|a, b| b.gain_percent.total_cmp(&a.gain_percent));
+        tried.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let tried = tried.into_iter().map(|(_, attempt)| attempt).collect();
+        let plain = verdict(&trials.gains(winner, &Vec::new()));
         let shown = ["ops_per_s", "bytes_per_s", "p50_us", "p99_us", "p999_us", "read_p99_us", "write_p99_us"];
         let mut names: Vec<String> = shown.map(String::from).to_vec();
         let own = trials.goal.limits.iter().map(|l| l.figure.clone()).chain([trials.goal.figure().to_string()]);
@@ -413,8 +436,8 @@ impl Search {
             missed_then: trials.missed(&then),
             changes: then.iter().map(advised).collect(),
             best_found: name(winner),
-            gain_percent: percent(found.gain),
-            error_percent: if found.error.is_finite() { found.error * 100.0 } else { 100.0 },
+            gain_percent: percent(plain.gain),
+            error_percent: if plain.error.is_finite() { plain.error * 100.0 } else { 100.0 },
             better: found.better,
             seeds: found.seeds,
             runs: trials.runs,
@@ -442,6 +465,9 @@ impl Advice {
             for c in &self.changes {
                 let _ =
                     writeln!(out, "\n{}: {} in place of {}, adds {:+.1} %", c.name, c.value, c.before, c.adds_percent);
+                if !c.needed_for.is_empty() {
+                    let _ = writeln!(out, "  without it the goal is missed: {}", c.needed_for.join(", "));
+                }
                 let _ = writeln!(out, "  costs: {}", c.cost);
                 for line in &c.lines {
                     let _ = writeln!(out, "  {line}");
@@ -461,7 +487,8 @@ impl Advice {
         let _ = writeln!(out, "\n{} runs; single changes, best first:", self.runs);
         for t in self.tried.iter().take(10) {
             let s = if t.seeds == 1 { "" } else { "s" };
-            let _ = writeln!(out, "{:>+8.1} %  {} ({} seed{s})", t.gain_percent, t.name, t.seeds);
+            let misses = if t.misses.is_empty() { String::new() } else { format!(", misses {}", t.misses.join(", ")) };
+            let _ = writeln!(out, "{:>+8.1} %  {} ({} seed{s}{misses})", t.gain_percent, t.name, t.seeds);
         }
         out
     }
