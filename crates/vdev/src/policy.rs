@@ -606,7 +606,7 @@ mod tests {
             classes: [ClassLimits { min_active: 5, max_active: 2 }; CLASSES],
             ..QueueTunables::default()
         };
-        assert_eq!(odd.async_write_limit(50), 5);
+        assert_eq!(odd.async_write_limit(50, false), 5);
         assert_eq!(state(&[(Prio::SyncRead, 9)], &[(Prio::SyncRead, 4)]).next_class(&odd, 0), Some(Prio::SyncRead));
         assert_eq!(state(&[(Prio::SyncRead, 9)], &[(Prio::SyncRead, 5)]).next_class(&odd, 0), None);
     }
