@@ -414,6 +414,31 @@ fn distributed_spares_hold_what_a_lost_disk_held() {
     });
 }
 
+/// A RAID-Z of `n + 1` that was expanded from `n` in txg 100.
+fn expanded(sim: &Sim, parity: u64, n: usize, ashift: u8) -> Bench {
+    let wide = bench(sim, Shape::Raidz(parity, n + 1), ashift);
+    let raidz = Raidz {
+        guid: Guid(7),
+        parity,
+        children: wide.top.kind().children().to_vec(),
+        expansions: Expansions { txgs: vec![Txg(100)], progress: None },
+        errors: Cell::default(),
+    };
+    wide.top.set_kind(VdevKind::Raidz(Rc::new(raidz)));
+    wide
+}
+
+/// Moves the sectors up to `end` as the expansion from `narrow` to `wide` does (format page 19).
+fn move_sectors(narrow: &Bench, wide: &Bench, end: u64, ashift: u8) {
+    let mut sector = vec![0; 1 << ashift];
+    for s in 0..end >> ashift {
+        let place = |w: usize| ((s % w as u64) as usize, DATA_START + ((s / w as u64) << ashift));
+        let ((from, at), (to, there)) = (place(narrow.disks.len()), place(wide.disks.len()));
+        narrow.disks[from].peek(at, &mut sector);
+        wide.disks[to].poke(there, &sector);
+    }
+}
+
 /// Blocks that were there before an expansion, whose sectors were moved as format page 19 says,
 /// are read and written as before, with devices lost too; newer ones use the new child.
 #[test]
@@ -422,25 +447,11 @@ fn blocks_keep_the_width_they_were_born_with() {
     {
         let sim = Sim::new(SimConfig::seeded(300 + seed as u64));
         let narrow = bench(&sim, Shape::Raidz(parity, n), ashift);
-        let wide = bench(&sim, Shape::Raidz(parity, n + 1), ashift);
-        let raidz = Raidz {
-            guid: Guid(7),
-            parity,
-            children: wide.top.kind().children().to_vec(),
-            expansions: Expansions { txgs: vec![Txg(100)], progress: None },
-            errors: Cell::default(),
-        };
-        wide.top.set_kind(VdevKind::Raidz(Rc::new(raidz)));
+        let wide = expanded(&sim, parity, n, ashift);
         sim.block_on(async {
             let old = narrow.fill(M - (64 << ashift), 40, Txg(99)).await;
             let end = old.last().map(|b| b.offset + narrow.top.asize_of(b.data.len() as u64, Txg(99))).expect("some");
-            let mut sector = vec![0; 1 << ashift];
-            for s in 0..end >> ashift {
-                let place = |w: u64| ((s % w) as usize, DATA_START + ((s / w) << ashift));
-                let ((from, at), (to, there)) = (place(n as u64), place(n as u64 + 1));
-                narrow.disks[from].peek(at, &mut sector);
-                wide.disks[to].poke(there, &sector);
-            }
+            move_sectors(&narrow, &wide, end, ashift);
             let new = wide.fill(end, 40, Txg(100)).await;
             let bytes = |b: &Block| b.data.len() as u64;
             let asize = |birth: Txg| new.iter().map(|b| wide.top.asize_of(bytes(b), birth)).sum::<u64>();
@@ -484,15 +495,7 @@ fn blocks_older_than_an_expansion_survive_bad_devices() {
         for was_bad_before in [false, true] {
             let sim = Sim::new(SimConfig::seeded(400 + seed as u64));
             let narrow = bench(&sim, Shape::Raidz(parity, n), 9);
-            let wide = bench(&sim, Shape::Raidz(parity, n + 1), 9);
-            let raidz = Raidz {
-                guid: Guid(7),
-                parity,
-                children: wide.top.kind().children().to_vec(),
-                expansions: Expansions { txgs: vec![Txg(100)], progress: None },
-                errors: Cell::default(),
-            };
-            wide.top.set_kind(VdevKind::Raidz(Rc::new(raidz)));
+            let wide = expanded(&sim, parity, n, 9);
             sim.block_on(async {
                 let old = narrow.fill(0, 40, Txg(99)).await;
                 let end =
@@ -506,13 +509,7 @@ fn blocks_older_than_an_expansion_survive_bad_devices() {
                 if was_bad_before {
                     spoil();
                 }
-                let mut sector = vec![0; 512];
-                for s in 0..end >> 9 {
-                    let place = |w: u64| ((s % w) as usize, DATA_START + ((s / w) << 9));
-                    let ((from, at), (to, there)) = (place(n as u64), place(n as u64 + 1));
-                    narrow.disks[from].peek(at, &mut sector);
-                    wide.disks[to].poke(there, &sector);
-                }
+                move_sectors(&narrow, &wide, end, 9);
                 if !was_bad_before {
                     spoil();
                 }

@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use base::{Nanos, Txg};
 use ondisk::blkptr::CHECKSUM_OFF;
-use sim::{DiskImage, DiskLog};
+use sim::{CutStyle, DiskImage, DiskLog, Replay};
 use spa::{ImportOpts, Pool};
 use vdev::Health;
 use zpl::{MountOpts, Zfs};
@@ -88,10 +88,25 @@ impl Recording {
     }
     /// Moments at which something completed, on any disk.
     pub fn completions(&self) -> Vec<u64> {
-        let mut all: Vec<u64> = self.logs.iter().flat_map(|l| l.completions()).collect();
-        all.sort_unstable();
-        all
+        completions(&self.logs)
     }
+}
+
+/// Moments at which something completed, on any of the disks.
+pub fn completions(logs: &[DiskLog]) -> Vec<u64> {
+    let mut all: Vec<u64> = logs.iter().flat_map(|l| l.completions()).collect();
+    all.sort_unstable();
+    all
+}
+
+/// The disks as a power cut at the moment `seq` may leave them: `seed` and the number of the disk
+/// decide what is lost.
+pub fn images_at(replays: &mut [Replay], seq: u64, seed: u64) -> Vec<DiskImage> {
+    let cut = |(d, replay): (u64, &mut Replay)| {
+        replay.to_seq(seq);
+        replay.cut(CutStyle::Seeded, seed.wrapping_add(d << 40))
+    };
+    (0..).zip(replays).map(cut).collect()
 }
 
 /// Runs a workload of `txgs` txgs and records it. With `lying` the disks ignore flushes, which must
@@ -330,14 +345,7 @@ pub fn cut_on(
     let zdb_every = if zdb == 0 { usize::MAX } else { (moments.len() / zdb as usize).max(1) };
     for (n, seq) in moments.iter().enumerate() {
         let cut_seed = seed.wrapping_mul(1_000_003).wrapping_add(*seq);
-        let images: Vec<DiskImage> = replays
-            .iter_mut()
-            .enumerate()
-            .map(|(d, replay)| {
-                replay.to_seq(*seq);
-                replay.cut(sim::CutStyle::Seeded, cut_seed.wrapping_add((d as u64) << 40))
-            })
-            .collect();
+        let images = images_at(&mut replays, *seq, cut_seed);
         tally.cuts += 1;
         let at = rec.logs.iter().filter_map(|l| l.time_of(*seq)).max().unwrap_or_default();
         let name = format!("seed {seed} cut {n} (moment {seq})");

@@ -18,6 +18,7 @@ use spa::{ImportOpts, Pool};
 use zil::ZilStats;
 
 use crate::campaign::panic_text;
+use crate::cuts::completions;
 use crate::judge::{self, Verdict};
 use crate::lab::{Lab, Layout};
 use crate::zilload::text;
@@ -92,12 +93,6 @@ pub(crate) async fn start_logs(lab: &Lab, pool: &Pool) -> Check {
     }
     lab.disks.iter().for_each(SimDisk::start_log);
     Ok(())
-}
-
-fn completions(logs: &[DiskLog]) -> Vec<u64> {
-    let mut all: Vec<u64> = logs.iter().flat_map(|l| l.completions()).collect();
-    all.sort_unstable();
-    all
 }
 
 /// Totals of a campaign.

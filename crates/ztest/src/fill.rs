@@ -48,6 +48,7 @@ use zpl::{Cred, MountOpts, Zfs};
 pub use self::plan::{KINDS, Kind, Limit, Plan};
 use self::recover::recover;
 use crate::campaign::panic_text;
+use crate::cuts::completions;
 use crate::lab::{Lab, Layout, POOL, Shape};
 use crate::losses::cold;
 use crate::{Check, Fault};
@@ -598,8 +599,7 @@ pub fn run(seed: u64, layout: Layout, plan: Plan, met: &mut Met) -> Check<Filled
             return Err(format!("{text}: panic: {}", panic_text(&*panic)));
         }
     };
-    let mut moments: Vec<u64> = logs.iter().flat_map(|l| l.completions()).collect();
-    moments.sort_unstable();
+    let moments = completions(&logs);
     let mut rng = Rng::stream(seed, 0xf113);
     let mut recovered = None;
     for _ in 0..if moments.is_empty() { 0 } else { CUTS } {

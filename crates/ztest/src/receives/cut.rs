@@ -12,13 +12,14 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use base::Nanos;
-use sim::{CutStyle, DiskImage, DiskLog, Rng};
+use sim::{DiskImage, DiskLog, Rng};
 use spa::Pool;
 
 use super::{
     Feed, Sender, Sent, change_files, difference, is_read, layout_of, objects_of, receive, say, token_of, within,
 };
 use crate::Check;
+use crate::cuts::{completions, images_at};
 use crate::lab::{Lab, Layout};
 use crate::snaps;
 
@@ -180,17 +181,13 @@ pub fn cuts(seed: u64, every: usize) -> Check<u64> {
     to.sim.crash();
     std::mem::forget(to);
     let recorded = Recorded { before, sent, ends, resumable, acked: acked.get(), layout };
-    let mut moments: Vec<u64> = logs.iter().flat_map(|l| l.completions()).collect();
-    moments.sort_unstable();
+    let moments = completions(&logs);
     let mut replays: Vec<_> = logs.iter().map(DiskLog::replay).collect();
     let mut count = 0;
     for moment in moments.into_iter().step_by(every) {
         let cut_seed = seed.wrapping_mul(1_000_003).wrapping_add(moment);
-        let images = (0..).zip(&mut replays).map(|(d, replay)| {
-            replay.to_seq(moment);
-            replay.cut(CutStyle::Seeded, cut_seed.wrapping_add(d << 40))
-        });
-        let (images, goes_on) = (images.collect(), Rng::stream(cut_seed, 0x60).one_in(GONE_ON));
+        let images = images_at(&mut replays, moment, cut_seed);
+        let goes_on = Rng::stream(cut_seed, 0x60).one_in(GONE_ON);
         recorded
             .verify(images, (cut_seed, moment), goes_on)
             .map_err(|e| format!("{} as {} ({ends:?}), cut at {moment}: {e}", sent.name, sent.target))?;

@@ -13,6 +13,7 @@ use sim::{DiskImage, DiskLog};
 use super::model::{Fs, Model, Snap, compare};
 use super::{SPAN_MAX, Snaps, check_images, check_partly};
 use crate::Check;
+use crate::cuts::{completions, images_at};
 use crate::judge::{self, Scratch, Verdict};
 use crate::lab::{Lab, Layout, POOL, new_fs};
 
@@ -173,20 +174,12 @@ pub fn cuts(seed: u64, what: Cut, every: usize) -> Result<u64, String> {
     let logs: Vec<DiskLog> = lab.disks.iter().filter_map(|d| d.take_log()).collect();
     lab.sim.crash();
     std::mem::forget((snaps, lab));
-    let mut moments: Vec<u64> = logs.iter().flat_map(|l| l.completions()).collect();
-    moments.sort_unstable();
+    let moments = completions(&logs);
     let mut replays: Vec<_> = logs.iter().map(DiskLog::replay).collect();
     let (mut count, mut asked) = (0, 0);
     for (n, seq) in moments.into_iter().enumerate().step_by(every) {
         let cut_seed = seed.wrapping_mul(1_000_003).wrapping_add(seq);
-        let images: Vec<DiskImage> = replays
-            .iter_mut()
-            .enumerate()
-            .map(|(d, replay)| {
-                replay.to_seq(seq);
-                replay.cut(sim::CutStyle::Seeded, cut_seed.wrapping_add((d as u64) << 40))
-            })
-            .collect();
+        let images = images_at(&mut replays, seq, cut_seed);
         let name = format!("seed {seed} cut {n}");
         let in_part = check_partly(&images).map_err(|e| format!("{name}: at once: {e}"))?;
         if in_part && asked < 3 {

@@ -9,9 +9,10 @@ use base::ObjectId;
 use bdev::Buf;
 use dsl::props::PropValue;
 use ondisk::feature::FeatureId;
-use sim::{CutStyle, DiskImage, DiskLog, Rng};
+use sim::{DiskImage, DiskLog, Rng};
 use spa::{EngineOpts, ImportOpts, Pool};
 use zpl::{CloneFrom, Cred, FileKind, MountOpts, Zfs, is_no_clone};
+use ztest::cuts::{completions, images_at};
 use ztest::judge::{Verdict, judge24};
 use ztest::lab::{Lab, Layout, POOL, new_fs, shape_of};
 use ztest::reference::images_of;
@@ -281,18 +282,11 @@ fn power_cuts_while_clones_go() {
         pool.export().await.unwrap();
         (model, logs)
     });
-    let mut moments: Vec<u64> = logs.iter().flat_map(|l| l.completions()).collect();
-    moments.sort_unstable();
+    let moments = completions(&logs);
     let every = moments.len().div_ceil(40).max(1);
     let mut replays: Vec<_> = logs.iter().map(DiskLog::replay).collect();
     for (n, seq) in moments.into_iter().enumerate().step_by(every) {
-        let images: Vec<DiskImage> = (0u64..)
-            .zip(&mut replays)
-            .map(|(d, replay)| {
-                replay.to_seq(seq);
-                replay.cut(CutStyle::Seeded, seq.wrapping_add(d << 40))
-            })
-            .collect();
+        let images = images_at(&mut replays, seq, seq);
         let lab = Lab::with_images(seq, images, true);
         lab.sim.block_on(async {
             let pool = import(&lab).await;
@@ -533,18 +527,11 @@ fn power_cuts_find_clones_in_the_log() {
             pool.export().await.unwrap();
             (start, logs)
         });
-        let mut moments: Vec<u64> = logs.iter().flat_map(|l| l.completions()).collect();
-        moments.sort_unstable();
+        let moments = completions(&logs);
         let every = moments.len().div_ceil(30).max(1);
         let mut replays: Vec<_> = logs.iter().map(DiskLog::replay).collect();
         for (n, seq) in moments.into_iter().enumerate().step_by(every) {
-            let images: Vec<DiskImage> = (0u64..)
-                .zip(&mut replays)
-                .map(|(d, replay)| {
-                    replay.to_seq(seq);
-                    replay.cut(CutStyle::Seeded, seq.wrapping_add(d << 40))
-                })
-                .collect();
+            let images = images_at(&mut replays, seq, seq);
             let name = format!("seed {seed} cut {n}");
             let durable = history.iter().rev().find(|h| h.1 <= seq).map_or(&start, |h| &h.3);
             let under_way = history.iter().find(|h| h.0 <= seq && seq < h.1).map(|h| h.2);

@@ -2,7 +2,7 @@
 
 use sim::{CutStyle, DiskImage, Replay, Rng};
 use vdev::Health;
-use ztest::cuts::cut_on;
+use ztest::cuts::{completions, cut_on};
 use ztest::devices::run_seed;
 use ztest::judge::{self, Level, Verdict};
 use ztest::lab::{Lab, Layout, SHAPES};
@@ -53,8 +53,7 @@ fn a_detach_cut_anywhere_loses_no_device() {
         pool.export().await.expect("exported");
     });
     let logs: Vec<_> = lab.disks.iter().filter_map(|d| d.take_log()).collect();
-    let mut moments: Vec<u64> = logs.iter().flat_map(|l| l.completions()).collect();
-    moments.sort_unstable();
+    let moments = completions(&logs);
     let mut replays: Vec<_> = logs.iter().map(|l| l.replay()).collect();
     let mut sizes = Vec::new();
     for seq in moments {

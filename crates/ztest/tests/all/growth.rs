@@ -4,9 +4,10 @@
 use std::rc::Rc;
 
 use metaslab::ClassKind;
-use sim::{CutStyle, DiskImage, DiskLog};
+use sim::{DiskImage, DiskLog};
 use spa::Pool;
 use zpl::Zfs;
+use ztest::cuts::{completions, images_at};
 use ztest::devices::LabDoor;
 use ztest::judge::{self, Level, Verdict};
 use ztest::lab::{Lab, Layout, SHAPES};
@@ -185,8 +186,7 @@ fn power_cuts_while_a_vdev_grows() {
         let logs: Vec<DiskLog> = lab.disks.iter().filter_map(|d| d.take_log()).collect();
         lab.sim.crash();
         std::mem::forget(lab);
-        let mut moments: Vec<u64> = logs.iter().flat_map(|l| l.completions()).collect();
-        moments.sort_unstable();
+        let moments = completions(&logs);
         // All of the change itself, and some of the rest.
         let chosen =
             moments.iter().enumerate().filter(|(n, _)| *n < 60 && n % 2 == 0 || n % 199 == 0).map(|(_, seq)| *seq);
@@ -194,11 +194,7 @@ fn power_cuts_while_a_vdev_grows() {
         let mut replays: Vec<_> = logs.iter().map(DiskLog::replay).collect();
         for seq in chosen {
             let cut_seed = seed.wrapping_mul(1_000_003).wrapping_add(seq);
-            let cut = |(d, replay): (usize, &mut sim::Replay)| {
-                replay.to_seq(seq);
-                replay.cut(CutStyle::Seeded, cut_seed.wrapping_add((d as u64) << 40))
-            };
-            let images: Vec<DiskImage> = replays.iter_mut().enumerate().map(cut).collect();
+            let images = images_at(&mut replays, seq, cut_seed);
             // The checker takes its time.
             let checked = (old + new) % 5 == 0;
             if checked {

@@ -10,6 +10,7 @@ use sim::{CutStyle, DiskImage};
 use spa::{EngineOpts, ImportOpts, Pool};
 use zdb::CheckOpts;
 use zpl::{Cred, MountOpts, Zfs};
+use ztest::cuts::completions;
 use ztest::lab::Lab;
 
 use crate::images::{fixture, reader};
@@ -100,8 +101,7 @@ fn written_and_cut_anywhere_it_stays_good() {
     assert!(zdb::zap::entries(&logs).expect("readable").is_empty(), "no log stays");
 
     let logs: Vec<_> = lab.disks.iter().filter_map(|d| d.take_log()).collect();
-    let mut moments: Vec<u64> = logs.iter().flat_map(|l| l.completions()).collect();
-    moments.sort_unstable();
+    let moments = completions(&logs);
     let mut replays: Vec<_> = logs.iter().map(|l| l.replay()).collect();
     assert!(moments.len() > 20);
     for (n, seq) in moments.iter().enumerate().step_by(4) {
