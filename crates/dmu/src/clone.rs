@@ -109,7 +109,7 @@ impl Dnode {
 
     /// Whether the txg of `tx` or a later one has a clone as block `blkid`.
     pub(crate) fn is_cloned_from(&self, blkid: u64, tx: &Tx) -> bool {
-        self.n.st.borrow().dirty.iter().flatten().any(|d| d.txg >= tx.txg() && d.blocks.cloned(blkid).is_some())
+        self.n.st.borrow().is_cloned_from(blkid, tx.txg())
     }
 
     /// How many indirect blocks a change of blocks `first..first + n` changes at most.

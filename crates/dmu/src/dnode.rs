@@ -128,6 +128,10 @@ impl State {
         order.sort_unstable_by_key(|d| std::cmp::Reverse(d.map(|d| d.txg)));
         order.into_iter().flatten()
     }
+    /// Whether `txg` or a later one has a clone as block `blkid`.
+    pub fn is_cloned_from(&self, blkid: u64, txg: Txg) -> bool {
+        self.dirty.iter().flatten().any(|d| d.txg >= txg && d.blocks.cloned(blkid).is_some())
+    }
     /// Indexes of slots of txgs after `txg`, newest first.
     pub fn newer_than(&self, txg: Txg) -> impl Iterator<Item = usize> + use<> {
         let mut order: [(Txg, usize); TXG_SIZE] = [(Txg(0), 0); TXG_SIZE];

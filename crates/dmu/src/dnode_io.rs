@@ -671,7 +671,7 @@ impl Dnode {
             )));
         }
         let txg = tx.txg();
-        if st.dirty.iter().flatten().any(|d| d.txg >= txg && d.blocks.cloned(0).is_some()) {
+        if st.is_cloned_from(0, txg) {
             return Err(Error::invalid(format!("object {}: the size of a clone cannot change", self.n.obj)));
         }
         st.blksz = blksz;

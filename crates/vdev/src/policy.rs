@@ -204,8 +204,8 @@ pub struct QueueTunables {
     pub aggregation_limit_non_rotating: u64,
     /// The same at a device that is fast and shared ([`Sharing`]), for operations without a waiting
     /// caller (`vdev_shared_aggregation_limit`). With 256 KiB a reader beside a send waited 0.4 as
-    /// long as with 1 MiB (p99, `docs/bench-send.py`); beside a receive 0.6 as long with 128 KiB as
-    /// with 256.
+    /// long as with 1 MiB (p99, `docs/bench-send.py`). With 128 KiB and fewer async writes the
+    /// median beside a writer was 0.8 of that with 256 KiB; the p99 stayed.
     pub aggregation_limit_shared: u64,
     /// `zfs_vdev_read_gap_limit`: reads up to this many bytes apart are aggregated; the gap is read
     /// and dropped. (Writes are aggregated only without a gap: `zfs_vdev_write_gap_limit` concerns
