@@ -12,7 +12,7 @@
 
 use base::{Error, ObjectId, Result};
 use bdev::Bytes;
-use ondisk::blkptr::Blkptr;
+use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
 use ondisk::bpobj::Bookmark;
 use ondisk::dnode::{DNODE_SIZE, DnodePhys};
 use ondisk::object_type::ObjectType;
@@ -168,10 +168,12 @@ impl<V: Visitor> Walk<'_, V> {
             Ok(children) => children,
             Err(_) => return self.visitor.lost(child),
         };
-        let mut rest = children.as_slice();
-        while !rest.is_empty() && !self.visitor.is_stopped() {
-            let (now, later) = rest.split_at(rest.len().min(READS_MAX));
-            rest = later;
+        let mut children = children;
+        while !self.visitor.is_stopped() {
+            let now = children.take(child);
+            if now.is_empty() {
+                return;
+            }
             let wanted: Vec<bool> =
                 now.iter().map(|c| has_children(&c.bp) && self.visitor.will_read(c, self.meta_shift)).collect();
             let visitor = &*self.visitor;
@@ -184,19 +186,16 @@ impl<V: Visitor> Walk<'_, V> {
         }
     }
 
-    fn children(&mut self, child: &Child, block: &Bytes) -> Result<Vec<Child>> {
-        let Child { bp, at, shift } = child;
+    fn children(&mut self, child: &Child, block: &Bytes) -> Result<Children> {
+        let Child { bp, at, .. } = child;
         if i64::from(bp.level()) != at.level.max(0) {
             return Err(Error::corrupt(format!("block {bp} has level {}, not {}", bp.level(), at.level)));
         }
-        let mut out = Vec::new();
         if bp.level() > 0 {
-            let per = 1u64 << shift.saturating_sub(7).min(57);
-            for (i, bp) in Blkptr::iter_block(block).enumerate() {
-                let blkid = at.blkid.wrapping_mul(per).wrapping_add(i as u64);
-                out.push(Child { bp, at: Bookmark { level: at.level - 1, blkid, ..*at }, shift: *shift });
-            }
-        } else if bp.otype() == ObjectType::OBJSET {
+            return Ok(Children::Pointers { block: block.clone(), next: 0 });
+        }
+        let mut out = Vec::new();
+        if bp.otype() == ObjectType::OBJSET {
             let os = ObjsetPhys::parse(block)?;
             self.meta_shift = os.meta_dnode.indblkshift;
             push_dnode(&os.meta_dnode, at.objset, 0, &mut out);
@@ -223,6 +222,35 @@ impl<V: Visitor> Walk<'_, V> {
                 }
             }
         }
-        Ok(out)
+        Ok(Children::Listed(out.into_iter()))
+    }
+}
+
+/// The blocks below a block, in order.
+enum Children {
+    /// Those of an indirect block, which may be a thousand: they are taken from it in pieces.
+    Pointers { block: Bytes, next: usize },
+    /// Those of dnodes.
+    Listed(std::vec::IntoIter<Child>),
+}
+
+impl Children {
+    /// The next of them below `parent`, [`READS_MAX`] at most; none at the end.
+    fn take(&mut self, parent: &Child) -> Vec<Child> {
+        let (block, next) = match self {
+            Children::Listed(list) => return list.take(READS_MAX).collect(),
+            Children::Pointers { block, next } => (block, next),
+        };
+        let Child { at, shift, .. } = *parent;
+        let from = *next;
+        let bytes = block.get(from * BLKPTR_SIZE..).unwrap_or_default();
+        let per = 1u64 << shift.saturating_sub(7).min(57);
+        let children = Blkptr::iter_block(bytes).take(READS_MAX).enumerate().map(|(i, bp)| {
+            let blkid = at.blkid.wrapping_mul(per).wrapping_add((from + i) as u64);
+            Child { bp, at: Bookmark { level: at.level - 1, blkid, ..at }, shift }
+        });
+        let children: Vec<Child> = children.collect();
+        *next += children.len();
+        children
     }
 }
