@@ -10,6 +10,7 @@
 //! modules (pure functions from views to text), `help`, `quickstart`.
 
 mod daemon_cmd;
+mod dedup_out;
 mod events;
 mod help;
 pub mod iostat;

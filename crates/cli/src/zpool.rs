@@ -2,16 +2,16 @@
 
 use admin::pool::vdev_spec::VdevSpec;
 use admin::request::{
-    LabelClear, Mount, PoolAdd, PoolAttach, PoolCheckpoint, PoolClear, PoolCreate, PoolDestroy, PoolDetach, PoolExport,
-    PoolHistory, PoolImport, PoolOffline, PoolOnline, PoolRemove, PoolResilver, PoolScan, PoolScrub, PoolSet, PoolSync,
-    PoolWork, Pools, ScrubAction, Search, VdevGet, VdevSet,
+    LabelClear, Mount, PoolAdd, PoolAttach, PoolCheckpoint, PoolClear, PoolCreate, PoolDdtPrune, PoolDestroy,
+    PoolDetach, PoolExport, PoolHistory, PoolImport, PoolOffline, PoolOnline, PoolPrefetch, PoolRemove, PoolResilver,
+    PoolScan, PoolScrub, PoolSet, PoolSync, PoolWork, Pools, ScrubAction, Search, VdevGet, VdevSet,
 };
 use admin::view::{Candidate, Created, Imported, PoolView};
 use base::{Error, ErrorKind};
 
 use crate::opts::{Parsed, Spec};
 use crate::zpool_out::{self, LIST_COLUMNS, Style};
-use crate::{Done, Fail, absolute, ask, ask_each, assignment, help, json, print, print_to_reader};
+use crate::{Done, Fail, absolute, ask, ask_each, assignment, dedup_out, help, json, print, print_to_reader};
 
 /// Commands of OpenZFS that weir does not have yet.
 const NOT_YET: &[&str] = &["reguid", "reopen", "split", "upgrade"];
@@ -25,12 +25,14 @@ pub fn run(args: &[String]) -> Done {
         "destroy" => destroy(&parse(rest, "f", &[], "destroy")?),
         "import" => import(&parse(rest, "aDd:fmNno:R:lsFXt", &[("rewind-to-checkpoint", false, 'k')], "import")?),
         "checkpoint" => checkpoint(&parse(rest, "dw", &[("discard", false, 'd'), ("wait", false, 'w')], "checkpoint")?),
+        "ddtprune" => ddtprune(&parse(rest, "d:p:", &[], "ddtprune")?),
+        "prefetch" => prefetch(&parse(rest, "t:", &[], "prefetch")?),
         "history" => history(&parse(rest, "il", &[], "history")?),
         "wait" => crate::wait::run(&parse(rest, "Hpt:T:", &[], "wait")?),
         "events" => crate::events::run(&parse(rest, "vHfc", &[], "events")?),
         "export" => export(&parse(rest, "af", &[], "export")?),
         "list" => list(&parse(rest, "HgLpPvo:j", &[("json", false, 'j')], "list")?),
-        "status" => status(&parse(rest, "giLpPtvxj", &[("json", false, 'j')], "status")?),
+        "status" => status(&parse(rest, "DgiLpPtvxj", &[("json", false, 'j')], "status")?),
         "get" => get(&parse(rest, "Hpo:j", &[("json", false, 'j')], "get")?),
         "set" => set(&parse(rest, "", &[], "set")?),
         "sync" => {
@@ -260,6 +262,34 @@ fn checkpoint(p: &Parsed) -> Done {
     ask(&PoolCheckpoint { pool, discard: p.has('d'), wait: p.has('w') })
 }
 
+fn ddtprune(p: &Parsed) -> Done {
+    let number = |letter: char, most: u64, what: &str| match p.values(letter).last() {
+        None => Ok(None),
+        Some(text) => match text.parse::<u64>().ok().filter(|n| (1..=most).contains(n)) {
+            Some(n) => Ok(Some(n)),
+            None => Err(Fail::Usage(format!("invalid {what} value"), "ddtprune")),
+        },
+    };
+    let (days, percent) = (number('d', u64::MAX, "days")?, number('p', 100, "percentage")?);
+    match (days, percent) {
+        (Some(_), Some(_)) => return Err(Fail::Usage("-d cannot be combined with -p option".into(), "ddtprune")),
+        (None, None) => return Err(Fail::Usage("missing amount option (-d|-p <value>)".into(), "ddtprune")),
+        _ => {}
+    }
+    ask(&PoolDdtPrune { pool: only_operand(p, "pool", "ddtprune")?.to_string(), days, percent })
+}
+
+fn prefetch(p: &Parsed) -> Done {
+    let pool = only_operand(p, "pool name", "prefetch")?.to_string();
+    let (ddt, brt) = match p.values('t').last() {
+        None => (true, true),
+        Some("ddt") => (true, false),
+        Some("brt") => (false, true),
+        Some(_) => return Err(Fail::Usage("unsupported prefetch type".into(), "prefetch")),
+    };
+    ask(&PoolPrefetch { pool, ddt, brt })
+}
+
 fn history(p: &Parsed) -> Done {
     let pools = match p.operands.is_empty() {
         true => ask(&Pools { names: Vec::new() })?.into_iter().map(|v| v.name).collect(),
@@ -377,7 +407,11 @@ fn status(p: &Parsed) -> Done {
         }
         return done;
     }
-    let all: Vec<String> = pools.iter().map(|q| zpool_out::status(q, style(p))).collect();
+    let one = |q: &PoolView| {
+        let dedup = q.dedup.as_ref().filter(|_| p.has('D')).map(|d| dedup_out::lines(d, p.has('p')));
+        zpool_out::status(q, style(p)) + &dedup.unwrap_or_default()
+    };
+    let all: Vec<String> = pools.iter().map(one).collect();
     print(&all.join("\n"));
     done
 }

@@ -77,6 +77,8 @@ const REFUSED: &[&str] = &[
     "zpool initialize tank",
     "zpool checkpoint tank",
     "zpool checkpoint -d tank",
+    "zpool ddtprune -p 10 tank",
+    "zpool prefetch tank",
     "zpool history tank",
     "zpool history -i tank",
     "zpool events",

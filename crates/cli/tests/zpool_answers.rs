@@ -77,6 +77,7 @@ fn new_pools_have_the_features_of_2_1() {
         "vdev_zaps_v2",
         "zilsaxattr",
         "raidz_expansion",
+        "fast_dedup",
         "longname",
         "large_microzap",
         "block_cloning_endian",
@@ -103,6 +104,38 @@ fn new_pools_have_the_features_of_2_1() {
     }
     w.files(&["d", "e"], 128 * MIB);
     w.fails("zpool create -d other d special e", "allocation_classes");
+}
+
+#[test]
+fn dedup_tables_have_commands() {
+    let w = World::new("cli-dedup");
+    w.files(&["a", "b"], 128 * MIB);
+    w.ok(&format!("{NEW} -o feature@fast_dedup=enabled -o dedup_table_quota=1G tank a"));
+    let quota = "zpool get -H -o value,source dedup_table_quota tank";
+    assert_eq!(w.ok(quota), "1G\tlocal\n");
+    w.ok("zpool set dedup_table_quota=none tank");
+    assert_eq!(w.ok(quota), "none\tlocal\n");
+    w.ok("zpool set dedup_table_quota=auto tank");
+    assert_eq!(w.ok(quota), "auto\tdefault\n");
+    w.fails("zpool set dedup_table_quota=some tank", "a size, none or auto");
+    assert!(w.ok("zpool status -D tank").ends_with("\n dedup: no DDT entries\n"));
+    assert_eq!(w.ok("zpool get -Hp -o value dedupratio,dedup_table_size tank"), "1.00\n0\n");
+    w.ok("zfs create -o mountpoint=none -o dedup=on tank/fs");
+    w.ok("zpool prefetch tank");
+    w.ok("zpool prefetch -t ddt tank");
+    for (line, why) in [
+        ("zpool ddtprune tank", "missing amount option"),
+        ("zpool ddtprune -d 3 -p 4 tank", "-d cannot be combined with -p"),
+        ("zpool ddtprune -p 101 tank", "invalid percentage value"),
+        ("zpool ddtprune -d 0 tank", "invalid days value"),
+        ("zpool prefetch -t x tank", "unsupported prefetch type"),
+    ] {
+        let s = w.run(line, "UTC");
+        assert!(s.code == 2 && s.err.contains(why), "{line}: {} {}", s.code, s.err);
+    }
+    w.ok("zpool ddtprune -p 50 tank");
+    w.ok("zpool ddtprune -d 30 tank");
+    w.ok("zpool export tank");
 }
 
 #[test]

@@ -24,7 +24,7 @@ use ondisk::blkptr::BLKPTR_SIZE;
 use ondisk::dnode::{DnodePhys, bonus_area};
 use ondisk::object_type::ObjectType;
 use rt::sync::Notify;
-use zio::Packed;
+use zio::{ClassKind, Packed};
 
 use crate::dirty::{DirtyBlocks, fit};
 use crate::objset::{Objset, ObjsetInner};
@@ -226,6 +226,8 @@ pub(crate) struct DnodeInner {
     /// Transactions that named this object in their plan: their txg and number.
     pub tx_holds: Cell<(Txg, u32)>,
     pub tx_released: Notify,
+    /// Where its blocks go, if not where its type says.
+    pub class: Cell<Option<ClassKind>>,
     attached: RefCell<Vec<(TypeId, Rc<dyn Any>)>>,
 }
 
@@ -239,6 +241,7 @@ impl DnodeInner {
             read_ahead: Cell::new(ReadAhead::default()),
             tx_holds: Cell::new((Txg(0), 0)),
             tx_released: Notify::default(),
+            class: Cell::default(),
             attached: RefCell::new(Vec::new()),
         })
     }
@@ -325,6 +328,11 @@ impl Dnode {
     pub fn bonus_capacity(&self, spill: bool) -> usize {
         let st = self.n.st.borrow();
         bonus_area(st.phys.num_slots(), st.phys.nblkptr).saturating_sub(if spill { BLKPTR_SIZE } else { 0 })
+    }
+    /// Sends its blocks, data and pointers, to devices of a class, whatever its type says. This is
+    /// not on disk: it holds while the object stays cached.
+    pub fn set_class(&self, class: ClassKind) {
+        self.n.class.set(Some(class));
     }
     /// Whether it has changes that have not synced.
     pub fn is_dirty(&self) -> bool {

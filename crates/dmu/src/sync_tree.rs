@@ -106,7 +106,11 @@ impl<'a> TreeSync<'a> {
     /// For the tree of `phys`, an object of type `otype` whose data blocks get `blksz` bytes.
     pub fn new(cx: &'a SyncCx<'a>, dn: &'a Dnode, phys: &DnodePhys, otype: ObjectType, blksz: u32) -> TreeSync<'a> {
         let own = (phys.compress, phys.checksum);
-        let policy_of = |level: u8| cx.os.0.policy(BlockKind { otype, level, spill: false, own }, cx.pass);
+        let policy_of = |level: u8| {
+            let mut policy = cx.os.0.policy(BlockKind { otype, level, spill: false, own }, cx.pass);
+            policy.class = dn.n.class.get().unwrap_or(policy.class);
+            policy
+        };
         let data = policy_of(0);
         let indirect = [policy_of(1), policy_of(2)];
         let costly = cx.pass == 1 && otype != ObjectType::DNODE && is_costly(&data, u64::from(blksz));

@@ -156,7 +156,7 @@ features! {
     Zilsaxattr "zilsaxattr" "org.openzfs:zilsaxattr" Write [per_dataset] [ExtensibleDataset] OpenZfs22 Write off "The intent log knows extended attributes kept as system attributes.";
     RedactionListSpill "redaction_list_spill" "com.delphix:redaction_list_spill" Read [] [RedactionBookmarks] OpenZfs23 Read off "Redaction lists may name many snapshots.";
     RaidzExpansion "raidz_expansion" "org.openzfs:raidz_expansion" Read [mos] [] OpenZfs23 Write off "A raidz can grow by a device.";
-    FastDedup "fast_dedup" "com.klarasystems:fast_dedup" Write [] [] OpenZfs23 Read off "Dedup tables with a log.";
+    FastDedup "fast_dedup" "com.klarasystems:fast_dedup" Write [] [] OpenZfs23 Write off "Dedup tables with a log.";
     Longname "longname" "org.zfsonlinux:longname" Read [per_dataset] [ExtensibleDataset] OpenZfs23 Write off "File names up to 1023 bytes.";
     LargeMicrozap "large_microzap" "com.klarasystems:large_microzap" Write [per_dataset] [ExtensibleDataset, LargeBlocks] OpenZfs23 Write off "Micro ZAPs larger than 128 KiB.";
     BlockCloningEndian "block_cloning_endian" "com.truenas:block_cloning_endian" Write [] [] OpenZfs24 Write off "The table of shared blocks in one byte order everywhere.";

@@ -10,6 +10,7 @@ pub mod bpobj;
 pub mod brt;
 pub mod bytes;
 pub mod byteswap;
+pub mod ddt;
 pub mod dnode;
 pub mod dsl;
 pub mod feature;

@@ -1,16 +1,24 @@
-//! Planted bugs of the block reference table, each of which a campaign must find. Only in builds
-//! with the feature `planted-bugs`.
+//! Planted bugs of the block reference table and of dedup tables, each of which a campaign must
+//! find. Only in builds with the feature `planted-bugs`.
 
 /// A planted bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bug {
     /// A free does not ask the table: the block of another file is freed.
     BrtNotAsked,
+    /// Entries that leave the log of a dedup table do not reach its ZAPs.
+    DedupFlushLost,
+    /// The log of a dedup table lacks a record.
+    DedupRecordLost,
 }
 
 impl Bug {
     /// All of them, with the names that commands use.
-    pub const ALL: [(&'static str, Bug); 1] = [("brt-not-asked", Bug::BrtNotAsked)];
+    pub const ALL: [(&'static str, Bug); 3] = [
+        ("brt-not-asked", Bug::BrtNotAsked),
+        ("dedup-flush-lost", Bug::DedupFlushLost),
+        ("dedup-record-lost", Bug::DedupRecordLost),
+    ];
 }
 
 thread_local! {

@@ -54,6 +54,7 @@ mod stack;
 mod tests;
 mod zevent;
 
+pub use commit::ddt::{DedupFigures, PruneBy, QUOTA_AUTO as DEDUP_QUOTA_AUTO, QUOTA_NONE as DEDUP_QUOTA_NONE};
 pub use commit::heartbeat::MultihostTunables;
 pub use devices::attach::NewDevice;
 pub use devices::aux::AuxDevices;

@@ -23,7 +23,7 @@ use zio::{Zio, ZioOpts};
 use crate::commit::brt::Brt;
 use crate::commit::checkpoint::{self, Checkpoint, CheckpointRequest};
 use crate::commit::config::Config;
-use crate::commit::ddt::Ddt;
+use crate::commit::ddt::{self, Ddt, DedupFigures, PruneBy};
 use crate::commit::heartbeat::{Heartbeat, MultihostTunables};
 use crate::commit::history::History;
 use crate::commit::logs::Logs;
@@ -145,7 +145,14 @@ impl Pool {
         let events = Events::new(&stack, &config, &aux);
         let checkpoint = Rc::new(Checkpoint::open(&checkpoint::Cx::of(&stack)).await.at(|| "checkpoint")?);
         let scan = Scan::load(&stack, &config, &events, scan_tunables).await.at(|| "record of the last scan")?;
-        let ddt = Ddt::open(&stack.mos, &stack.directory, stack.zio().clone()).await.at(|| "dedup tables")?;
+        let around = ddt::Around {
+            mos: &stack.mos,
+            directory: &stack.directory,
+            features: &stack.features,
+            arc: &stack.arc,
+            zio: stack.zio(),
+        };
+        let ddt = Ddt::open(&around).await.at(|| "dedup tables")?;
         stack.zio().set_dedup(Some(ddt.clone()));
         let brt = Brt::open(&stack.mos, &stack.directory, &stack.features, stack.zio().clone(), readonly);
         let brt = brt.await.at(|| "block reference table")?;
@@ -228,6 +235,37 @@ impl Pool {
     /// `bclonesaved`.
     pub fn cloned(&self) -> (u64, u64) {
         self.commit.cloned()
+    }
+    /// Allocated bytes of all deduplicated blocks, and of all references to them, deflated.
+    pub fn dedup_sizes(&self) -> (u64, u64) {
+        self.commit.ddt().sizes()
+    }
+    /// Bytes of the dedup tables on disk: the property `dedup_table_size`.
+    pub fn dedup_table_size(&self) -> u64 {
+        self.commit.ddt().table_size()
+    }
+    /// The dedup tables in figures.
+    pub async fn dedup_figures(&self) -> Result<DedupFigures> {
+        self.commit.ddt().figures().await
+    }
+    /// Sets the property `dedup_table_quota`: bytes, [`crate::DEDUP_QUOTA_NONE`] or
+    /// [`crate::DEDUP_QUOTA_AUTO`].
+    pub fn set_dedup_quota(&self, quota: u64) {
+        self.commit.ddt().set_quota(quota);
+    }
+    /// Removes entries with one reference from dedup tables with logs (`zpool ddtprune`); returns
+    /// how many. Their blocks stay, and are not found any more.
+    pub async fn prune_dedup(&self, by: PruneBy) -> Result<u64> {
+        self.config.check_writable()?;
+        self.commit.ddt().prune(by, async || self.sync().await).await
+    }
+    /// Reads tables into the cache (`zpool prefetch`): those of deduplicated blocks, and those of
+    /// cloned ones.
+    pub async fn prefetch_tables(&self, ddt: bool, brt: bool) -> Result<()> {
+        if ddt {
+            self.commit.ddt().prefetch().await?;
+        }
+        if brt { self.commit.brt().prefetch().await } else { Ok(()) }
     }
     /// Space of every top-level vdev with its class, in the order of their ids.
     pub fn top_spaces(&self) -> Vec<TopSpace> {

@@ -18,7 +18,7 @@ use crate::text::{io, nice};
 use crate::{dump, text};
 
 const USAGE: &str = "\
-usage: weir zdb [-Cdhimuv...] [-bc...] [-e] [-p PATH]... [-t TXG] [POOL | FILE...] [DATASET [OBJECT...]]
+usage: weir zdb [-CdDhimuv...] [-bc...] [-e] [-p PATH]... [-t TXG] [POOL | FILE...] [DATASET [OBJECT...]]
        weir zdb --check [-v] [-p PATH]... [POOL | FILE...]
        weir zdb --manifest [-p PATH]... [POOL | FILE...] [DATASET]
        weir zdb -O [-p PATH]... POOL DATASET PATH
@@ -27,6 +27,7 @@ usage: weir zdb [-Cdhimuv...] [-bc...] [-e] [-p PATH]... [-t TXG] [POOL | FILE..
 
   -b  walk all blocks, look for leaks (-bb: a table by type)   -c  the same: checksums are always verified
   -C  configuration object     -d  datasets; -dd objects; -dddd everything in them
+  -D  dedup tables (-DD: by references, -DDD: each class)
   -h  history (-hh: events)    -i  intent logs (-ii: records)
   -l  labels of devices        -m  metaslabs (-mm: space maps, -mmmm: entries)
   -O  a file's content, a folder's names                       -u  uberblock
@@ -83,8 +84,8 @@ impl Args {
                                 }
                                 break;
                             }
-                            'b' | 'c' | 'C' | 'd' | 'e' | 'h' | 'i' | 'l' | 'm' | 'O' | 'u' | 'v' | 'A' | 'F' | 'G'
-                            | 'L' | 'P' | 's' | 'Y' => a.letters.push(c),
+                            'b' | 'c' | 'C' | 'd' | 'D' | 'e' | 'h' | 'i' | 'l' | 'm' | 'O' | 'u' | 'v' | 'A' | 'F'
+                            | 'G' | 'L' | 'P' | 's' | 'Y' => a.letters.push(c),
                             c => return Err(Error::invalid(format!("unknown option -{c}"))),
                         }
                     }
@@ -168,7 +169,7 @@ fn run(a: &mut Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<i32> {
     {
         return Err(Error::not_found(format!("there is no dataset '{name}'")));
     }
-    let asked = a.letters.iter().any(|c| "bcCdhimu".contains(*c));
+    let asked = a.letters.iter().any(|c| "bcCdDhimu".contains(*c));
     if a.count('u') > 0 {
         io(writeln!(out, "\nUberblock:"))?;
         text::uberblock(&pool.ub, a.count('u') > 1 || a.count('v') > 0, out)?;
@@ -189,6 +190,9 @@ fn run(a: &mut Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<i32> {
     }
     if a.count('m') > 0 {
         dump::metaslabs(&pool, a.count('m') + a.count('v'), out)?;
+    }
+    if a.count('D') > 0 {
+        crate::dedup::tables(&pool, a.count('D') + a.count('v'), out)?;
     }
     if a.count('h') > 0 {
         dump::history(&pool, a.count('h') + a.count('v') > 1, out)?;

@@ -21,6 +21,7 @@ pub mod blocks;
 pub mod bpobj;
 pub mod check;
 pub mod cli;
+mod dedup;
 pub mod device;
 pub mod dsl;
 pub mod dump;

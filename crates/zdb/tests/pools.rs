@@ -118,6 +118,35 @@ fn version_28() {
     compare("legacy28", "old", "manifest.jsonl");
 }
 
+/// Pools with dedup tables of both forms, their logs in every state: nothing is found wrong, and
+/// `-D` says what the zdb of 2.4.4 says of them.
+#[test]
+fn dedup_tables_with_logs() {
+    let fast = [
+        "DDT-sha256: version=1 [FDT]; flags=0x03 [FLAT LOG]; rootobj=108",
+        "DDT-sha256-zap-duplicate: dspace=49152; mspace=65536; entries=76",
+        "DDT-log-sha256-1: flags=0x03 [FLUSHING CHECKPOINT]; obj=110; len=131072; txg=22; entries=2",
+        "DDT-sha512-zap-unique: dspace=36864; mspace=65536; entries=13",
+        "DDT-log-blake3-0: flags=0x03 [FLUSHING CHECKPOINT]; obj=118; len=262144; txg=38; entries=84",
+        "dedup = 3.18, compress = 2.15, copies = 1.00, dedup * compress / copies = 6.85",
+    ];
+    let both = [
+        "DDT-sha256: version=0 [LEGACY]; flags=0x00; rootobj=1",
+        "DDT-skein: version=1 [FDT]; flags=0x03 [FLAT LOG]; rootobj=164",
+        "DDT-log-skein-1: flags=0x01 [FLUSHING]; obj=166; len=0; txg=30; entries=0",
+        "dedup = 2.21, compress = 2.13, copies = 1.04, dedup * compress / copies = 4.52",
+    ];
+    for (name, pool, wanted) in [("fastdedup", "fd", &fast[..]), ("dedup-both", "db", &both)] {
+        let Some((_folder, dir)) = reference(name) else { return };
+        is_clean(&dir, pool);
+        let (code, text) = zdb(&["-DDD", "-p", dir.to_str().unwrap()]);
+        assert_eq!(code, 0, "{text}");
+        for line in wanted.iter().chain(&["DDT histogram (aggregated over all DDTs):"]) {
+            assert!(text.lines().any(|l| l == *line), "{name}: {line} is not in {text}");
+        }
+    }
+}
+
 /// A pool in memory, as in tests of modelled disks.
 #[test]
 fn devices_need_not_be_files() {

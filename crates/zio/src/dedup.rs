@@ -1,4 +1,4 @@
-//! The interface to the dedup tables, which are kept above this crate (format page 13).
+//! The interface to the dedup tables, which are kept above this crate (format pages 13 and 20).
 
 use base::{Result, Txg};
 use ondisk::blkptr::Blkptr;
@@ -16,6 +16,8 @@ pub enum DedupAnswer {
         /// Counts the reference.
         accept: Box<dyn FnOnce()>,
     },
+    /// It is to be written without the table, as a block of its own.
+    Apart,
     /// It is not stored. To be called with the pointer of the written block, which the table
     /// enters.
     New(Written),

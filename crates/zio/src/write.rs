@@ -317,6 +317,7 @@ impl Zio {
                         return Ok(WriteOut { bp, done: WriteDone::ready(Ok(())), rewritten_in_place: false });
                     }
                 }
+                DedupAnswer::Apart => {}
                 DedupAnswer::New(fill) => {
                     bp.set_dedup(true);
                     let done = z.store(&req, &mut bp, data).await?;

@@ -74,6 +74,10 @@ pub const REFERENCES: &[Reference] = &[
     pool("expanded"),
     pool("expanding"),
     quick("clone"),
+    pool("fastdedup"),
+    pool("dedup-both"),
+    pool("upgraded24"),
+    pool("draid24"),
 ];
 
 /// The key that the collection's pools are encrypted with, in each format, as its README gives

@@ -48,6 +48,18 @@ pub fn check_images(images: &[DiskImage]) -> Check {
     check_partly(images).map(|_| ())
 }
 
+/// Bytes of blocks without references that wait in the logs of dedup tables, in a pool in which the
+/// checker finds nothing wrong; else 0.
+pub(crate) fn waiting(images: &[DiskImage]) -> u64 {
+    let labeled = images.iter().enumerate().map(|(n, image)| {
+        let (path, image) = (format!("disk{n}.img"), without_table(image));
+        Labeled::scan(Rc::new(Device::over(Path::new(&path), image.size(), Box::new(Image(image)))))
+    });
+    let Ok(pool) = PoolReader::from_devices(labeled.collect(), &OpenOpts::default()) else { return 0 };
+    let report = zdb::check(&pool, &CheckOpts::default(), &mut |_| {});
+    if report.is_clean() { report.waiting } else { 0 }
+}
+
 /// The same; true if a destroyed file system is freed in part. The checker does not walk the rest
 /// of it, which then looks leaked: only zdb can judge that.
 pub(crate) fn check_partly(images: &[DiskImage]) -> Check<bool> {

@@ -515,6 +515,9 @@ impl Runner {
     }
     fn draw_data(&mut self, len: usize) -> Vec<u8> {
         let mut data = vec![0; len];
+        if self.draws_few_sectors(&mut data) {
+            return data;
+        }
         match self.rng.below(7) {
             0 => self.rng.fill(&mut data),
             1 => data.fill(self.rng.below(256) as u8),
@@ -616,6 +619,9 @@ impl Runner {
             ("dnodesize", &["legacy", "1k", "2k", "4k", "16k", "auto"]),
             ("user:note", &["one", "two", ""]),
         ];
+        if let Some(dedup) = self.draw_dedup() {
+            return dedup;
+        }
         let roll = self.rng.below(20);
         let (name, values) = match roll {
             0..=5 => PROPS[0],

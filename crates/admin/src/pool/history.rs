@@ -1,11 +1,15 @@
-//! A pool's checkpoint and history, for commands.
+//! A pool's checkpoint, dedup tables and history, for commands.
 
 use base::{Error, ErrorKind, Result};
 use ondisk::nvlist::NvList;
+use spa::PruneBy;
 
 use crate::engine::PoolEngine;
 use crate::request::stream::Outlet;
 use crate::view::HistoryLine;
+
+/// Seconds.
+const DAY: u64 = 86_400;
 
 impl PoolEngine {
     /// `zpool checkpoint`: takes or discards one.
@@ -24,6 +28,17 @@ impl PoolEngine {
         }
         self.pool.discard_checkpoint().await.map_err(at)?;
         if wait { self.pool.wait_discarded().await } else { Ok(()) }
+    }
+
+    /// `zpool ddtprune`: drops entries of dedup tables.
+    pub(crate) async fn ddt_prune(&self, days: Option<u64>, percent: Option<u64>) -> Result<()> {
+        let by = match (days, percent) {
+            (Some(days), None) if days > 0 => PruneBy::Age(days.saturating_mul(DAY)),
+            (None, Some(percent @ 1..=100)) => PruneBy::Percent(percent),
+            _ => return Err(Error::invalid("either days (-d) or 1 to 100 percent (-p) are needed")),
+        };
+        let done = self.pool.prune_dedup(by).await;
+        done.map(drop).map_err(|e| e.at(format!("cannot prune dedup tables of '{}'", self.pool.name())))
     }
 
     /// `zpool history`: everything, oldest first.

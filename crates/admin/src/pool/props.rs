@@ -86,7 +86,7 @@ const PROPS: &[Prop] = &[
     prop("failmode", Kind::Words(&["wait", "continue", "panic"], 0)),
     short("listsnapshots", &["listsnaps"], Kind::Words(ON_OFF, 0)),
     prop("autoexpand", Kind::Words(ON_OFF, 0)),
-    short("dedupratio", &["dedup"], Kind::Computed(|l| row(l.name, "1.00x".into(), "1.00".into(), "-"))),
+    short("dedupratio", &["dedup"], Kind::Computed(show_dedupratio)),
     prop("free", Kind::Computed(|l| l.size(l.figures.size.saturating_sub(l.figures.alloc)))),
     short("allocated", &["alloc"], Kind::Computed(|l| l.size(l.figures.alloc))),
     short("readonly", &["rdonly"], Kind::Own(take_readonly, show_readonly)),
@@ -104,6 +104,8 @@ const PROPS: &[Prop] = &[
     short("bcloneused", &["bclone_used"], Kind::Computed(|l| l.bytes(l.engine.pool.cloned().0))),
     short("bclonesaved", &["bclone_saved"], Kind::Computed(|l| l.bytes(l.engine.pool.cloned().1))),
     short("bcloneratio", &["bclone_ratio"], Kind::Computed(show_bcloneratio)),
+    prop("dedup_table_size", Kind::Computed(|l| l.size(l.engine.pool.dedup_table_size()))),
+    prop("dedup_table_quota", Kind::Own(take_dedup_quota, show_dedup_quota)),
 ];
 
 fn find(name: &str) -> Option<&'static Prop> {
@@ -350,6 +352,36 @@ fn clone_ratio(used: u64, saved: u64) -> u64 {
     u64::try_from((sum * 100).checked_div(u128::from(used)).unwrap_or(100)).unwrap_or(u64::MAX)
 }
 
+/// As OpenZFS (`ddt_get_pool_dedup_ratio`): in whole hundredths, rounded down.
+fn show_dedupratio(l: &Look<'_>) -> PropView {
+    let (stored, referenced) = l.engine.pool.dedup_sizes();
+    let hundredths = (u128::from(referenced) * 100).checked_div(u128::from(stored)).unwrap_or(100);
+    let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
+    row(l.name, format!("{text}x"), text, "-")
+}
+
+fn take_dedup_quota(to: &mut Wanted, value: &str, when: When) -> Result<()> {
+    if when == When::Import {
+        return Err(Error::invalid("property 'dedup_table_quota' cannot be set at import time"));
+    }
+    let quota = match value {
+        "none" => spa::DEDUP_QUOTA_NONE,
+        "auto" => spa::DEDUP_QUOTA_AUTO,
+        size => dsl::props::parse_size(size).map_err(|_| bad("dedup_table_quota", value, "a size, none or auto"))?,
+    };
+    to.stored.push(("dedup_table_quota".to_string(), quota));
+    Ok(())
+}
+
+fn show_dedup_quota(l: &Look<'_>) -> PropView {
+    let stored = l.stored.get("dedup_table_quota").copied();
+    match stored.unwrap_or(spa::DEDUP_QUOTA_AUTO) {
+        spa::DEDUP_QUOTA_AUTO => l.fixed("auto", "default"),
+        spa::DEDUP_QUOTA_NONE => row(l.name, "none".into(), "0".into(), "local"),
+        n => row(l.name, fmt::num(n), n.to_string(), "local"),
+    }
+}
+
 fn show_checkpoint(l: &Look<'_>) -> PropView {
     match l.engine.pool.checkpoint() {
         Some((_, space)) if space > 0 => l.size(space),
@@ -538,6 +570,7 @@ impl PoolEngine {
     pub(crate) fn apply_pool_props(&self) {
         let number = |name: &str| self.props.borrow().get(name).copied();
         self.pool.set_failmode(vdev::FailMode::from_number(number("failmode").unwrap_or(0)));
+        self.pool.set_dedup_quota(number("dedup_table_quota").unwrap_or(spa::DEDUP_QUOTA_AUTO));
     }
 
     /// With `autoexpand=on`: expands vdevs whose devices have grown, in the background.
@@ -596,7 +629,7 @@ mod tests {
             ("feature@nonsense", "enabled", When::Create),
             ("feature@lz4_compress", "active", When::Create),
             ("feature@lz4_compress", "disabled", When::Set),
-            ("feature@fast_dedup", "enabled", When::Create),
+            ("feature@physical_rewrite", "enabled", When::Create),
             ("version", "28", When::Create),
         ] {
             assert!(parse(&[(name, value)], when).is_err(), "{name}={value}");

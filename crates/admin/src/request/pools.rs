@@ -15,6 +15,8 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::of::<PoolImport>(),
     Kind::of::<PoolExport>(),
     Kind::of::<PoolCheckpoint>(),
+    Kind::of::<PoolDdtPrune>(),
+    Kind::of::<PoolPrefetch>(),
     Kind::of::<PoolHistory>(),
     Kind::of::<Pools>(),
     Kind::of::<PoolSet>(),
@@ -202,6 +204,54 @@ impl Request for PoolCheckpoint {
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let PoolCheckpoint { pool, discard, wait } = self;
         cx.on_pool(&pool, move |e| async move { e.checkpoint(discard, wait).await })
+    }
+}
+
+/// `zpool ddtprune`: drop entries of dedup tables that have one reference.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolDdtPrune {
+    /// The pool.
+    pub pool: String,
+    /// Those that have not changed for so many days.
+    pub days: Option<u64>,
+    /// So many percent of them, the oldest first.
+    pub percent: Option<u64>,
+}
+
+impl Request for PoolDdtPrune {
+    const NAME: &'static str = "PoolDdtPrune";
+    const TITLE: &'static str = "zpool ddtprune";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::pool_of(&self.pool)
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        let PoolDdtPrune { pool, days, percent } = self;
+        cx.on_pool(&pool, move |e| async move { e.ddt_prune(days, percent).await })
+    }
+}
+
+/// `zpool prefetch`: read tables into the cache.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolPrefetch {
+    /// The pool.
+    pub pool: String,
+    /// Dedup tables.
+    pub ddt: bool,
+    /// Tables of cloned blocks.
+    pub brt: bool,
+}
+
+impl Request for PoolPrefetch {
+    const NAME: &'static str = "PoolPrefetch";
+    const TITLE: &'static str = "zpool prefetch";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        let PoolPrefetch { pool, ddt, brt } = self;
+        cx.on_pool(&pool, move |e| async move { e.pool.prefetch_tables(ddt, brt).await })
     }
 }
 

@@ -12,7 +12,7 @@ use vdev::{Condition, Health, Prio, Top, VdevKind};
 
 use crate::engine::PoolEngine;
 use crate::pool::props::Figures;
-use crate::view::{CheckpointView, ExpandView, LeafWorkView, PoolLatency, PoolView, VdevView};
+use crate::view::{CheckpointView, DedupView, ExpandView, LeafWorkView, PoolLatency, PoolView, VdevView};
 
 /// The status text of a resilvering pool, in the lines of `zpool status`.
 const RESILVERING: &str = "One or more devices is currently being resilvered.  The pool will\n\tcontinue to function, possibly in a degraded state.";
@@ -54,6 +54,12 @@ impl PoolEngine {
             copied: e.copied,
             total: e.allocated,
         });
+        let dedup = pool.dedup_figures().await.ok().map(|d| DedupView {
+            entries: d.entries,
+            disk: d.disk,
+            memory: d.memory,
+            histogram: d.histogram,
+        });
         let (status, action) = self.status(suspended.map(|e| e.to_string()), unreadable, &vdevs);
         let aux = pool.devices().aux();
         let in_use = |c: &VdevConfig| pool.tree().tops.borrow().iter().any(|t| t.kind().find(c.guid).is_some());
@@ -83,6 +89,7 @@ impl PoolEngine {
             scan,
             checkpoint,
             expand,
+            dedup,
         }
     }
 

@@ -268,6 +268,23 @@ pub struct PoolView {
     /// The expansion of a RAID-Z that is under way, or that ended last.
     #[serde(default)]
     pub expand: Option<ExpandView>,
+    /// Its dedup tables; none if they cannot be read.
+    #[serde(default)]
+    pub dedup: Option<DedupView>,
+}
+
+/// The dedup tables of a pool.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct DedupView {
+    /// Entries.
+    pub entries: u64,
+    /// Their bytes on disk.
+    pub disk: u64,
+    /// Their bytes in memory, if all of them were there.
+    pub memory: u64,
+    /// By the power of two of references: blocks, their logical, stored and allocated bytes; then
+    /// the same times references.
+    pub histogram: Vec<[u64; 8]>,
 }
 
 /// The datasets that were destroyed, or would be.

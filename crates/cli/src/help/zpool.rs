@@ -214,6 +214,26 @@ used again while it exists.
 ",
     },
     Page {
+        name: "zpool ddtprune",
+        usage: &["ddtprune -d days|-p percentage <pool>"],
+        text: "\
+Removes entries from dedup tables with logs (feature@fast_dedup) whose blocks
+have one reference: those tables get smaller, and the blocks are not found any
+more when the same data is written again. The data itself stays.
+
+  -d  entries that have not changed for so many days
+  -p  so many percent of them, the oldest first
+",
+    },
+    Page {
+        name: "zpool prefetch",
+        usage: &["prefetch [-t ddt|brt] <pool>"],
+        text: "\
+Reads tables into the cache: those of deduplicated blocks (ddt), those of
+cloned ones (brt), or both.
+",
+    },
+    Page {
         name: "zpool history",
         usage: &["history [-il] [pool] ..."],
         text: "\
@@ -273,12 +293,13 @@ Lists pools with their space.
     },
     Page {
         name: "zpool status",
-        usage: &["status [-giLpPtvxj] [pool] ..."],
+        usage: &["status [-DgiLpPtvxj] [pool] ..."],
         text: "\
 Shows the health of pools and their devices.
 
   -x  only pools with something wrong
   -v  names of damaged files
+  -D  dedup tables, by how often their blocks are used
   -i  what was initialized of each device    -t  what was trimmed
   -p  exact numbers    -P  full paths    -L  where links lead
   -g  guids for names  -j  JSON

@@ -192,6 +192,22 @@ impl Brt {
         self.tables.borrow().values().fold((0, 0), add)
     }
 
+    /// Reads all entries into the cache.
+    pub(crate) async fn prefetch(&self) -> Result<()> {
+        let all: Vec<Dnode> = self
+            .tables
+            .borrow()
+            .values()
+            .filter_map(|t| t.objects.as_ref().map(|(_, entries)| entries.clone()))
+            .collect();
+        for dn in all {
+            for blkid in 0..=dn.max_blkid() {
+                dn.read_block(blkid).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Whether `txg` has references, frees or changed entries to write.
     pub(crate) fn is_dirty(&self, txg: Txg) -> bool {
         self.pending.borrow().first_key_value().is_some_and(|(t, _)| *t <= txg)

@@ -100,6 +100,16 @@ impl Commit {
         self.uberblock.borrow().clone()
     }
 
+    /// The dedup tables.
+    pub(crate) fn ddt(&self) -> &Ddt {
+        &self.ddt
+    }
+
+    /// The block reference tables.
+    pub(crate) fn brt(&self) -> &Brt {
+        &self.brt
+    }
+
     /// Bytes of cloned blocks, and bytes that cloning saves.
     pub(crate) fn cloned(&self) -> (u64, u64) {
         self.brt.figures()

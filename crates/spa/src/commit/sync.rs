@@ -97,14 +97,14 @@ impl Commit {
             }
             self.process_frees(txg, pass, &tx).await?;
             if pass == 1 {
-                if !self.is_dirty(txg) {
+                if !self.is_dirty(txg) && !self.is_flush_due(txg) {
                     // Nothing to commit, but charges end and deferred space ages by a txg.
                     self.finish_txg(txg).await?;
                     return Ok(());
                 }
                 self.process_deferred(txg, &tx).await?;
             }
-            self.sync_references(txg, &tx).await?;
+            self.sync_references(txg, pass, &tx).await?;
             if pass == 1 {
                 self.flush_logs(txg, &tx).await?;
             }
@@ -216,25 +216,47 @@ impl Commit {
         Ok(())
     }
 
+    /// Whether the logs of dedup tables are to be flushed although nothing else is written. The
+    /// last txg leaves them as they are.
+    fn is_flush_due(&self, txg: Txg) -> bool {
+        self.config.state() == PoolState::Active && self.ddt.wants_flush(txg)
+    }
+
     /// Updates the references in the dedup tables and in the block reference table, and frees the
     /// blocks without any.
-    async fn sync_references(&self, txg: Txg, tx: &Tx) -> Result<()> {
-        if !self.ddt.is_dirty(txg) && !self.brt.is_dirty(txg) {
+    async fn sync_references(&self, txg: Txg, pass: u32, tx: &Tx) -> Result<()> {
+        let flush = pass == 1 && self.is_flush_due(txg);
+        if !flush && !self.ddt.is_dirty(txg) && !self.brt.is_dirty(txg) {
             return Ok(());
         }
         let dropped = self.ddt.take_frees(txg).await?;
-        for bp in &dropped.gone {
-            self.stack.rt.spend(FREE).await;
-            self.free_now(bp, txg).await?;
+        self.free_all(&dropped.gone, txg).await?;
+        // A pointer that no dedup table has may be a clone. In a pool with fast dedup it may also
+        // be a block whose entry was pruned; without it, as OpenZFS 2.1 has it, nothing is freed.
+        let pruned = self.stack.features.is_enabled(FeatureId::FastDedup);
+        for bp in &dropped.unknown {
+            if self.brt.may_have(bp) {
+                self.brt.free(bp, txg);
+            } else if pruned {
+                self.stack.rt.spend(FREE).await;
+                self.stack.zio().free_unshared(bp, txg).await?;
+            }
         }
-        // A pointer that no dedup table has frees nothing, but may be a clone.
-        dropped.unknown.iter().filter(|bp| self.brt.may_have(bp)).for_each(|bp| self.brt.free(bp, txg));
-        for bp in self.brt.take_frees(txg).await?.iter().filter(|bp| !bp.dedup()) {
+        for bp in self.brt.take_frees(txg).await?.iter().filter(|bp| pruned || !bp.dedup()) {
             self.stack.rt.spend(FREE).await;
             self.stack.zio().free_unshared(bp, txg).await?;
         }
         self.brt.sync(tx).await?;
-        self.ddt.sync(tx).await
+        let gone = self.ddt.sync(flush, tx).await?;
+        self.free_all(&gone, txg).await
+    }
+
+    async fn free_all(&self, blocks: &[Blkptr], txg: Txg) -> Result<()> {
+        for bp in blocks {
+            self.stack.rt.spend(FREE).await;
+            self.free_now(bp, txg).await?;
+        }
+        Ok(())
     }
 
     /// Flushes the log space maps of other writers to the metaslabs' own maps, and frees the logs.

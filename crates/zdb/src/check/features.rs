@@ -31,7 +31,7 @@ const PER_DATASET: [&str; 14] = [
     "com.klarasystems:large_microzap",
 ];
 /// Others whose counts can be recomputed.
-const POOL_WIDE: [&str; 17] = [
+const POOL_WIDE: [&str; 18] = [
     "com.delphix:extensible_dataset",
     "com.delphix:bookmarks",
     "com.datto:bookmark_v2",
@@ -49,6 +49,7 @@ const POOL_WIDE: [&str; 17] = [
     "org.openzfs:draid",
     "com.klarasystems:vdev_zaps_v2",
     "com.fudosecurity:block_cloning",
+    "com.klarasystems:fast_dedup",
 ];
 
 type Counts = BTreeMap<&'static str, u64>;
@@ -86,6 +87,7 @@ pub fn count(pool: &PoolReader, sink: &mut Sink<'_>) -> Counts {
     }
     let tables = pool.directory.keys().filter(|k| k.starts_with(ondisk::brt::DIRECTORY_PREFIX)).count();
     inc(&mut c, "com.fudosecurity:block_cloning", tables as u64);
+    inc(&mut c, "com.klarasystems:fast_dedup", super::ddt::directories(pool));
     if let Some(Some(z)) = sink.take(pool.entry_object("com.delphix:deleted_clones"))
         && let Some(m) = sink.take(zap::map_u64(&z))
     {

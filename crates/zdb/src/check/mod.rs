@@ -10,6 +10,7 @@
 //! checked as far as it goes.
 
 mod brt;
+pub(crate) mod ddt;
 mod dsl;
 mod features;
 mod files;
@@ -27,6 +28,7 @@ use ondisk::dsl::DS_FLAG_INCONSISTENT;
 use ondisk::objset::ObjsetType;
 
 use brt::Brt;
+use ddt::Ddt;
 use report::Sink;
 pub use report::{CheckReport, Finding, TypeStat};
 use space::Space;
@@ -62,7 +64,8 @@ pub fn check(pool: &PoolReader, opts: &CheckOpts, listen: &mut dyn FnMut(Finding
     space.check_headers(pool, &mut sink);
     mos::check_space_maps(pool, &space, &mut sink);
     let brt = Brt::load(pool, &mut sink);
-    let mut walk = Walk::new(pool.io.clone(), (space, brt), pool.version());
+    let ddt = Ddt::load(pool, &mut sink);
+    let mut walk = Walk::new(pool.io.clone(), space, (brt, ddt), pool.version());
     let mut births: BTreeMap<u64, Births> = BTreeMap::new();
     let mut skipped = BTreeSet::new();
     sink.progress("mos");
@@ -102,12 +105,17 @@ pub fn check(pool: &PoolReader, opts: &CheckOpts, listen: &mut dyn FnMut(Finding
 
     sink.progress("deferred frees");
     let freeing = claim_pending(pool, &mut walk, &mut sink);
+    for bp in walk.ddt.waiting() {
+        sink.rep.waiting += bp.dvas().map(|d| d.asize()).sum::<u64>();
+        walk.claim(&bp, &|| "a dedup table's block without references".to_owned(), &mut sink);
+    }
     mos::claim_checkpoint(pool, &mut walk.space, &mut sink);
     sink.progress("accounting");
     dsl::DslCheck { pool, dsl: &dsl, births: &births, skipped: &skipped, freeing }.run(&mut sink);
     features::check(pool, &mut sink);
-    mos::check(pool, &walk.dedup, &mut sink);
+    mos::check(pool, &mut sink);
     walk.brt.check(pool, &mut sink);
+    walk.ddt.check(pool, walk.brt.is_partial, &mut sink);
     mos::check_references(pool, &dsl, &mut sink);
     if opts.labels {
         labels::check(pool, &mut sink);

@@ -1,11 +1,11 @@
-//! The rest of the MOS: vdev ZAPs, space maps that no metaslab owns, dedup tables, history, and
+//! The rest of the MOS: vdev ZAPs, space maps that no metaslab owns, history, and
 //! objects that nothing names.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::{Error, Result, ResultExt};
 use ondisk::bpobj::BpobjPhys;
-use ondisk::bytes::{le64, le64_words, try_le64};
+use ondisk::bytes::{le64, try_le64};
 use ondisk::history::{HistoryPhys, Records};
 use ondisk::object_type::ObjectType;
 use ondisk::space_map::{Entry, MapType, SpaceMapPhys};
@@ -117,62 +117,6 @@ pub fn check_space_maps(pool: &PoolReader, space: &Space, sink: &mut Sink<'_>) {
     }
 }
 
-/// Dedup tables against the pointers with the dedup bit.
-pub fn check_dedup(pool: &PoolReader, refs: &HashMap<(u32, u64, u64), u64>, sink: &mut Sink<'_>) {
-    let mut used = BTreeSet::new();
-    for (name, value) in &pool.directory {
-        let Some(class) = name.strip_prefix("DDT-").and_then(|n| n.split_once("-zap-")).map(|(_, c)| c) else {
-            continue;
-        };
-        let Some(obj) = value.as_u64() else { continue };
-        let Some(entries) = sink.take(pool.mos.object(obj).and_then(|o| zap::entries(&o)).at(|| name.clone())) else {
-            continue;
-        };
-        for e in entries {
-            let Some(words) = sink.take(ddt_entry(&e.value.bytes).at(|| name.clone())) else { continue };
-            let mut count = 0u64;
-            for p in words.chunks_exact(8) {
-                let (refcount, birth) = (p[6], p[7]);
-                if birth == 0 {
-                    continue;
-                }
-                count = count.wrapping_add(refcount);
-                let key = ((p[0] >> 32) as u32 & 0xff_ffff, p[1] << 9, birth);
-                used.insert(key);
-                let have = refs.get(&key).copied().unwrap_or(0);
-                if have != refcount {
-                    sink.error(format!(
-                        "{name}: block {}:{:x} has {have} references, the entry says {refcount}",
-                        key.0, key.1
-                    ));
-                }
-            }
-            if class != "ditto" && (class == "duplicate") != (count > 1) {
-                sink.error(format!("{name}: an entry with {count} references"));
-            }
-        }
-    }
-    if pool.directory.contains_key("DDT-statistics") || !used.is_empty() {
-        let mut missing: Vec<_> = refs.keys().filter(|k| !used.contains(k)).collect();
-        missing.sort_unstable();
-        for k in missing {
-            sink.error(format!("block {}:{:x} has the dedup bit, but no table has it", k.0, k.1));
-        }
-    }
-}
-
-/// The 32 words of a table's entry (format page 13 section 2).
-fn ddt_entry(b: &[u8]) -> Result<[u64; 32]> {
-    let (&version, rest) = b.split_first().ok_or_else(|| Error::corrupt("empty entry"))?;
-    let algo = codec::CompressAlgo::from_u8(version & 0x7f).ok_or_else(|| Error::corrupt("unknown compression"))?;
-    let mut raw = [0u8; 256];
-    codec::decompress(algo, rest, &mut raw)?;
-    if version & 0x80 == 0 {
-        ondisk::byteswap::swap_ints::<8>(&mut raw);
-    }
-    Ok(le64_words(&raw))
-}
-
 /// All records of the history, oldest first; the first fault ends them.
 pub fn history(pool: &PoolReader) -> Result<(Vec<ondisk::nvlist::NvList>, Option<Error>)> {
     let Some(obj) = pool.entry_object("history")? else { return Ok((Vec::new(), None)) };
@@ -228,6 +172,7 @@ fn referenced(pool: &PoolReader, dsl: &Dsl) -> Result<BTreeSet<u64>> {
         }
     }
     r.extend(super::brt::objects(pool)?.into_iter().map(|(_, _, entries)| entries));
+    r.extend(super::ddt::objects(pool)?);
     // Error logs with heads have a ZAP for each.
     for key in ["errlog_last", "errlog_scrub"] {
         if let Some(o) = pool.entry_object(key)? {
@@ -384,9 +329,8 @@ pub fn claim_checkpoint(pool: &PoolReader, space: &mut Space, sink: &mut Sink<'_
 }
 
 /// Everything in this module but references and the checkpoint.
-pub fn check(pool: &PoolReader, refs: &HashMap<(u32, u64, u64), u64>, sink: &mut Sink<'_>) {
+pub fn check(pool: &PoolReader, sink: &mut Sink<'_>) {
     check_vdev_zaps(pool, sink);
-    check_dedup(pool, refs, sink);
     if let Some((_, Some(e))) = sink.take(history(pool)) {
         sink.error(format!("history: {e}"));
     }

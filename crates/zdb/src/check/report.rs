@@ -41,6 +41,9 @@ pub struct CheckReport {
     pub bytes: u64,
     /// Bytes that the space maps count beyond the blocks.
     pub leaked: u64,
+    /// Bytes of blocks without references that wait in the log of a dedup table: they are
+    /// allocated. The zdb of OpenZFS 2.4 says that they are leaked.
+    pub waiting: u64,
     /// Errors, each with its place; bounded, see `error_count`.
     pub errors: Vec<String>,
     /// How many errors there were in all.

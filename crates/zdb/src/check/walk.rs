@@ -5,7 +5,7 @@
 //! ones; for the accounting all are visited, as far as that needs indirect blocks. Each object's
 //! tree is compared with its dnode, each pointer with the block below it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 
 use base::{Error, Result, ResultExt, Txg};
@@ -18,6 +18,7 @@ use ondisk::zil::{ZIL_CLAIM_LR_SEQ_VALID, ZilHeader, records};
 use ondisk::zil_record::ClonedBlocks;
 
 use super::brt::Brt;
+use super::ddt::{Ddt, Visit};
 use super::report::{Sink, TypeStat};
 use super::space::Space;
 use crate::blocks::BlockReader;
@@ -41,11 +42,10 @@ pub struct Walk {
     pub space: Space,
     /// Blocks with more than one reference.
     pub brt: Brt,
-    /// Pointers to blocks with the dedup bit: vdev, offset and physical birth, and how many.
-    pub dedup: HashMap<(u32, u64, u64), u64>,
+    /// Blocks that dedup tables count.
+    pub ddt: Ddt,
     /// Pool version, by which old object sets are judged.
     pub version: u64,
-    dedup_seen: HashSet<(u32, u64)>,
 }
 
 /// Sums of one object's tree.
@@ -63,8 +63,8 @@ struct Owned {
 
 impl Walk {
     /// A walk that claims from `space`.
-    pub fn new(io: Rc<BlockReader>, (space, brt): (Space, Brt), version: u64) -> Walk {
-        Walk { io, space, brt, dedup: HashMap::new(), version, dedup_seen: HashSet::new() }
+    pub fn new(io: Rc<BlockReader>, space: Space, (brt, ddt): (Brt, Ddt), version: u64) -> Walk {
+        Walk { io, space, brt, ddt, version }
     }
 
     /// Claims the space of a block. False when another pointer claimed it before (one with the
@@ -84,16 +84,16 @@ impl Walk {
             sink.rep.embedded += 1;
             return true;
         }
-        if self.brt.visit(bp, self.io.charge(bp)[0]) {
-            return false;
-        }
-        if bp.dedup() {
-            let d = bp.dva(0);
-            *self.dedup.entry((d.vdev().0, d.offset(), bp.phys_birth().0)).or_insert(0) += 1;
-            if !self.dedup_seen.insert((d.vdev().0, d.offset())) {
-                return false;
+        let all;
+        let bp = match self.ddt.visit(bp) {
+            Visit::Ordinary if self.brt.visit(bp, self.io.charge(bp)[0]) => return false,
+            Visit::Ordinary => bp,
+            Visit::Again => return false,
+            Visit::First(with_all_copies) => {
+                all = with_all_copies;
+                &*all
             }
-        }
+        };
         let mut fresh = true;
         let children = if bp.is_gang() {
             sink.rep.ganged += 1;

@@ -3,6 +3,34 @@
 use super::*;
 
 impl Runner {
+    /// Whether blocks may have entries in dedup tables with logs.
+    fn has_fast_dedup(&self) -> bool {
+        self.layout.features.contains(&ondisk::feature::FeatureId::FastDedup)
+    }
+
+    /// Fills `data` with one of few sectors, again and again: blocks are often the same then. Not
+    /// always, and only in pools with fast dedup.
+    pub(super) fn draws_few_sectors(&mut self, data: &mut [u8]) -> bool {
+        if !self.has_fast_dedup() || !self.rng.percent(30) {
+            return false;
+        }
+        let mut sector = [0; 512];
+        Rng::new(self.rng.below(12)).fill(&mut sector);
+        data.iter_mut().zip(sector.iter().cycle()).for_each(|(d, s)| *d = *s);
+        true
+    }
+
+    /// A value of the property `dedup`, sometimes, in pools with fast dedup.
+    pub(super) fn draw_dedup(&mut self) -> Option<(&'static str, PropValue)> {
+        const DEDUP: [&str; 7] = ["on", "verify", "sha512", "skein", "edonr,verify", "blake3", "off"];
+        if !self.has_fast_dedup() || !self.rng.percent(20) {
+            return None;
+        }
+        let value = DEDUP[self.rng.below(DEDUP.len() as u64) as usize];
+        let parsed = dsl::props::find("dedup").and_then(|p| p.parse(value).ok());
+        Some(("dedup", parsed.expect("the table has valid words")))
+    }
+
     pub(super) async fn write(&mut self, append: bool) -> Check {
         let t = self.turn().await?;
         let Some(ino) = self.pick_file(&t) else { return self.make(Kind::Create).await };

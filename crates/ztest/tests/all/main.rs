@@ -4,6 +4,7 @@
 mod classes;
 mod clones;
 mod cuts;
+mod dedup;
 mod devices;
 mod encrypted;
 mod events;
