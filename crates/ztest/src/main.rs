@@ -23,9 +23,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const HELP: &str = "\
 ztest --seed N [--judge full|zdb|none]              one random workload
-ztest --workloads FROM..TO [--judge LEVEL] [--state FILE]
+ztest --workloads FROM..TO [--judge LEVEL] [--state FILE] [--bug NAME]
                                                     many; FILE remembers the seeds that are done
-ztest --cuts SEEDS|FROM..TO [--txgs 20] [--images N] [--every N] [--state FILE]
+ztest --cuts SEEDS|FROM..TO [--txgs 20] [--images N] [--every N] [--state FILE] [--bug NAME]
                                                     power cuts at every device completion; N images go to zdb;
                                                     with --layout while devices come and go
 ztest --mutate N|FROM..TO [--write] [--state FILE]  damaged images are imported and read; with --write imported for writing,
@@ -77,9 +77,11 @@ fn all_features(args: &Args) -> Option<bool> {
 fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
     let state = args.value("--state");
     let Some(all) = all_features(args) else { return false };
+    let Some(plant) = ztest::bugs::planter(args.value("--bug")) else { return false };
     let done = done_before(state);
     let total = Mutex::new(Tally::default());
     spread(args, from, to, |seed| {
+        plant();
         let mut tally = Tally::default();
         if done.contains_key(&seed) {
             tally.seeds = 1;
@@ -107,11 +109,13 @@ fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
 fn cuts(args: &Args, from: u64, to: u64) -> bool {
     let state = args.value("--state");
     let Some(all) = all_features(args) else { return false };
+    let Some(plant) = ztest::bugs::planter(args.value("--bug")) else { return false };
     let done = done_before(state);
     let total = Mutex::new(CutTally::default());
     let images = args.number("--images", 0).div_ceil((to - from).max(1));
     let (txgs, every) = (args.number("--txgs", 20), args.number("--every", 1).max(1) as usize);
     spread(args, from, to, |seed| {
+        plant();
         let shape = match args.value("--layout") {
             Some("all") => Some(&SHAPES[1 + seed as usize % (SHAPES.len() - 1)]),
             Some(name) => SHAPES.iter().find(|s| s.name == name && !s.groups.is_empty()),
