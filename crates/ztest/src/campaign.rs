@@ -8,6 +8,7 @@ use base::Nanos;
 
 use crate::judge::{self, Level, Verdict};
 use crate::lab::{SHAPES, Shape};
+use crate::snaps::check_images;
 use crate::workload::{Profile, Runner};
 use crate::{Check, Fault};
 
@@ -139,7 +140,13 @@ pub struct Tally {
 pub fn judge_seed(seed: u64, shape: &'static Shape, all: bool, level: Level, tally: &mut Tally) {
     tally.seeds += 1;
     let profile = Profile::of(seed);
-    match run_with(seed, profile, Effort::of(profile), shape, all) {
+    let ran = run_with(seed, profile, Effort::of(profile), shape, all);
+    // zdb does not count the references of cloned blocks that are too many.
+    let ran = ran.and_then(|images| match all && shape.is_read_by_checker() {
+        true => check_images(&images).map(|()| images).map_err(|e| format!("seed {seed} ({profile:?}): {e}")),
+        false => Ok(images),
+    });
+    match ran {
         Err(e) => {
             tally.bad += 1;
             println!("BAD {e}");

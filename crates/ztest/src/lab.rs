@@ -26,6 +26,13 @@ pub struct Shape {
     pub caches: usize,
 }
 
+impl Shape {
+    /// Whether weir's checker reads pools of that shape: it does not read draid.
+    pub(crate) fn is_read_by_checker(&self) -> bool {
+        !self.groups.iter().any(|g| matches!(g.0, GroupKind::Draid { .. }))
+    }
+}
+
 pub(crate) const fn shape(name: &'static str, groups: &'static [(GroupKind, Bias, usize)]) -> Shape {
     Shape { name, groups, spares: 0, caches: 0 }
 }

@@ -58,7 +58,8 @@ ztest --reference [NAME] [--start SEED] [--ops 60]  the same on copies of the po
 options: --jobs N                                   threads (default 2)
          --seconds N                                no seed begins after N seconds
          --features all                             pools of --workloads, --cuts and --campaign have every feature that weir
-                                                    writes, and are judged by the zdb of OpenZFS 2.4
+                                                    writes, files are cloned in them, and the zdb of OpenZFS 2.4 judges them
+         --bug NAME                                 a planted bug, also in --workloads and --cuts
          --layout NAME|all                          how devices stand together (mirror, raidz1 ...; all: by seed)
 environment: ZTEST_TMP folder for images, WEIR_JUDGES folder of the judges, ZTEST_TRACE prints operations";
 
@@ -91,6 +92,7 @@ fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
                 Some(name) => SHAPES.iter().find(|s| s.name == name).unwrap_or(&SHAPES[0]),
                 None => &SHAPES[0],
             };
+            plant();
             judge_seed(seed, shape, all, level, &mut tally);
             if tally.bad + tally.missing == 0 {
                 remember(state, &seed.to_string());

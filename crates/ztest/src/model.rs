@@ -58,6 +58,19 @@ impl Content {
             }
         }
     }
+    /// Makes `len` bytes at `off` those at `src_off` of `from`, growing the file.
+    pub fn clone_range(&mut self, off: u64, from: &Content, src_off: u64, len: u64) {
+        self.zero(off, off + len);
+        let (first, end) = (src_off / PAGE, (src_off + len).div_ceil(PAGE));
+        for (n, page) in from.pages.range(first..end) {
+            let (start, stop) = (src_off.max(n * PAGE), (src_off + len).min((n + 1) * PAGE).min(from.size));
+            if start < stop {
+                let part = &page[(start - n * PAGE) as usize..(stop - n * PAGE) as usize];
+                self.write(off + (start - src_off), part);
+            }
+        }
+        self.size = self.size.max(off + len);
+    }
     /// Sets the size.
     pub fn truncate(&mut self, size: u64) {
         if size < self.size {

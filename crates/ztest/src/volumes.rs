@@ -14,7 +14,7 @@ use bdev::Bytes;
 use dsl::crypto::NewCrypt;
 use dsl::props::PropValue;
 use sim::{DiskImage, Rng};
-use spa::{GroupKind, Pool};
+use spa::Pool;
 use zvol::{Volume, VolumeOpts, init_volume};
 
 use crate::Check;
@@ -407,9 +407,7 @@ impl Volumes {
     /// The devices as they are now, judged.
     async fn check(&self) -> Check {
         self.pool().sync().await.map_err(say("sync"))?;
-        // The checker does not read draid; zdb does.
-        let draid = self.layout.shape.groups.iter().any(|g| matches!(g.0, GroupKind::Draid { .. }));
-        if draid { Ok(()) } else { check_images(&self.lab.images()) }
+        if self.layout.shape.is_read_by_checker() { check_images(&self.lab.images()) } else { Ok(()) }
     }
 
     async fn run(&mut self, ops: u64) -> Check {

@@ -9,6 +9,7 @@
 
 mod attrs;
 mod bulk;
+mod clones;
 mod data;
 mod datasets;
 mod names;
@@ -91,6 +92,8 @@ enum Kind {
     SetProp,
     InheritProp,
     Remount,
+    /// Only in pools with the feature: [`Runner::have_all_features`] gives it a weight.
+    Clone,
 }
 
 const KINDS: [(Kind, u64); 29] = [
@@ -161,6 +164,8 @@ pub struct Runner {
     pub ops: u64,
     /// Changes so far: counts on when an operation changed something.
     pub changes: u64,
+    /// Ranges cloned so far.
+    pub clones: u64,
     /// The last operations.
     pub trace: std::collections::VecDeque<String>,
     profile: Profile,
@@ -239,6 +244,7 @@ impl Runner {
             full: 0,
             ops: 0,
             changes: 0,
+            clones: 0,
             trace: std::collections::VecDeque::new(),
             profile,
             rng,
@@ -252,10 +258,13 @@ impl Runner {
     }
 
     /// The pool, which is still to be made, has every feature that weir writes. Names have up to
-    /// 1023 bytes then.
+    /// 1023 bytes then, and files are cloned.
     pub fn have_all_features(&mut self) {
         self.layout.features = crate::lab::all_features();
+        let weight = [20, 60, 150][self.rng.below(3) as usize];
+        self.weights.push((Kind::Clone, weight));
     }
+
     /// Longest name in bytes.
     fn longest_name(&self) -> usize {
         if self.layout.features.contains(&ondisk::feature::FeatureId::Longname) { 1023 } else { 255 }
@@ -730,6 +739,7 @@ impl Runner {
             Kind::Truncate => self.truncate().await,
             Kind::Fallocate => self.fallocate().await,
             Kind::Rewrite => self.rewrite().await,
+            Kind::Clone => self.clone_range().await,
             Kind::Setattr => self.setattr().await,
             Kind::Setxattr => self.setxattr().await,
             Kind::Removexattr => self.removexattr().await,

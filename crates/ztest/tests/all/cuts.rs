@@ -1,6 +1,6 @@
 //! Power cuts. The long profile: `ztest --cuts 0..100 --txgs 20 --images 1000`.
 
-use ztest::cuts::cut_seed;
+use ztest::cuts::{cut_on, cut_seed, record_on};
 
 #[test]
 fn every_cut_leaves_one_state() {
@@ -8,6 +8,18 @@ fn every_cut_leaves_one_state() {
         let (tally, faults) = cut_seed(seed, 5, 0, 6, false);
         assert!(tally.is_good() && tally.cuts > 10, "{tally:?}\n{}", faults.join("\n"));
     }
+}
+
+/// The same where files are cloned: the references of blocks are counted, too.
+#[test]
+fn every_cut_counts_its_clones() {
+    let mut cloned = 0;
+    for seed in 0..4 {
+        let (tally, faults) = cut_on(seed, 8, 0, 9, false, None, true);
+        assert!(tally.is_good() && tally.cuts > 3, "{tally:?}\n{}", faults.join("\n"));
+        cloned += u64::from(record_on(seed, 8, false, None, true).is_ok_and(|r| r.has_clones));
+    }
+    assert!(cloned > 0, "nothing was cloned");
 }
 
 /// A log names a block without a checksum (`checksum=off`) that was not written before the cut:
