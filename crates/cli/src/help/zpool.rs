@@ -231,6 +231,8 @@ more when the same data is written again. The data itself stays.
         text: "\
 Reads tables into the cache: those of deduplicated blocks (ddt), those of
 cloned ones (brt), or both.
+
+  -t  only tables of that kind
 ",
     },
     Page {
