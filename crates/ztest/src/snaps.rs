@@ -22,7 +22,7 @@ use dsl::props::PropValue;
 use sim::{DiskImage, Rng};
 use spa::Pool;
 use zdb::device::{Device, Labeled, ReadAt};
-use zdb::{CheckOpts, OpenOpts, PoolReader};
+use zdb::{CheckOpts, CheckReport, OpenOpts, PoolReader};
 use zpl::{Cred, MountOpts, Zfs};
 
 pub use self::cut::{CUTS, Cut, cuts};
@@ -48,27 +48,10 @@ pub fn check_images(images: &[DiskImage]) -> Check {
     check_partly(images).map(|_| ())
 }
 
-/// Bytes of blocks without references that wait in the logs of dedup tables, in a pool in which the
-/// checker finds nothing wrong; else 0.
-pub(crate) fn waiting(images: &[DiskImage]) -> u64 {
-    let labeled = images.iter().enumerate().map(|(n, image)| {
-        let (path, image) = (format!("disk{n}.img"), without_table(image));
-        Labeled::scan(Rc::new(Device::over(Path::new(&path), image.size(), Box::new(Image(image)))))
-    });
-    let Ok(pool) = PoolReader::from_devices(labeled.collect(), &OpenOpts::default()) else { return 0 };
-    let report = zdb::check(&pool, &CheckOpts::default(), &mut |_| {});
-    if report.is_clean() { report.waiting } else { 0 }
-}
-
 /// The same; true if a destroyed file system is freed in part. The checker does not walk the rest
 /// of it, which then looks leaked: only zdb can judge that.
 pub(crate) fn check_partly(images: &[DiskImage]) -> Check<bool> {
-    let labeled = images.iter().enumerate().map(|(n, image)| {
-        let (path, image) = (format!("disk{n}.img"), without_table(image));
-        Labeled::scan(Rc::new(Device::over(Path::new(&path), image.size(), Box::new(Image(image)))))
-    });
-    let pool = PoolReader::from_devices(labeled.collect(), &OpenOpts::default()).map_err(|e| format!("zdb: {e}"))?;
-    let report = zdb::check(&pool, &CheckOpts::default(), &mut |_| {});
+    let report = report_on(images)?;
     let in_part = report.notes.iter().any(|n| n.contains("freed in part"));
     if in_part && report.errors.iter().all(|e| e.starts_with("leaked: ")) {
         return Ok(true);
@@ -83,6 +66,22 @@ pub(crate) fn check_partly(images: &[DiskImage]) -> Check<bool> {
         ));
     }
     Ok(false)
+}
+
+/// Bytes of blocks without references that wait in the logs of dedup tables, in a pool in which the
+/// checker finds nothing wrong; else 0.
+pub(crate) fn waiting(images: &[DiskImage]) -> u64 {
+    report_on(images).ok().filter(CheckReport::is_clean).map_or(0, |report| report.waiting)
+}
+
+/// What the independent checker finds on these disks; an error if it cannot open the pool.
+fn report_on(images: &[DiskImage]) -> Check<CheckReport> {
+    let labeled = images.iter().enumerate().map(|(n, image)| {
+        let (path, image) = (format!("disk{n}.img"), without_table(image));
+        Labeled::scan(Rc::new(Device::over(Path::new(&path), image.size(), Box::new(Image(image)))))
+    });
+    let pool = PoolReader::from_devices(labeled.collect(), &OpenOpts::default()).map_err(|e| format!("zdb: {e}"))?;
+    Ok(zdb::check(&pool, &CheckOpts::default(), &mut |_| {}))
 }
 
 /// A seed's pool and model.
