@@ -354,7 +354,7 @@ impl Leaf {
         let Batch { prio, write, offset, len, items } = batch;
         self.queue.borrow_mut().completed(prio, write, offset, len, &self.tunables.borrow());
         let mut sharing = self.sharing.get();
-        sharing.completed(prio, len, now.since(started), now);
+        sharing.completed(prio, len, started, now);
         self.sharing.set(sharing);
         // The members of a failed aggregate are retried alone and traced then.
         if self.rt.tracer().wants(Groups::IO) && (result.is_ok() || items.len() == 1) {

@@ -291,41 +291,54 @@ impl DirtyGauge {
 const SHARED_SPAN: Nanos = Nanos::from_ms(100);
 /// Time for 1 MiB at which a device is fast: 4 ms, 262 MB/s. At a slower one seeks are what others
 /// wait for, and short operations make more of them.
-const FAST_NS_PER_MIB_MAX: Nanos = Nanos::from_ms(4);
+const FAST_NS_PER_MIB_MAX: u64 = 4_000_000;
 /// Operations that tell how fast a device is have at least this many bytes.
 const SPEED_BYTES_MIN: u64 = 128 << 10;
+/// What the earlier large operations weigh in the speed, in 16ths: about the last 16 count.
+const SPEED_MEMORY_16THS: u64 = 15;
 
 /// Whether programs wait for a device that others use as well. Such a device, if it is fast, gets
 /// short operations from those others: what is at the device already is what a program waits for.
+///
+/// Its speed is that of all operations at it together: an operation counts the time since the one
+/// before it completed. The time that an operation takes itself would depend on how many others are
+/// at the device, so that a device full of long operations would never count as fast.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Sharing {
     /// When the last operation with a waiting caller completed.
     waited: Option<Nanos>,
-    /// Moving average of the time for 1 MiB; 0 before the first large operation.
-    per_mib: Nanos,
+    /// When the last large operation completed.
+    large: Option<Nanos>,
+    /// Time in which the device worked for large operations, earlier ones weighing less.
+    busy: Nanos,
+    /// Bytes of the large operations within that time, weighed alike; 0 before the first one.
+    bytes: u64,
 }
 
 impl Sharing {
-    /// An operation, or several as one, with `len` bytes completed `now`, and took `took`.
-    pub fn completed(&mut self, prio: Prio, len: u64, took: Nanos, now: Nanos) {
+    /// An operation, or several as one, with `len` bytes completed `now`, and was given to the
+    /// device at `started`.
+    pub fn completed(&mut self, prio: Prio, len: u64, started: Nanos, now: Nanos) {
         if prio.has_waiter() {
             self.waited = Some(now);
         }
         if len >= SPEED_BYTES_MIN {
-            let per_mib = (u128::from(took.0) << 20) / u128::from(len);
-            let per_mib = u64::try_from(per_mib).unwrap_or(u64::MAX >> 3).min(u64::MAX >> 3);
-            self.per_mib = match self.per_mib {
-                Nanos(0) => Nanos(per_mib),
-                Nanos(average) => Nanos((average * 7 + per_mib) / 8),
-            };
+            let worked = now.since(self.large.map_or(started, |at| at.max(started)));
+            let less = |sum: u64, more: u64| (sum / 16 * SPEED_MEMORY_16THS).saturating_add(more);
+            (self.busy, self.bytes) = (Nanos(less(self.busy.0, worked.0)), less(self.bytes, len));
+            self.large = Some(now);
         }
+    }
+
+    fn is_fast(&self) -> bool {
+        u128::from(self.busy.0) << 20 <= u128::from(self.bytes) * u128::from(FAST_NS_PER_MIB_MAX)
     }
 
     /// Whether the device is fast and shared, with `waiting` operations at it for which callers
     /// wait.
     pub fn is_shared(&self, waiting: u32, now: Nanos) -> bool {
         let lately = self.waited.is_some_and(|at| now.since(at) < SHARED_SPAN);
-        (waiting > 0 || lately) && self.per_mib <= FAST_NS_PER_MIB_MAX
+        (waiting > 0 || lately) && self.is_fast()
     }
 }
 
@@ -478,17 +491,33 @@ mod tests {
         let mut at = Sharing::default();
         assert!(!at.is_shared(0, ms(1)));
         assert!(at.is_shared(1, ms(1)), "a caller waits");
-        at.completed(Prio::Scrub, mib, ms(1), ms(1));
+        at.completed(Prio::Scrub, mib, ms(0), ms(1));
         assert!(!at.is_shared(0, ms(1)));
-        at.completed(Prio::SyncRead, 4096, ms(50), ms(2));
+        at.completed(Prio::SyncRead, 4096, ms(1), ms(2));
         assert!(at.is_shared(0, ms(101)) && !at.is_shared(0, ms(102)));
         // A disk becomes slow, and fast again.
-        (0..20).for_each(|_| at.completed(Prio::Scrub, mib, ms(8), ms(2)));
-        assert!(!at.is_shared(3, ms(3)));
-        (0..20).for_each(|_| at.completed(Prio::Scrub, mib / 2, ms(1), ms(2)));
-        assert!(at.is_shared(0, ms(3)));
-        at.completed(Prio::Scrub, mib, Nanos(u64::MAX), ms(2));
-        assert!(!at.is_shared(3, ms(3)), "times cannot overflow");
+        let mut now = 2;
+        let mut one_by_one = |at: &mut Sharing, len, took| {
+            for _ in 0..40 {
+                at.completed(Prio::Scrub, len, ms(now), ms(now + took));
+                now += took + 100;
+            }
+            ms(now)
+        };
+        let end = one_by_one(&mut at, mib, 8);
+        assert!(!at.is_shared(3, end));
+        let end = one_by_one(&mut at, mib / 2, 1);
+        assert!(at.is_shared(3, end));
+        // Ten at once, which all end after 15 ms, are 10 MiB in 15 ms.
+        let full = |each| {
+            let mut at = Sharing::default();
+            (0..200u64).for_each(|i| at.completed(Prio::Scrub, mib, ms(i / 10 * each), ms(i / 10 * each + each)));
+            at.is_shared(1, ms(200 * each))
+        };
+        assert_eq!((full(15), full(80)), (true, false));
+        at.completed(Prio::Scrub, mib, Nanos(0), Nanos(u64::MAX));
+        at.completed(Prio::Scrub, u64::MAX, Nanos(u64::MAX), Nanos(u64::MAX));
+        assert!(!at.is_shared(0, Nanos(u64::MAX)), "sums cannot overflow");
 
         let mut s = state(&[(Prio::Scrub, 9)], &[(Prio::Scrub, 1)]);
         s.nia_credit = 100;
