@@ -76,7 +76,8 @@ impl Zfs {
     /// Checks a name for a lookup: what is there can be read with any value of the property.
     pub(crate) fn check_name(&self, name: &[u8]) -> Result<()> {
         if name.len() > MAX_NAME {
-            let has_long = self.long_names.get() || self.ds_has_long_names();
+            // A log that is replayed has names that were allowed when it was written.
+            let has_long = self.long_names.get() || self.ds_has_long_names() || self.replaying.get().is_some();
             check_length(name, if has_long { MAX_LONG_NAME } else { self.longest_name() })?;
         }
         if name.is_empty() || name.iter().any(|&c| c == b'/' || c == 0) {

@@ -212,14 +212,11 @@ impl Zfs {
         if flags.noreplace && flags.exchange {
             return Err(Error::invalid("a rename cannot both exchange and refuse to replace"));
         }
-        for n in [name, new_name] {
-            self.check_name(n)?;
-            if n == b"." || n == b".." {
-                return Err(Error::invalid(format!("'{}' cannot be renamed", show(n))));
-            }
+        if let Some(n) = [name, new_name].into_iter().find(|n| matches!(*n, b"." | b"..")) {
+            return Err(Error::invalid(format!("'{}' cannot be renamed", show(n))));
         }
-        self.check_new_name(new_name)?;
-        Ok(())
+        self.check_name(name)?;
+        self.check_new_name(new_name)
     }
 
     async fn side<'a>(&self, dir: &'a Node, name: &[u8]) -> Result<Option<Side<'a>>> {

@@ -214,3 +214,30 @@ fn logged_long_names_are_replayed() {
         too_long(create(&fs, root, &name('x', 256)).await);
     });
 }
+
+/// The first long name of a log that is replayed is the new name of a rename: nothing before it
+/// says that the file system has such names.
+#[test]
+fn a_rename_to_a_long_name_is_replayed_alone() {
+    let (sim, disk) = world(44, DiskImage::zeroed(256 << 20));
+    let rt = sim.rt();
+    let image = sim.block_on(async {
+        let pool = Pool::create(rt.clone(), spec(&disk, with_longname()), opts()).await.unwrap();
+        let fs = mount(&pool).await;
+        set(&fs, true);
+        let root = fs.root();
+        let file = create(&fs, root, b"file").await.unwrap();
+        fs.write(file, 0, vec![bdev::Bytes::copy_from(&[7; 100])], false).await.unwrap();
+        fs.fsync(file).await.unwrap();
+        pool.sync().await.unwrap();
+        fs.rename(root, b"file", root, &name('r', 780), RenameFlags::default()).await.unwrap();
+        fs.fsync(file).await.unwrap();
+        assert_eq!(count(&pool), 0, "no txg had a long name");
+        cuts(&disk)
+    });
+    sim.crash();
+    recover(image, async |fs: Rc<Zfs>| {
+        assert!(!fs.opts().longname && fs.replayed().applied >= 1, "{:?}", fs.replayed());
+        assert_eq!(names(&fs, fs.root()).await, BTreeSet::from([b".".to_vec(), b"..".to_vec(), name('r', 780)]));
+    });
+}
