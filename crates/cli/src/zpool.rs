@@ -2,9 +2,9 @@
 
 use admin::pool::vdev_spec::VdevSpec;
 use admin::request::{
-    LabelClear, Mount, PoolAdd, PoolAttach, PoolCheckpoint, PoolClear, PoolCreate, PoolDdtPrune, PoolDestroy,
-    PoolDetach, PoolExport, PoolHistory, PoolImport, PoolOffline, PoolOnline, PoolPrefetch, PoolRemove, PoolResilver,
-    PoolScan, PoolScrub, PoolSet, PoolSync, PoolWork, Pools, ScrubAction, Search, VdevGet, VdevSet,
+    LabelClear, Mount, PoolAdd, PoolAttach, PoolCheckpoint, PoolClear, PoolCreate, PoolDdtPrune, PoolDedup,
+    PoolDestroy, PoolDetach, PoolExport, PoolHistory, PoolImport, PoolOffline, PoolOnline, PoolPrefetch, PoolRemove,
+    PoolResilver, PoolScan, PoolScrub, PoolSet, PoolSync, PoolWork, Pools, ScrubAction, Search, VdevGet, VdevSet,
 };
 use admin::view::{Candidate, Created, Imported, PoolView};
 use base::{Error, ErrorKind};
@@ -407,12 +407,13 @@ fn status(p: &Parsed) -> Done {
         }
         return done;
     }
-    let one = |q: &PoolView| {
-        let dedup = q.dedup.as_ref().filter(|_| p.has('D')).map(|d| dedup_out::lines(d, p.has('p')));
-        zpool_out::status(q, style(p)) + &dedup.unwrap_or_default()
-    };
-    let all: Vec<String> = pools.iter().map(one).collect();
-    print(&all.join("\n"));
+    for (n, q) in pools.iter().enumerate() {
+        let gap = if n > 0 { "\n" } else { "" };
+        print(&format!("{gap}{}", zpool_out::status(q, style(p))));
+        if p.has('D') {
+            print(&dedup_out::lines(&ask(&PoolDedup { pool: q.name.clone() })?, p.has('p')));
+        }
+    }
     done
 }
 

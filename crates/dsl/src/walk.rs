@@ -164,11 +164,7 @@ impl<V: Visitor> Walk<'_, V> {
                 block.and_then(|b| self.children(child, &b))
             }
         };
-        let children = match children {
-            Ok(children) => children,
-            Err(_) => return self.visitor.lost(child),
-        };
-        let mut children = children;
+        let Ok(mut children) = children else { return self.visitor.lost(child) };
         while !self.visitor.is_stopped() {
             let now = children.take(child);
             if now.is_empty() {

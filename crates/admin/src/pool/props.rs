@@ -339,25 +339,20 @@ fn show_fragmentation(l: &Look<'_>) -> PropView {
 }
 
 /// As OpenZFS (`brt_get_ratio`): in whole hundredths, rounded down.
+/// How often something is referenced on average, in hundredths, rounded down: 100 where there is
+/// nothing (format page 18 section 4; `ddt_get_pool_dedup_ratio` of OpenZFS).
+fn ratio_hundredths(all: u128, one: u64) -> u64 {
+    u64::try_from((all * 100).checked_div(u128::from(one)).unwrap_or(100)).unwrap_or(u64::MAX)
+}
+
 fn show_bcloneratio(l: &Look<'_>) -> PropView {
     let (used, saved) = l.engine.pool.cloned();
-    let hundredths = clone_ratio(used, saved);
-    let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
-    row(l.name, format!("{text}x"), text, "-")
+    l.ratio(u128::from(used) + u128::from(saved), used)
 }
 
-/// References to each cloned block on average, in hundredths (format page 18 section 4).
-fn clone_ratio(used: u64, saved: u64) -> u64 {
-    let sum = u128::from(used) + u128::from(saved);
-    u64::try_from((sum * 100).checked_div(u128::from(used)).unwrap_or(100)).unwrap_or(u64::MAX)
-}
-
-/// As OpenZFS (`ddt_get_pool_dedup_ratio`): in whole hundredths, rounded down.
 fn show_dedupratio(l: &Look<'_>) -> PropView {
     let (stored, referenced) = l.engine.pool.dedup_sizes();
-    let hundredths = (u128::from(referenced) * 100).checked_div(u128::from(stored)).unwrap_or(100);
-    let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
-    row(l.name, format!("{text}x"), text, "-")
+    l.ratio(referenced.into(), stored)
 }
 
 fn take_dedup_quota(to: &mut Wanted, value: &str, when: When) -> Result<()> {
@@ -456,6 +451,12 @@ impl Look<'_> {
     }
     fn percent(&self, n: u64) -> PropView {
         row(self.name, format!("{n}%"), n.to_string(), "-")
+    }
+    /// Of all references to one of them, as `2.52x`.
+    fn ratio(&self, all: u128, one: u64) -> PropView {
+        let hundredths = ratio_hundredths(all, one);
+        let text = format!("{}.{:02}", hundredths / 100, hundredths % 100);
+        row(self.name, format!("{text}x"), text, "-")
     }
     fn fixed(&self, value: &str, source: &str) -> PropView {
         row(self.name, value.to_string(), value.to_string(), source)
@@ -602,9 +603,9 @@ mod tests {
     }
 
     #[test]
-    fn ratios_of_clones_are_rounded_down() {
-        for (used, saved, want) in [(0, 0, 100), (100, 0, 100), (231, 352, 252), (3, 2, 166), (1, u64::MAX, u64::MAX)] {
-            assert_eq!(clone_ratio(used, saved), want, "{used} {saved}");
+    fn ratios_are_rounded_down() {
+        for (saved, used, want) in [(0, 0, 100), (0, 100, 100), (352, 231, 252), (2, 3, 166), (u64::MAX, 1, u64::MAX)] {
+            assert_eq!(ratio_hundredths(u128::from(saved) + u128::from(used), used), want, "{used} {saved}");
         }
     }
 

@@ -287,7 +287,17 @@ mod tests {
     fn others_may_ask_what_only_looks() {
         let public = KINDS.iter().flat_map(|list| list.iter()).filter(|k| k.rights == Rights::Anyone);
         let names: Vec<&str> = public.map(|k| k.name).collect();
-        let looks = ["Pools", "VdevGet", "PoolActivity", "DeviceLatency", "PoolIo", "Datasets", "Holds", "Mounted"];
+        let looks = [
+            "PoolDedup",
+            "Pools",
+            "VdevGet",
+            "PoolActivity",
+            "DeviceLatency",
+            "PoolIo",
+            "Datasets",
+            "Holds",
+            "Mounted",
+        ];
         assert_eq!(names, looks);
     }
 

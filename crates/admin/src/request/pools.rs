@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Changes, Cx, Direction, Kind, Lane, Report, Request, Rights};
 use crate::pool::props::{Wanted, When};
-use crate::view::{Candidate, Created, HistoryLine, Imported, PoolView, VdevProps};
+use crate::view::{Candidate, Created, DedupView, HistoryLine, Imported, PoolView, VdevProps};
 
 /// The requests of this file.
 pub(super) const KINDS: &[Kind] = &[
@@ -17,6 +17,7 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::of::<PoolCheckpoint>(),
     Kind::of::<PoolDdtPrune>(),
     Kind::of::<PoolPrefetch>(),
+    Kind::of::<PoolDedup>(),
     Kind::of::<PoolHistory>(),
     Kind::of::<Pools>(),
     Kind::of::<PoolSet>(),
@@ -277,6 +278,27 @@ impl Request for PoolHistory {
 
 impl Report for PoolHistory {
     type Item = HistoryLine;
+}
+
+/// The dedup tables of a pool (`zpool status -D`). It reads them, so it is not a part of
+/// [`Pools`], which answers for a suspended pool too.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolDedup {
+    /// The pool.
+    pub pool: String,
+}
+
+impl Request for PoolDedup {
+    const NAME: &'static str = "PoolDedup";
+    const TITLE: &'static str = "zpool status -D";
+    const RIGHTS: Rights = Rights::Anyone;
+    type Reply = DedupView;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<DedupView> {
+        cx.on_pool(&self.pool, |e| async move { e.dedup().await })
+    }
 }
 
 /// Everything about these pools (all if empty).

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use base::Guid;
+use base::{Guid, Result};
 use metaslab::ClassKind;
 use ondisk::scan::{ScanFunc, ScanState};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
@@ -54,12 +54,6 @@ impl PoolEngine {
             copied: e.copied,
             total: e.allocated,
         });
-        let dedup = pool.dedup_figures().await.ok().map(|d| DedupView {
-            entries: d.entries,
-            disk: d.disk,
-            memory: d.memory,
-            histogram: d.histogram,
-        });
         let (status, action) = self.status(suspended.map(|e| e.to_string()), unreadable, &vdevs);
         let aux = pool.devices().aux();
         let in_use = |c: &VdevConfig| pool.tree().tops.borrow().iter().any(|t| t.kind().find(c.guid).is_some());
@@ -89,8 +83,13 @@ impl PoolEngine {
             scan,
             checkpoint,
             expand,
-            dedup,
         }
+    }
+
+    /// Its dedup tables, from disk where they are not in the cache.
+    pub(crate) async fn dedup(&self) -> Result<DedupView> {
+        let d = self.pool.dedup_figures().await?;
+        Ok(DedupView { entries: d.entries, disk: d.disk, memory: d.memory, histogram: d.histogram })
     }
 
     fn status(&self, suspended: Option<String>, unreadable: u64, vdevs: &VdevView) -> (Option<String>, Option<String>) {

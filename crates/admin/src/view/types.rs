@@ -268,9 +268,6 @@ pub struct PoolView {
     /// The expansion of a RAID-Z that is under way, or that ended last.
     #[serde(default)]
     pub expand: Option<ExpandView>,
-    /// Its dedup tables; none if they cannot be read.
-    #[serde(default)]
-    pub dedup: Option<DedupView>,
 }
 
 /// The dedup tables of a pool.
