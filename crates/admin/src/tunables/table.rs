@@ -420,6 +420,16 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.queue.aggregation_limit_shared = v
     ),
     field!(
+        "vdev_shared_async_write_active",
+        Unit::Count,
+        1,
+        1000,
+        WEIR,
+        "writes of txgs at fast devices that programs use meanwhile, until 90% of the limit is dirty",
+        |o| o.engine.queue.async_write_shared_active.into(),
+        |o, v| o.engine.queue.async_write_shared_active = v as u32
+    ),
+    field!(
         "zfs_vdev_read_gap_limit",
         Unit::Bytes,
         0,
