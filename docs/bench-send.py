@@ -10,8 +10,8 @@ ROUNDS. The others: random reads of 4 KiB, 400 a second, of a file system of the
 beside the sequential read and write, and beside the send and the receive; each in turn in every
 round, with the medians of their p99 and of its ratio to that alone. The image is written before, as
 a disk is: in a sparse file each first write of a place takes the file system's lock. What the device
-itself gives is in the last line: the same reads of a plain file beside writes of 256 KiB, two at a
-time, all direct.
+itself gives is in the last lines: the same reads of a plain file, alone and beside writes of 128 KiB
+one after the other with a flush after 512 MiB, all direct.
 """
 import json, os, shutil, statistics, subprocess, sys, tempfile, time
 
@@ -118,7 +118,7 @@ def main():
         reads = fio("reads", "mnt/other/file", "randread", "4k", "--size=256M", "--rate_iops=400")
         raw = ["--direct=1", "--ioengine=libaio"]
         raw_reads = fio("reads", "raw.img", "randread", "128k", "--size=256M", "--rate_iops=400", *raw)
-        raw_writes = fio("writes", "raw.img", "write", "256k", "--offset=512M", "--size=512M", "--iodepth=2", *raw)
+        raw_writes = fio("writes", "raw.img", "write", "128k", "--offset=512M", "--size=512M", "--fdatasync=4096", *raw)
         jobs = [("alone", reads, None),
                 ("beside a read", reads, lambda: dd(f"{folder}/mnt/data/file", "/dev/null")),
                 ("beside a send", reads, send), ("beside a write", reads, write),

@@ -9,6 +9,7 @@
 //! Reading order: [`opts`] (options), [`table`] (columns), `zpool` and `zfs` with their `_out`
 //! modules (pure functions from views to text), `help`, `quickstart`.
 
+mod cp;
 mod daemon_cmd;
 mod dedup_out;
 mod events;
@@ -110,6 +111,7 @@ fn weir(args: &[String]) -> u8 {
         Some("nbd") => report("nbd", nbd::run(rest)),
         Some("tune") => report("tune", tune::run(rest)),
         Some("trace") => report("trace", trace::run(rest)),
+        Some("cp") => report("cp", cp::run(rest)),
         Some("top") => report("top", top::run(rest)),
         Some("lab") => report("lab", lab::run(rest)),
         Some("quickstart") => report("quickstart", quickstart::run(rest)),

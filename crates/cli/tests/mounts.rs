@@ -237,6 +237,42 @@ fn mounts_are_listed_by_their_type() {
 }
 
 #[test]
+fn files_are_cloned_between_mounts() {
+    let Some(w) = World::new("mounts-clones") else { return };
+    let at = w.path("m");
+    w.ok(&format!("zpool create --size 256M -o feature@block_cloning=enabled -O compression=off -m {at} tank a.img"));
+    w.ok("zfs create tank/below");
+    w.ok(&format!("zpool create --size 64M -m {at}2 dozer b.img"));
+    let bytes: Vec<u8> = (0..3_000_000u32).flat_map(|i| i.to_le_bytes()).collect();
+    fs::write(format!("{at}/one"), &bytes).unwrap();
+    fs::create_dir(format!("{at}/below/dir")).unwrap();
+    w.ok("zpool sync");
+    let saved = || w.ok("zpool get -Hp -o value bclonesaved tank").trim().parse::<u64>().unwrap();
+    assert_eq!(saved(), 0);
+    // Twice, into a folder and to a name; a file whose size the kernel has in mind, too.
+    w.ok(&format!("cp {at}/one {at}/below/two"));
+    w.ok(&format!("cp --reflink always {at}/below/two {at}/one {at}/below/dir"));
+    for name in ["below/two", "below/dir/two", "below/dir/one"] {
+        assert!(fs::read(format!("{at}/{name}")).unwrap() == bytes, "{name}");
+    }
+    w.ok("zpool sync");
+    assert!(saved() >= 3 * 12_000_000, "{}", saved());
+    // A copy of its own after a change.
+    fs::write(format!("{at}/below/two"), b"other").unwrap();
+    assert!(fs::read(format!("{at}/one")).unwrap() == bytes);
+    // What cannot be shared is refused and leaves nothing, or is copied.
+    w.fails(&format!("cp {at}/one {at}2/one"), &["cannot clone", "not in the same pool"]);
+    assert!(!Path::new(&format!("{at}2/one")).exists());
+    w.ok(&format!("cp --reflink auto {at}/one {at}2/one"));
+    assert!(fs::read(format!("{at}2/one")).unwrap() == bytes);
+    w.fails(&format!("cp {at}/one {}", w.path("out")), &["cannot clone", "not one of weir"]);
+    w.fails(&format!("cp {at}/one {at}/below/two"), &["cannot make", "exists"]);
+    w.fails(&format!("cp {at}/below {at}/none"), &["no regular file"]);
+    w.ok("zpool destroy tank");
+    w.ok("zpool destroy dozer");
+}
+
+#[test]
 fn files_are_rewritten_through_their_mounts() {
     let Some(w) = World::new("mounts-rewrite") else { return };
     let at = w.path("m");

@@ -18,6 +18,10 @@ pub const DENIED: Errno = Errno(libc::EPERM);
 pub const NO_DATA: Errno = Errno(libc::ENODATA);
 /// This cannot be done here.
 pub const NOT_SUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
+/// The two files are on different file systems.
+pub const OTHER_DEVICE: Errno = Errno(libc::EXDEV);
+/// The file is not open for this.
+pub const BAD_HANDLE: Errno = Errno(libc::EBADF);
 /// No such control operation.
 pub const NOT_TTY: Errno = Errno(libc::ENOTTY);
 /// The caller's buffer is too small.

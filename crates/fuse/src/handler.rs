@@ -341,8 +341,8 @@ pub trait Handler: 'static {
     async fn syncfs(&self) -> Result<(), Errno> {
         Err(NO_SYS)
     }
-    /// A control operation with `input`; its output, at most `out_size` bytes.
-    async fn ioctl(&self, node: u64, fh: u64, cmd: u32, input: &[u8], out_size: u32) -> Result<Vec<u8>, Errno> {
+    /// A control operation on a node and handle with `input`; its output.
+    async fn ioctl(&self, caller: Caller, at: (u64, u64), cmd: u32, input: &[u8]) -> Result<Vec<u8>, Errno> {
         Err(NOT_TTY)
     }
 }

@@ -8,12 +8,10 @@ use std::rc::Rc;
 use bdev::Bytes;
 
 use crate::dir::DirOut;
-use crate::errno::Errno;
+use crate::errno::{Errno, OTHER_DEVICE};
 use crate::handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, StatFs, WriteHow};
 use crate::session::Kernel;
 use crate::tree::Tree;
-
-const OTHER_DEVICE: Errno = Errno(libc::EXDEV);
 
 /// The handler of a [`Tree`].
 pub(crate) struct TreeHandler(pub(crate) Rc<Tree>);
@@ -209,8 +207,8 @@ impl Handler for TreeHandler {
         }
         Ok(())
     }
-    async fn ioctl(&self, node: u64, fh: u64, cmd: u32, input: &[u8], out_size: u32) -> Result<Vec<u8>, Errno> {
+    async fn ioctl(&self, who: Caller, (node, fh): (u64, u64), cmd: u32, input: &[u8]) -> Result<Vec<u8>, Errno> {
         let at = self.0.enter(node)?;
-        at.member.fs.ioctl(at.node, fh, cmd, input, out_size).await
+        at.member.fs.ioctl(who, (at.node, fh), cmd, input).await
     }
 }

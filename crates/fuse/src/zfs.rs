@@ -13,6 +13,7 @@
 //! does not carry the new mode, a notification before the answer makes the kernel drop the cached
 //! one.
 
+mod clone;
 mod ioctl;
 mod open;
 
@@ -24,11 +25,12 @@ use std::time::Duration;
 
 use base::{ErrorKind, ObjectId, Result, WallTime};
 use bdev::Bytes;
+use host::{CLONE_TOKEN_LEN, WEIR_IOC_CLONE, WEIR_IOC_CLONE_SOURCE};
 use rt::Rt;
 use zpl::{AclKind, CloneFrom, Cred, Fallocate, FileKind, RenameFlags, SetXattr, Zfs, is_no_clone};
 
 use crate::dir::DirOut;
-use crate::errno::{Errno, INVALID, NO_DATA, NOT_SUPPORTED};
+use crate::errno::{BAD_HANDLE, Errno, INVALID, NO_DATA, NOT_SUPPORTED};
 use crate::groups::{groups_of, may_keep_sgid};
 use crate::handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs, Time, WriteHow};
 use crate::mounted::{MountOpts, Mounted, mount_handler, mount_tree};
@@ -39,8 +41,9 @@ use crate::snapdir::{
 };
 use crate::tree::Tree;
 use crate::tree_handler::TreeHandler;
+use crate::wire::{Fields, Put};
 use crate::xattr_names::{check_namespace, is_system, missing};
-use open::{NOATIME, PAST_CACHE, WRITABLE};
+use open::{NOATIME, PAST_CACHE, READABLE, WRITABLE};
 
 /// How long the kernel may cache attributes that only it changes.
 const LONG: Duration = Duration::from_secs(3600);
@@ -200,6 +203,39 @@ impl ZfsHandler {
     async fn kill_privileges(&self, who: Caller, node: u64, ids: bool) -> Result<bool, Errno> {
         let (zfs, obj) = self.at_live(node)?;
         Ok(zfs.drop_privileges(obj, ids, |gid| may_keep_sgid(who, gid)).await?)
+    }
+
+    /// Clones a range into a file, from node and offset on; the bytes that were cloned. The second
+    /// kind of error is that of the clone itself.
+    async fn clone_into(
+        &self,
+        who: Caller,
+        from: CloneFrom<'_>,
+        to: (u64, u64),
+        len: u64,
+    ) -> Result<base::Result<u64>, Errno> {
+        let (zfs, obj) = self.at_live(to.0)?;
+        // Where the kernel wants set-id bits to go, a `SETATTR` of the owner has done it. If bits
+        // are left the range is to be copied: writes say of each whether they go.
+        if zfs.getattr(obj).await?.mode & (S_ISUID | S_ISGID) != 0 {
+            return Err(NOT_SUPPORTED);
+        }
+        if self.kill_privileges(who, to.0, false).await? {
+            self.kernel.borrow().attrs_changed(to.0);
+        }
+        Ok(zfs.clone_range(from, obj, to.1, len).await.map(|(n, _)| n))
+    }
+
+    /// Serves [`WEIR_IOC_CLONE`].
+    async fn clone_by_token(&self, who: Caller, node: u64, input: &[u8]) -> Result<Vec<u8>, Errno> {
+        let mut f = Fields::new(input);
+        let (len, from, to) = (f.u64()?, f.u64()?, f.u64()?);
+        let (source, obj) = clone::source(f.bytes(CLONE_TOKEN_LEN)?).await?;
+        let from = CloneFrom { fs: &source, obj, off: from };
+        let n = self.clone_into(who, from, (node, to), len.min(clone::PART_MAX)).await??;
+        let mut out = Vec::new();
+        out.u64(n);
+        Ok(out)
     }
 
     async fn truncate(&self, node: u64) -> Result<(), Errno> {
@@ -631,21 +667,9 @@ impl Handler for ZfsHandler {
 
     async fn copy_file_range(&self, who: Caller, from: (u64, u64), to: (u64, u64), len: u64) -> Result<u64, Errno> {
         let (source, from_obj) = self.at(from.0)?;
-        if slot_of(to.0) != 0 {
-            return Err(read_only());
-        }
-        let (zfs, obj) = self.at_live(to.0)?;
-        // Where the kernel wants set-id bits to go, a `SETATTR` of the owner has done it. If bits
-        // are left the kernel copies: its writes say of each whether they go.
-        if zfs.getattr(obj).await?.mode & (S_ISUID | S_ISGID) != 0 {
-            return Err(NOT_SUPPORTED);
-        }
-        if self.kill_privileges(who, to.0, false).await? {
-            self.kernel.borrow().attrs_changed(to.0);
-        }
         let from = CloneFrom { fs: &source, obj: from_obj, off: from.1 };
-        match zfs.clone_range(from, obj, to.1, len).await {
-            Ok((n, _)) => Ok(n),
+        match self.clone_into(who, from, to, len).await? {
+            Ok(n) => Ok(n),
             // The kernel copies.
             Err(e) if is_no_clone(&e) => Err(NOT_SUPPORTED),
             Err(e) => Err(e.into()),
@@ -688,8 +712,18 @@ impl Handler for ZfsHandler {
         Ok(self.zfs.sync_fs().await?)
     }
 
-    async fn ioctl(&self, node: u64, fh: u64, cmd: u32, input: &[u8], _: u32) -> Result<Vec<u8>, Errno> {
+    async fn ioctl(&self, who: Caller, (node, fh): (u64, u64), cmd: u32, input: &[u8]) -> Result<Vec<u8>, Errno> {
         let (zfs, obj) = self.at(node)?;
+        match cmd {
+            WEIR_IOC_CLONE_SOURCE | WEIR_IOC_CLONE if zfs.getattr(obj).await?.kind != FileKind::File => {
+                return Err(INVALID);
+            }
+            WEIR_IOC_CLONE_SOURCE if fh & READABLE == 0 => return Err(BAD_HANDLE),
+            WEIR_IOC_CLONE_SOURCE => return Ok(clone::offer(&zfs, obj).await?.to_vec()),
+            WEIR_IOC_CLONE if fh & WRITABLE == 0 => return Err(BAD_HANDLE),
+            WEIR_IOC_CLONE => return self.clone_by_token(who, node, input).await,
+            _ => {}
+        }
         let how = ioctl::How { in_snapshot: slot_of(node) != 0, writable: fh & WRITABLE != 0 };
         ioctl::ioctl(&zfs, obj, how, cmd, input).await
     }

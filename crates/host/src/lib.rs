@@ -16,6 +16,7 @@
 #![allow(unsafe_code)]
 
 mod awake;
+mod clone;
 mod dev;
 mod driver;
 mod engine;
@@ -47,6 +48,7 @@ mod waitfds;
 mod workers;
 
 pub use awake::KeepAwake;
+pub use clone::{CLONE_TOKEN_LEN, WEIR_IOC_CLONE, WEIR_IOC_CLONE_SOURCE, clone_range, clone_source};
 pub use dev::HostDev;
 pub use engine::{BackendChoice, Engine, EngineConfig, EngineStats, Handle, SlowTask, thread_cpu_time};
 pub use fdio::{Fd, FdIo, ReadDone, end_connection, read_now, send_now, set_nonblocking, write_now};

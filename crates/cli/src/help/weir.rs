@@ -407,6 +407,20 @@ that they took themselves. Equal seeds give equal reports.
 ",
     },
     Page {
+        name: "cp",
+        usage: &["cp [--reflink always|auto] file ... target"],
+        text: "\
+Copies files by sharing their blocks, also between file systems of a pool: a copy
+takes no time and no space until one of the two is changed. The pool needs the
+feature block_cloning. The target is a new file, or a folder for new files.
+
+  --reflink  always: what cannot be shared is an error (default);
+             auto: it is copied
+
+'cp' of the system shares blocks too, within one file system.
+",
+    },
+    Page {
         name: "quickstart",
         usage: &["quickstart [--dir DIR] [--tree DIR]"],
         text: "\

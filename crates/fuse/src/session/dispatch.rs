@@ -14,6 +14,7 @@ use crate::proto::{
     self, FOPEN_DIRECT_IO, FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS, InHeader, Init, InitReply, Op, init, opcode,
 };
 use crate::wire::Put;
+use host::{WEIR_IOC_CLONE, WEIR_IOC_CLONE_SOURCE};
 
 /// Bytes that one `COPY_FILE_RANGE` does at most: programs ask again for the rest.
 const COPY_MAX: u64 = 1 << 30;
@@ -179,7 +180,7 @@ impl<H: Handler> Session<H> {
                 empty(released)?
             }
             Op::Destroy => Reply::Empty,
-            Op::Ioctl { fh, cmd, input, out_size } => self.ioctl(node, fh, cmd, input, out_size).await?,
+            Op::Ioctl { fh, cmd, input, out_size } => self.ioctl(who, (node, fh), cmd, input, out_size).await?,
             Op::Fallocate { fh, offset, len, mode } => empty(fs.fallocate(who, node, fh, offset, len, mode).await)?,
             Op::Lseek { fh, offset, whence } if fs.may_be_mapped(node) => {
                 self.detach_lseek(h, fh, offset, whence);
@@ -213,14 +214,19 @@ impl<H: Handler> Session<H> {
         })
     }
 
-    async fn ioctl(&self, node: u64, fh: u64, cmd: u32, input: &[u8], out_size: u32) -> Result<Reply, Errno> {
-        if matches!(cmd, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR) {
-            // Stores to shared mappings from before the change of flags may still be written.
-            self.core.drop_pages(node).await;
+    async fn ioctl(&self, who: Caller, at: (u64, u64), cmd: u32, input: &[u8], out_size: u32) -> Result<Reply, Errno> {
+        // Stores to shared mappings from before the change of flags may still be written, as may be
+        // what is cloned.
+        if matches!(cmd, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR | WEIR_IOC_CLONE_SOURCE | WEIR_IOC_CLONE) {
+            self.core.drop_pages(at.0).await;
         }
-        let out_size = out_size.min(SMALL_OUTPUT_MAX);
-        let out = self.handler.ioctl(node, fh, cmd, input, out_size).await?;
-        if out.len() > out_size as usize {
+        let out = self.handler.ioctl(who, at, cmd, input).await;
+        if cmd == WEIR_IOC_CLONE {
+            // The kernel knows neither the new contents nor the new size.
+            self.core.drop_pages(at.0).await;
+        }
+        let out = out?;
+        if out.len() > out_size.min(SMALL_OUTPUT_MAX) as usize {
             return Err(RANGE);
         }
         let mut body = vec![0; 16];

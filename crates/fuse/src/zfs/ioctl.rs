@@ -5,7 +5,7 @@ use base::ObjectId;
 use host::ZFS_IOC_REWRITE;
 use zpl::{Zfs, ioc_flags};
 
-use crate::errno::{Errno, INVALID, NOT_SUPPORTED, NOT_TTY};
+use crate::errno::{BAD_HANDLE, Errno, INVALID, NOT_SUPPORTED, NOT_TTY};
 use crate::proto::{FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS};
 use crate::snapdir::read_only;
 use crate::wire::{Fields, Put};
@@ -73,7 +73,7 @@ pub(super) async fn ioctl(zfs: &Zfs, obj: ObjectId, how: How, cmd: u32, input: &
         ZFS_IOC_REWRITE => {
             let (off, len, flags, reserved) = (f.u64()?, f.u64()?, f.u64()?, f.u64()?);
             match flags {
-                _ if !how.writable => return Err(Errno(libc::EBADF)),
+                _ if !how.writable => return Err(BAD_HANDLE),
                 _ if reserved != 0 => return Err(INVALID),
                 0 => zfs.rewrite(obj, off, len).await.map(drop)?,
                 // It needs the feature physical_rewrite, which no pool here has.

@@ -18,6 +18,8 @@ const MAPPABLE: u64 = 2;
 pub(super) const PAST_CACHE: u64 = 4;
 /// Bit in the handle of files that are open for writing.
 pub(super) const WRITABLE: u64 = 8;
+/// Bit in the handle of files that are open for reading.
+pub(super) const READABLE: u64 = 16;
 
 impl ZfsHandler {
     pub(super) async fn opened(&self, who: Caller, node: u64, flags: u32, kill_suidgid: bool) -> Result<Opened, Errno> {
@@ -77,8 +79,12 @@ impl ZfsHandler {
         }
         let bit = |is: bool, bit: u64| if is { bit } else { 0 };
         let writable = flags as i32 & libc::O_ACCMODE != libc::O_RDONLY;
-        let fh =
-            bit(noatime, NOATIME) | bit(mappable, MAPPABLE) | bit(past_cache, PAST_CACHE) | bit(writable, WRITABLE);
+        let readable = flags as i32 & libc::O_ACCMODE != libc::O_WRONLY;
+        let fh = bit(noatime, NOATIME)
+            | bit(mappable, MAPPABLE)
+            | bit(past_cache, PAST_CACHE)
+            | bit(writable, WRITABLE)
+            | bit(readable, READABLE);
         Ok(Opened { fh, flags: answer })
     }
 
