@@ -5,8 +5,9 @@
 //! with the history of its own. For each cut the disks are put together as it may leave them. The
 //! pool is imported and claimed, the subject opens what it used, which replays the intent log, and
 //! looks; what it sees must be legal at that moment. Some cuts are cut again while they are
-//! replayed: that must give the same. Some go to zdb. A crash with the same bytes as an earlier one
-//! wherever its recovery read is only judged ([`Memory`]).
+//! replayed: that must give the same. Some go to zdb, and those of pools with every
+//! feature to the checker. A crash with the same bytes as an earlier one wherever its recovery read
+//! is only judged ([`Memory`]).
 
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,6 +22,7 @@ use crate::campaign::panic_text;
 use crate::cuts::completions;
 use crate::judge::{self, Verdict};
 use crate::lab::{Lab, Layout};
+use crate::snaps::check_images;
 use crate::zilload::text;
 use crate::zilseen::{Memory, Wrong};
 use crate::ziltrouble::Trouble;
@@ -40,6 +42,10 @@ pub(crate) trait Subject {
     async fn close(&self, open: Self::Open) -> Result<(), Wrong>;
     /// Compares what was seen with the states that a cut after the device operation `at` may show.
     fn judge(&self, seen: &Self::Seen, at: u64) -> Result<(), Wrong>;
+    /// Ranges of files cloned in the recording.
+    fn clones(&self) -> u64 {
+        0
+    }
 }
 
 /// A recorded run.
@@ -117,7 +123,7 @@ pub struct ZilTally {
     pub second: u64,
     /// Images given to zdb after replay.
     pub zdb: u64,
-    /// Images in which it found something.
+    /// Images in which it, or the checker, found something.
     pub zdb_bad: u64,
     /// Images that zdb could not judge.
     pub missing: u64,
@@ -125,10 +131,14 @@ pub struct ZilTally {
     pub acks: u64,
     /// Log blocks that failed, and commits that found no room, in the recordings.
     pub failures: u64,
+    /// Ranges of files cloned in the recordings.
+    pub clones: u64,
+    /// Images given to the checker after replay.
+    pub checked: u64,
 }
 
 impl ZilTally {
-    fn fields(&mut self) -> [(&'static str, &mut u64); 13] {
+    fn fields(&mut self) -> [(&'static str, &mut u64); 15] {
         [
             ("seeds", &mut self.seeds),
             ("cuts", &mut self.cuts),
@@ -143,6 +153,8 @@ impl ZilTally {
             ("missing", &mut self.missing),
             ("acks", &mut self.acks),
             ("failures", &mut self.failures),
+            ("clones", &mut self.clones),
+            ("checked", &mut self.checked),
         ]
     }
     /// Adds up.
@@ -181,6 +193,8 @@ struct Asked {
     log: bool,
     /// The pool's images after an export.
     export: bool,
+    /// Those images, with nothing left to be freed in the background.
+    check: bool,
 }
 
 /// The result of a recovery.
@@ -217,8 +231,11 @@ fn recover<S: Subject>(
         let reads = lab.disks.iter().map(|d| d.take_reads()).collect();
         let logs = if asked.log { lab.disks.iter().filter_map(|d| d.take_log()).collect() } else { Vec::new() };
         let mut images = Vec::new();
-        if asked.export {
+        if asked.export || asked.check {
             subject.close(open).await?;
+            while asked.check && pool.dsl().has_freeing() {
+                pool.sync().await.map_err(|e| Wrong::Torn(format!("sync: {e:?}")))?;
+            }
             pool.export().await.map_err(|e| Wrong::Torn(format!("export: {e:?}")))?;
             images = lab.images();
         }
@@ -262,6 +279,8 @@ pub struct Cutting {
 
 /// Of the crashes that are known already every so many is recovered nevertheless.
 const KNOWN_AGAIN: u64 = 50;
+/// One crash of a pool with every feature in so many goes to the checker after replay.
+const CHECKED: u64 = 12;
 
 /// A campaign's totals and findings so far.
 struct Findings {
@@ -295,6 +314,7 @@ pub(crate) fn cut_recording<S: Subject>(
     };
     let mut found = Findings { tally, faults: Vec::new(), name: rec.name.clone() };
     (found.tally.acks, found.tally.failures) = (rec.acks, rec.stats.failures + rec.stats.stalls);
+    found.tally.clones = rec.subject.clones();
     // Without the log devices a crash loses the records on them: nothing to compare.
     if how.trouble == Trouble::LogGone {
         return (found.tally, found.faults);
@@ -324,13 +344,15 @@ fn cut_once<S: Subject>(
     found: &mut Findings,
 ) {
     let mut draw = Rng::stream(cut_seed, 0xa5c);
-    let asked = Asked { log: draw.one_in(how.second), export: draw.one_in(how.zdb) };
+    let (log, export) = (draw.one_in(how.second), draw.one_in(how.zdb));
+    let asked = Asked { log, export, check: how.all && draw.one_in(CHECKED) };
     let what = format!("cut at {moment}.{repeat}");
     let known = memory.find(&images);
     // One known crash in so many is recovered again, to verify the memory.
     if let Some((seen, applied)) = &known
         && !asked.log
         && !asked.export
+        && !asked.check
         && !draw.one_in(KNOWN_AGAIN)
     {
         found.tally.alike += 1;
@@ -349,10 +371,13 @@ fn cut_once<S: Subject>(
         found.note(&what, wrong);
     }
     if asked.log {
-        second_cut(rec, &done.logs, cut_seed, moment, &what, found);
+        second_cut(rec, &done.logs, (cut_seed, moment), how, &what, found);
     }
     if asked.export {
         ask(&done.images, &what, found);
+    }
+    if asked.check {
+        check(&done.images, &what, found);
     }
     match known {
         Some((seen, _)) if seen != done.seen => {
@@ -365,7 +390,14 @@ fn cut_once<S: Subject>(
 }
 
 /// Cuts the recovery from a crash, and recovers from that.
-fn second_cut<S: Subject>(rec: &Recording<S>, logs: &[DiskLog], seed: u64, at: u64, what: &str, found: &mut Findings) {
+fn second_cut<S: Subject>(
+    rec: &Recording<S>,
+    logs: &[DiskLog],
+    (seed, at): (u64, u64),
+    how: Cutting,
+    what: &str,
+    found: &mut Findings,
+) {
     let moments = completions(logs);
     if moments.is_empty() {
         return;
@@ -374,9 +406,25 @@ fn second_cut<S: Subject>(rec: &Recording<S>, logs: &[DiskLog], seed: u64, at: u
     let moment = moments[rng.below(moments.len() as u64) as usize];
     let images = (0..).zip(logs).map(|(d, l)| l.cut_at(moment, seed ^ (d << 33))).collect();
     found.tally.second += 1;
-    let done = recover(rec, images, seed ^ 7, Asked::default());
-    if let Err(wrong) = done.and_then(|done| rec.subject.judge(&done.seen, at)) {
-        found.note(&format!("{what}, cut again"), wrong);
+    let what = format!("{what}, cut again");
+    let done = match recover(rec, images, seed ^ 7, Asked { check: how.all, ..Asked::default() }) {
+        Ok(done) => done,
+        Err(wrong) => return found.note(&what, wrong),
+    };
+    if let Err(wrong) = rec.subject.judge(&done.seen, at) {
+        found.note(&what, wrong);
+    }
+    if how.all {
+        check(&done.images, &what, found);
+    }
+}
+
+/// Gives images to the checker.
+fn check(images: &[DiskImage], what: &str, found: &mut Findings) {
+    found.tally.checked += 1;
+    if let Err(why) = check_images(images) {
+        found.tally.zdb_bad += 1;
+        found.faults.push(format!("{} {what}: {why}", found.name));
     }
 }
 

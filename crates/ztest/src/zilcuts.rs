@@ -10,6 +10,9 @@
 //!
 //! A write that was not acknowledged may be there in part, in whole units.
 //!
+//! In pools with every feature tasks clone files too. The checker looks at some of the pools after
+//! replay, and counts the references of blocks.
+//!
 //! * *lost*: something durable is not there;
 //! * *future*: something is there that had not been begun;
 //! * *torn*: a unit of data is of no version, or the pool does not import, replay or unmount.
@@ -24,10 +27,12 @@ use std::rc::Rc;
 use base::{ErrorKind, Nanos};
 use bdev::Bytes;
 use dsl::crypto::{KeyFormat, KeyMaterial, NewCrypt, NewKey};
+use dsl::props::PropValue;
 use sim::{DiskLog, Rng};
 use spa::{Bias, GroupKind, ImportOpts, Pool};
 use txg::TxgPool;
 use zil::{CommitPolicy, ZilStats, ZilTunables};
+use zio::ZioOpts;
 use zio::crypto::Suite;
 use zpl::{Cred, MountOpts, SyncMode, Zfs};
 
@@ -93,6 +98,9 @@ impl Subject for Folders {
     }
     fn judge(&self, seen: &Seen, at: u64) -> Result<(), Wrong> {
         seen.judge(&self.stories, at)
+    }
+    fn clones(&self) -> u64 {
+        self.stories.iter().map(|s| s.clones.get()).sum()
     }
 }
 
@@ -202,10 +210,18 @@ async fn run_load(lab: &Lab, layout: &Layout, load: Load, rng: &mut Rng) -> Chec
     let sync = if rng.percent(20) { SyncMode::Always } else { SyncMode::Standard };
     let how = MountOpts { sync, throughput: rng.percent(20), longname: all, ..MountOpts::default() };
     let recordsize = [4096, 16 << 10, 128 << 10][rng.below(3) as usize];
+    if all {
+        // A replay clones blocks into files only where the property allows blocks of that size.
+        let value = vec![("recordsize".to_string(), PropValue::Num(recordsize.into()))];
+        pool.dsl().set_props(&dataset(sealed), value).await.map_err(text)?;
+    }
     let mut tun = ZilTunables { policy, ..ZilTunables::default() };
     if rng.percent(30) {
         tun.maxblocksize = 8192 << rng.below(4);
     }
+    // A source that is not on disk is not cloned, or waited for.
+    let clones_wait_off = all && rng.percent(40);
+    pool.zio().set_opts(ZioOpts { clones_wait_off, ..pool.zio().opts() });
     let mut fs = mount(&pool, sealed, how, recordsize, tun).await?;
     let tasks = 1 + rng.below(6);
     let mut actors = Vec::new();
@@ -221,6 +237,7 @@ async fn run_load(lab: &Lab, layout: &Layout, load: Load, rng: &mut Rng) -> Chec
             next_file: (t << 32) + 1,
             always: sync == SyncMode::Always,
             long: all,
+            clones: all,
             rng: Rng::stream(seed, 1000 + t),
             acks: 0,
         });
@@ -235,6 +252,7 @@ async fn run_load(lab: &Lab, layout: &Layout, load: Load, rng: &mut Rng) -> Chec
         fs.unmount().await.map_err(text)?;
         pool.export().await.map_err(text)?;
         pool = lab.import(false, layout.opts()).await.map_err(text)?;
+        pool.zio().set_opts(ZioOpts { clones_wait_off, ..pool.zio().opts() });
         fs = mount(&pool, sealed, how, recordsize, tun).await?;
         for actor in &mut actors {
             actor.fs = fs.clone();

@@ -1,10 +1,13 @@
 //! The load of the intent log's campaign: tasks that change files of their own folders, wait for
 //! some of them, and record when each change was begun and acknowledged.
 //!
-//! Data are written in units of 4 KiB that name file, place and version. A task records of each
-//! change when it was begun and from when on it was durable, both as the number of the last device
-//! operation of the world. Where the world is made to fail, an operation may fail too: then the
-//! task reads the actual state, and goes on from that.
+//! Data are written in units of 4 KiB that name file, place and version; a cloned unit names the
+//! file and place that it was written to. A task records of each change when it was begun and from
+//! when on it was durable, both as the number of the last device operation of the world. Where the
+//! world is made to fail, an operation may fail too: then the task reads the actual state, and goes
+//! on from that.
+
+mod clones;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,6 +18,7 @@ use bdev::Bytes;
 use sim::{Rng, SimHandle};
 use zpl::{Cred, Fallocate, RenameFlags, Zfs};
 
+use crate::zilseen::Unit;
 use crate::{Check, Fault};
 
 /// Bytes of a unit of data.
@@ -23,6 +27,8 @@ pub(crate) const UNIT: u64 = 4096;
 const UNITS_MAX: u64 = 48;
 /// Files of a task at most.
 const FILES_MAX: usize = 5;
+/// Percentage of the steps of a task that clones which clone.
+const CLONES_PERCENT: u64 = 20;
 
 /// Something that went through states: each was begun at a moment and durable from another on.
 pub(crate) struct History<T> {
@@ -56,8 +62,10 @@ impl<T: Clone> History<T> {
     }
 }
 
-/// The units of a file, each with its version, 0 for a hole.
+/// The units of a part of a volume, each with its version, 0 for a hole.
 pub(crate) type Units = Vec<u32>;
+/// The units of a file.
+pub(crate) type Content = Vec<Unit>;
 /// Names of a folder, and the file that each one names.
 pub(crate) type Names = BTreeMap<Vec<u8>, u64>;
 
@@ -65,17 +73,26 @@ pub(crate) type Names = BTreeMap<Vec<u8>, u64>;
 pub(crate) struct Story {
     pub(crate) folder: Vec<u8>,
     pub(crate) names: RefCell<History<Names>>,
-    pub(crate) files: RefCell<BTreeMap<u64, History<Units>>>,
+    pub(crate) files: RefCell<BTreeMap<u64, History<Content>>>,
     pub(crate) versions: Cell<u32>,
     /// The objects that were its files.
     pub(crate) objects: RefCell<Vec<ObjectId>>,
+    /// Ranges cloned.
+    pub(crate) clones: Cell<u64>,
 }
 
 impl Story {
     /// Of a task that has done nothing yet.
     pub(crate) fn new(folder: Vec<u8>) -> Story {
         let names = RefCell::new(History::new(Names::new()));
-        Story { folder, names, files: RefCell::default(), versions: Cell::new(0), objects: RefCell::default() }
+        Story {
+            folder,
+            names,
+            files: RefCell::default(),
+            versions: Cell::new(0),
+            objects: RefCell::default(),
+            clones: Cell::new(0),
+        }
     }
     /// Everything done so far is durable at `at`.
     pub(crate) fn all_durable(&self, at: u64) {
@@ -141,12 +158,13 @@ pub(crate) fn whose(bytes: &[u8]) -> Result<Option<(u64, u64, u32)>, String> {
     }
 }
 
-/// The version of a unit, or why it is none.
-fn version_of(file: u64, unit: u64, bytes: &[u8]) -> Result<u32, String> {
+/// What a unit of a file holds, or why it is none; with `clones` it may be that of another place.
+fn unit_there(file: u64, unit: u64, bytes: &[u8], clones: bool) -> Result<Unit, String> {
     match whose(bytes).map_err(|e| format!("unit {unit} {e}"))? {
-        None => Ok(0),
-        Some((of, place, version)) if (of, place) == (file, unit) => Ok(version),
-        Some((of, place, _)) => Err(format!("unit {unit} of file {file} is unit {place} of file {of}")),
+        Some((of, place, _)) if !clones && (of, place) != (file, unit) => {
+            Err(format!("unit {unit} of file {file} is unit {place} of file {of}"))
+        }
+        there => Ok(there),
     }
 }
 
@@ -161,6 +179,8 @@ pub(crate) struct Actor {
     pub(crate) always: bool,
     /// Some of its names have more than 255 bytes.
     pub(crate) long: bool,
+    /// It clones files.
+    pub(crate) clones: bool,
     pub(crate) rng: Rng,
     pub(crate) acks: u64,
 }
@@ -196,7 +216,8 @@ impl Actor {
         change(&mut names);
         h.begin(at, names);
     }
-    fn units(&mut self, file: u64, change: impl FnOnce(&mut Units)) {
+    /// A change of a file begins.
+    fn units(&mut self, file: u64, change: impl FnOnce(&mut Content)) {
         let at = self.now();
         let mut files = self.story.files.borrow_mut();
         let Some(h) = files.get_mut(&file) else { return };
@@ -220,25 +241,34 @@ impl Actor {
         }
     }
 
+    /// Makes a file; none if its name is taken.
+    async fn create(&mut self) -> Check<Option<(u64, ObjectId)>> {
+        let name = self.fresh_name();
+        if self.open.contains_key(&name) {
+            return Ok(None);
+        }
+        let file = self.next_file;
+        self.next_file += 1;
+        self.story.files.borrow_mut().insert(file, History::new(Vec::new()));
+        self.names(|n| {
+            n.insert(name.clone(), file);
+        });
+        let made = self.fs.create(self.dir, &name, 0o644, &Cred::new(0, 0), true).await.map_err(text)?;
+        self.open.insert(name, (file, made.obj));
+        self.story.objects.borrow_mut().push(made.obj);
+        self.done(None);
+        Ok(Some((file, made.obj)))
+    }
+
     pub(crate) async fn step(&mut self) -> Check {
+        if self.clones && self.rng.percent(CLONES_PERCENT) {
+            return self.clone_range().await;
+        }
         let dir = self.dir;
         let roll = self.rng.below(100);
         match (roll, self.pick()) {
             (0..=11, _) | (_, None) if self.open.len() < FILES_MAX => {
-                let name = self.fresh_name();
-                if self.open.contains_key(&name) {
-                    return Ok(());
-                }
-                let file = self.next_file;
-                self.next_file += 1;
-                self.story.files.borrow_mut().insert(file, History::new(Vec::new()));
-                self.names(|n| {
-                    n.insert(name.clone(), file);
-                });
-                let made = self.fs.create(dir, &name, 0o644, &Cred::new(0, 0), true).await.map_err(text)?;
-                self.open.insert(name, (file, made.obj));
-                self.story.objects.borrow_mut().push(made.obj);
-                self.done(None);
+                self.create().await?;
             }
             (12..=45, Some((_, file, obj))) => self.write(file, obj, false).await?,
             (46..=62, Some((_, file, obj))) => self.write(file, obj, true).await?,
@@ -289,7 +319,7 @@ impl Actor {
             }
             (93..=96, Some((_, file, obj))) => {
                 let size = self.rng.below(UNITS_MAX);
-                self.units(file, |u| u.resize(size as usize, 0));
+                self.units(file, |u| u.resize(size as usize, None));
                 self.fs.truncate(obj, size * UNIT).await.map_err(text)?;
                 self.done(Some(file));
             }
@@ -297,7 +327,7 @@ impl Actor {
                 let from = self.rng.below(UNITS_MAX);
                 let len = 1 + self.rng.below(8);
                 self.units(file, |u| {
-                    u.iter_mut().skip(from as usize).take(len as usize).for_each(|v| *v = 0);
+                    u.iter_mut().skip(from as usize).take(len as usize).for_each(|v| *v = None);
                 });
                 let done = self.fs.fallocate(obj, Fallocate::PunchHole, from * UNIT, len * UNIT).await;
                 done.map_err(text)?;
@@ -322,9 +352,9 @@ impl Actor {
         self.units(file, |u| {
             let end = (from + len) as usize;
             if u.len() < end {
-                u.resize(end, 0);
+                u.resize(end, None);
             }
-            u[from as usize..end].fill(version);
+            (from..).zip(&mut u[from as usize..end]).for_each(|(n, unit)| *unit = Some((file, n, version)));
         });
         let data = vec![Bytes::copy_from(&data)];
         if sync {
@@ -356,9 +386,9 @@ impl Actor {
             for part in self.fs.read(obj, 0, size).await.map_err(text)? {
                 all.extend_from_slice(&part);
             }
-            let mut units = Units::new();
+            let mut units = Content::new();
             for (n, bytes) in all.chunks(UNIT as usize).enumerate() {
-                units.push(version_of(file, n as u64, bytes)?);
+                units.push(unit_there(file, n as u64, bytes, self.clones)?);
             }
             self.units(file, |u| *u = units);
         }

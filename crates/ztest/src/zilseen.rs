@@ -15,7 +15,7 @@ use sim::DiskImage;
 use zpl::Zfs;
 
 use crate::Fault;
-use crate::zilload::{Names, Story, UNIT, Units, whose};
+use crate::zilload::{Content, Names, Story, UNIT, whose};
 
 /// The fault of a crash.
 #[derive(Debug)]
@@ -151,19 +151,21 @@ impl SeenFolder {
             }
             let units = there.units.as_ref().map_err(|e| Wrong::Torn(format!("{what}: {e}")))?;
             for (n, unit) in units.iter().enumerate() {
-                let version = match unit {
-                    None => 0,
-                    Some((of, place, version)) if (*of, *place) == (*file, n as u64) => *version,
-                    Some((of, place, version)) => {
-                        let why = format!("{what}: unit {n} is unit {place} of file {of}, version {version}");
-                        return Err(Wrong::Torn(why));
-                    }
-                };
-                let of = |u: &Units| u.get(n).copied().unwrap_or(0) == version;
+                let of = |u: &Content| u.get(n).copied().flatten() == *unit;
                 if window.iter().any(|(_, _, u)| of(u)) {
                     continue;
                 }
-                let why = format!("{what}: unit {n} is of version {version}, in none of its states {low} to {high}");
+                let (of_file, place, version) = unit.unwrap_or((*file, n as u64, 0));
+                let is_own = (of_file, place) == (*file, n as u64);
+                let is = match is_own {
+                    true => format!("{what}: unit {n} is of version {version}"),
+                    false => format!("{what}: unit {n} is unit {place} of file {of_file}, version {version}"),
+                };
+                // Only a clone brings a unit to another place.
+                if !is_own && !h.steps.iter().any(|(_, _, u)| of(u)) {
+                    return Err(Wrong::Torn(is));
+                }
+                let why = format!("{is}, in none of its states {low} to {high}");
                 let later = h.steps.iter().skip(high + 1).any(|(_, _, u)| of(u));
                 return Err(if later { Wrong::Future(why) } else { Wrong::Lost(why) });
             }

@@ -282,6 +282,20 @@ fn nothing_acknowledged_is_lost() {
     assert!(all.cuts > 30 && all.replayed > 5 && all.acks > 20, "{all:?}");
 }
 
+/// Files are cloned between the other changes; the checker counts the references of their blocks
+/// after replay.
+#[test]
+fn clones_survive_power_cuts() {
+    let mut all = ZilTally::default();
+    for seed in 0..4 {
+        let how = Cutting { all: true, steps: 15, repeats: 1, every: 15, second: 20, zdb: 0, trouble: Trouble::None };
+        let (tally, faults) = cut_seed(seed, how);
+        assert!(tally.is_good(), "{tally:?}\n{}", faults.join("\n"));
+        all.add(tally);
+    }
+    assert!(all.cuts > 30 && all.replayed > 5 && all.clones > 10 && all.checked > 3, "{all:?}");
+}
+
 #[test]
 fn zdb_finds_nothing_after_replay() {
     if !ztest::judge::has_zdb() {
