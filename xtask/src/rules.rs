@@ -58,6 +58,7 @@ const GLOBALS: &[Exception] = &[
     ("codec/src/zstandard.rs", "DECODER", "contexts of zstd, used again"),
     ("codec/src/zstandard.rs", "ENCODER", "contexts of zstd, used again"),
     ("dsl/src/bugs.rs", "PLANTED", "mistakes on purpose, in builds for ztest only"),
+    ("fuse/src/zfs/clone.rs", "SOURCES", "files that one mount of this thread offered, and another takes"),
     ("host/src/engine.rs", "ENGINES", "the loops of this thread, to find one from an `Rt`"),
     ("host/src/tempdir.rs", "NEXT", "numbers for names of folders in tests"),
     ("host/src/usdt.rs", "$semaphore", "tracers write there from outside"),
