@@ -55,11 +55,12 @@ pub fn run(args: &[String]) -> Done {
 /// Copies a file to a new one, which goes again if that fails.
 fn copy(source: &Path, target: &Path, is_auto: bool) -> Result<(), String> {
     let say = |what: &str, path: &Path, e: &io::Error| format!("cannot {what} '{}': {e}", path.display());
-    let from = File::open(source).map_err(|e| say("open", source, &e))?;
-    let of = from.metadata().map_err(|e| say("look at", source, &e))?;
+    // Opening a pipe would wait for its other end.
+    let of = source.metadata().map_err(|e| say("look at", source, &e))?;
     if !of.is_file() {
         return Err(format!("cannot copy '{}': it is no regular file", source.display()));
     }
+    let from = File::open(source).map_err(|e| say("open", source, &e))?;
     let mut how = OpenOptions::new();
     how.read(true).write(true).create_new(true).mode(of.mode() & 0o777);
     let to = how.open(target).map_err(|e| say("make", target, &e))?;
