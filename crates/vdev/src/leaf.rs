@@ -175,6 +175,9 @@ impl Leaf {
         let result = bdev::flush(&*self.dev).await;
         let total = self.rt.now().since(start);
         self.stats.borrow_mut().flushed(total);
+        let mut sharing = self.sharing.get();
+        sharing.flushed(start, start + total);
+        self.sharing.set(sharing);
         let (leaf, ok) = (self.guid.get().0, result.is_ok());
         self.rt.trace_at(start + total, Groups::IO, || Event::Flushed { leaf, total, ok });
         match result {
@@ -354,7 +357,7 @@ impl Leaf {
         let Batch { prio, write, offset, len, items } = batch;
         self.queue.borrow_mut().completed(prio, write, offset, len, &self.tunables.borrow());
         let mut sharing = self.sharing.get();
-        sharing.completed(prio, len, started, now);
+        sharing.completed(prio, write, len, started, now);
         self.sharing.set(sharing);
         // The members of a failed aggregate are retried alone and traced then.
         if self.rt.tracer().wants(Groups::IO) && (result.is_ok() || items.len() == 1) {

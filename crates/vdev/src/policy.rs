@@ -312,40 +312,58 @@ const SHARED_SPAN: Nanos = Nanos::from_ms(100);
 const FAST_NS_PER_MIB_MAX: u64 = 4_000_000;
 /// Operations that tell how fast a device is have at least this many bytes.
 const SPEED_BYTES_MIN: u64 = 128 << 10;
-/// What the earlier large operations weigh in the speed, in 16ths: about the last 16 count.
-const SPEED_MEMORY_16THS: u64 = 15;
+/// About so many bytes of large operations, the last ones, tell how fast a device is: several times
+/// what a disk's own cache takes without a flush in a short txg.
+const SPEED_MEMORY_BYTES: u64 = 64 << 20;
 
 /// Whether programs wait for a device that others use as well. Such a device, if it is fast, gets
 /// short operations from those others: what is at the device already is what a program waits for.
 ///
 /// Its speed is that of all operations at it together: an operation counts the time since the one
 /// before it completed. The time that an operation takes itself would depend on how many others are
-/// at the device, so that a device full of long operations would never count as fast.
+/// at the device, so that a device full of long operations would never count as fast. A flush after
+/// large writes counts too: a disk takes them into its cache fast, and works for them then.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Sharing {
     /// When the last operation with a waiting caller completed.
     waited: Option<Nanos>,
-    /// When the last large operation completed.
+    /// When the last large operation, or a flush that counts, completed.
     large: Option<Nanos>,
     /// Time in which the device worked for large operations, earlier ones weighing less.
     busy: Nanos,
     /// Bytes of the large operations within that time, weighed alike; 0 before the first one.
     bytes: u64,
+    /// A large write completed after the last flush.
+    is_dirty: bool,
 }
 
 impl Sharing {
     /// An operation, or several as one, with `len` bytes completed `now`, and was given to the
     /// device at `started`.
-    pub fn completed(&mut self, prio: Prio, len: u64, started: Nanos, now: Nanos) {
+    pub fn completed(&mut self, prio: Prio, write: bool, len: u64, started: Nanos, now: Nanos) {
         if prio.has_waiter() {
             self.waited = Some(now);
         }
         if len >= SPEED_BYTES_MIN {
-            let worked = now.since(self.large.map_or(started, |at| at.max(started)));
-            let less = |sum: u64, more: u64| (sum / 16 * SPEED_MEMORY_16THS).saturating_add(more);
-            (self.busy, self.bytes) = (Nanos(less(self.busy.0, worked.0)), less(self.bytes, len));
-            self.large = Some(now);
+            let weight = u128::from(SPEED_MEMORY_BYTES.saturating_sub(len));
+            let less = |sum: u64| (u128::from(sum) * weight / u128::from(SPEED_MEMORY_BYTES)) as u64;
+            (self.busy, self.bytes) = (Nanos(less(self.busy.0)), less(self.bytes).saturating_add(len));
+            self.is_dirty |= write;
+            self.worked(started, now);
         }
+    }
+
+    /// A flush that was given to the device at `started` completed `now`.
+    pub fn flushed(&mut self, started: Nanos, now: Nanos) {
+        if std::mem::take(&mut self.is_dirty) {
+            self.worked(started, now);
+        }
+    }
+
+    fn worked(&mut self, started: Nanos, now: Nanos) {
+        let worked = now.since(self.large.map_or(started, |at| at.max(started)));
+        self.busy = Nanos(self.busy.0.saturating_add(worked.0));
+        self.large = Some(now);
     }
 
     fn is_fast(&self) -> bool {
@@ -509,15 +527,15 @@ mod tests {
         let mut at = Sharing::default();
         assert!(!at.is_shared(0, ms(1)));
         assert!(at.is_shared(1, ms(1)), "a caller waits");
-        at.completed(Prio::Scrub, mib, ms(0), ms(1));
+        at.completed(Prio::Scrub, false, mib, ms(0), ms(1));
         assert!(!at.is_shared(0, ms(1)));
-        at.completed(Prio::SyncRead, 4096, ms(1), ms(2));
+        at.completed(Prio::SyncRead, false, 4096, ms(1), ms(2));
         assert!(at.is_shared(0, ms(101)) && !at.is_shared(0, ms(102)));
         // A disk becomes slow, and fast again.
         let mut now = 2;
         let mut one_by_one = |at: &mut Sharing, len, took| {
-            for _ in 0..40 {
-                at.completed(Prio::Scrub, len, ms(now), ms(now + took));
+            for _ in 0..200 {
+                at.completed(Prio::Scrub, false, len, ms(now), ms(now + took));
                 now += took + 100;
             }
             ms(now)
@@ -529,12 +547,32 @@ mod tests {
         // Ten at once, which all end after 15 ms, are 10 MiB in 15 ms.
         let full = |each| {
             let mut at = Sharing::default();
-            (0..200u64).for_each(|i| at.completed(Prio::Scrub, mib, ms(i / 10 * each), ms(i / 10 * each + each)));
+            (0..200u64)
+                .for_each(|i| at.completed(Prio::Scrub, false, mib, ms(i / 10 * each), ms(i / 10 * each + each)));
             at.is_shared(1, ms(200 * each))
         };
         assert_eq!((full(15), full(80)), (true, false));
-        at.completed(Prio::Scrub, mib, Nanos(0), Nanos(u64::MAX));
-        at.completed(Prio::Scrub, u64::MAX, Nanos(u64::MAX), Nanos(u64::MAX));
+        // The cache of a disk takes 16 MiB at 2 ms each; a flush of 150 ms brings them to the platter.
+        let cached = |flush: u64| {
+            let mut at = Sharing::default();
+            let mut now = 0;
+            for _ in 0..4 {
+                for _ in 0..16 {
+                    at.completed(Prio::AsyncWrite, true, mib, ms(now), ms(now + 2));
+                    now += 2;
+                }
+                at.flushed(ms(now), ms(now + flush));
+                // One that brings no large write to it.
+                at.flushed(ms(now + flush), ms(now + flush + 1000));
+                now += flush + 1000;
+            }
+            (0..16).for_each(|i| at.completed(Prio::AsyncWrite, true, mib, ms(now + i * 2), ms(now + i * 2 + 2)));
+            at.is_shared(1, ms(now + 32))
+        };
+        assert_eq!((cached(10), cached(150)), (true, false));
+        at.completed(Prio::Scrub, true, mib, Nanos(0), Nanos(u64::MAX));
+        at.completed(Prio::Scrub, true, u64::MAX, Nanos(0), Nanos(u64::MAX));
+        at.flushed(Nanos(0), Nanos(u64::MAX));
         assert!(!at.is_shared(0, Nanos(u64::MAX)), "sums cannot overflow");
 
         let mut s = state(&[(Prio::Scrub, 9)], &[(Prio::Scrub, 1)]);
