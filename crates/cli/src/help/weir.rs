@@ -410,9 +410,9 @@ that they took themselves. Equal seeds give equal reports.
         name: "cp",
         usage: &["cp [--reflink always|auto] file ... target"],
         text: "\
-Copies files by sharing their blocks, also between file systems of a pool: a copy
-takes no time and no space until one of the two is changed. The pool needs the
-feature block_cloning. The target is a new file, or a folder for new files.
+Copies files by sharing their blocks, also between file systems of a pool: a
+copy takes no time and no space until one of the two is changed. The pool needs
+the feature block_cloning. The target is a new file, or a folder for new files.
 
   --reflink  always: what cannot be shared is an error (default);
              auto: it is copied
