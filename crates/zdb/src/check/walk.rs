@@ -15,7 +15,7 @@ use ondisk::object_type::ObjectType;
 use ondisk::objset::ObjsetType;
 use ondisk::sa::{OwnerIds, owner_ids, znode_owner_ids};
 use ondisk::zil::{ZIL_CLAIM_LR_SEQ_VALID, ZilHeader, records};
-use ondisk::zil_record::ClonedBlocks;
+use ondisk::zil_record::{ClonedBlocks, WRITE_SIZE, tx};
 
 use super::brt::Brt;
 use super::ddt::{Ddt, Visit};
@@ -478,19 +478,22 @@ impl Walk {
             self.claim(&b.bp, &place, sink);
             let Some((data, zc)) = &b.data else { break };
             for r in records(data, zc.records).flatten() {
-                // Each block of a record of clones has a reference from it.
                 let is_over = header.flags & ZIL_CLAIM_LR_SEQ_VALID != 0 && r.seq > header.claim_lr_seq;
-                let blocks = if claimed && !is_over { sink.take(ClonedBlocks::of(&r)).flatten() } else { None };
-                for c in blocks.iter().flat_map(ClonedBlocks::iter).filter(|c| !c.is_hole() && !c.is_embedded()) {
+                if !claimed || is_over {
+                    continue;
+                }
+                // Pointers are clear in the records of encrypted logs too. Each block of a record of
+                // clones has a reference from it.
+                let clones = sink.take(ClonedBlocks::of(&r)).flatten();
+                for c in clones.iter().flat_map(ClonedBlocks::iter).filter(|c| !c.is_hole() && !c.is_embedded()) {
                     if self.claim(&c, &place, sink) {
                         self.read_every(&c, &place, sink);
                     }
                 }
-                // TX_WRITE with a block of its own.
-                if r.txtype != 9 || b.bp.encrypted() || r.bytes.len() < 192 || !claimed {
+                if r.txtype != tx::WRITE || r.bytes.len() < WRITE_SIZE {
                     continue;
                 }
-                let Ok(w) = Blkptr::parse(&r.bytes[64..]) else { continue };
+                let Ok(w) = Blkptr::parse(&r.bytes[64..WRITE_SIZE]) else { continue };
                 if !w.is_hole() && !w.is_embedded() && w.birth() >= header.claim_txg && self.io.validate_log(&w).is_ok()
                 {
                     self.claim(&w, &place, sink);

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use dsl::crypto::{KeyFormat, KeyMaterial, NewCrypt, NewKey};
 use ondisk::bytes::put_le64;
 use ondisk::zil::{Record, records};
 use ondisk::zil_record::Op;
@@ -9,8 +10,10 @@ use sim::DiskImage;
 use spa::{EngineOpts, ImportOpts, Pool};
 use zdb::CheckOpts;
 use zil::chain::Walk;
+use zio::crypto::Suite;
 use zpl::{MountOpts, Zfs};
 use ztest::lab::Lab;
+use ztest::snaps::check_images;
 use ztest::zilcuts::{Cutting, ZilTally, cut_seed};
 use ztest::ziltrouble::Trouble;
 
@@ -149,6 +152,57 @@ fn a_scrub_mends_logs_that_wait_for_replay() {
     });
     let report = zdb::check(&reader(&lab.images()), &CheckOpts::default(), &mut |_| {});
     assert!(report.errors.is_empty() && report.leaked == 0, "{:?}", report.errors);
+}
+
+/// A claim needs no keys: the blocks that the log of an encrypted file system names are its own
+/// until a mount with the key replays it.
+#[test]
+fn logs_that_wait_for_their_keys_keep_their_blocks() {
+    let mut rng = sim::Rng::new(4403);
+    let mut layout = ztest::lab::Layout::draw(&mut rng, 128 << 20).shaped(&ztest::lab::SHAPES[0], &mut rng);
+    layout.features = ondisk::feature::default_features();
+    layout.txg_timeout = base::Nanos::from_secs(3600);
+    let lab = Lab::new(4403, &layout);
+    let name = format!("{}/sealed", ztest::lab::POOL);
+    let material = || KeyMaterial::new(b"00112233".repeat(8));
+    let left = lab.sim.block_on(async {
+        let pool = lab.create(&layout, Vec::new()).await.expect("created");
+        let key = NewKey { format: KeyFormat::Hex, material: material(), iters: None, location: "prompt".into() };
+        let crypt = NewCrypt { suite: Some(Some(Suite::Aes256Gcm)), key: Some(key) };
+        let props = ztest::lab::new_fs(&lab.sim);
+        pool.dsl().create_fs_encrypted(&name, Vec::new(), crypt, props).await.expect("created");
+        let ds = pool.dsl().find(&name).expect("it exists");
+        let fs = Zfs::open(&ds, MountOpts::from_props(&ds)).await.expect("it opens");
+        for n in 0..6u8 {
+            let cred = zpl::Cred::new(0, 0);
+            let file = fs.create(fs.root(), &[b'a' + n], 0o644, &cred, true).await.expect("created").obj;
+            let mut content = vec![n; if n % 2 == 0 { 128 << 10 } else { 5000 }];
+            sim::Rng::new(u64::from(n)).fill(&mut content);
+            fs.write(file, 0, vec![bdev::Buf::copy_from(&content).freeze()], false).await.expect("written");
+            fs.fsync(file).await.expect("logged");
+        }
+        lab.disks.iter().map(|d| d.stable_image()).collect::<Vec<DiskImage>>()
+    });
+    lab.sim.crash();
+    let lab = Lab::with_images(1, left, true);
+    lab.sim.block_on(async {
+        let pool = lab.import(false, layout.opts()).await.expect("imported");
+        let ds = pool.dsl().find(&name).expect("it exists");
+        let header = ds.zil_header().await.expect("a header");
+        let named = zil::replay::blocks_of(pool.zio(), &header).await.expect("readable");
+        // The commit of the first file waited for a txg.
+        assert_eq!(named.iter().filter(|bp| bp.psize() >= 128 << 10).count(), 2, "the log names blocks");
+        pool.export().await.expect("exported");
+        check_images(&lab.images()).expect("claimed");
+        let pool = lab.import(false, layout.opts()).await.expect("imported");
+        pool.dsl().load_key(&name, &material(), false).await.expect("it is the key");
+        let ds = pool.dsl().find(&name).expect("it exists");
+        let fs = Zfs::open(&ds, MountOpts::from_props(&ds)).await.expect("it opens");
+        assert!(fs.replayed().applied == 10 && fs.replayed().failed.is_none(), "{:?}", fs.replayed());
+        fs.unmount().await.expect("unmounted");
+        pool.export().await.expect("exported");
+        check_images(&lab.images()).expect("replayed");
+    });
 }
 
 /// A log whose device is lost after a crash, with records in it, is given up by an import that goes
