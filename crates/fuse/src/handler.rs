@@ -8,6 +8,10 @@ use crate::dir::DirOut;
 use crate::errno::{Errno, NO_SYS, NOT_TTY};
 use crate::session::Kernel;
 
+/// Bytes that one request copies or clones from file to file at most: programs ask again for the
+/// rest.
+pub(crate) const COPY_MAX: u64 = 1 << 30;
+
 /// The process that made a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {

@@ -32,7 +32,7 @@ use zpl::{AclKind, CloneFrom, Cred, Fallocate, FileKind, RenameFlags, SetXattr, 
 use crate::dir::DirOut;
 use crate::errno::{BAD_HANDLE, Errno, INVALID, NO_DATA, NOT_SUPPORTED};
 use crate::groups::{groups_of, may_keep_sgid};
-use crate::handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs, Time, WriteHow};
+use crate::handler::{Attr, COPY_MAX, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs, Time, WriteHow};
 use crate::mounted::{MountOpts, Mounted, mount_handler, mount_tree};
 use crate::proto::ROOT_NODE;
 use crate::session::Kernel;
@@ -232,7 +232,7 @@ impl ZfsHandler {
         let (len, from, to) = (f.u64()?, f.u64()?, f.u64()?);
         let (source, obj) = clone::source(f.bytes(CLONE_TOKEN_LEN)?).await?;
         let from = CloneFrom { fs: &source, obj, off: from };
-        let n = self.clone_into(who, from, (node, to), len.min(clone::PART_MAX)).await??;
+        let n = self.clone_into(who, from, (node, to), len.min(COPY_MAX)).await??;
         let mut out = Vec::new();
         out.u64(n);
         Ok(out)

@@ -4,20 +4,18 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use host::{WEIR_IOC_CLONE, WEIR_IOC_CLONE_SOURCE};
+
 use super::reply::{Reply, empty, sized};
 use super::request::{Request, take_data};
 use super::{HEAD, IO_MAX, MAX_BACKGROUND, SMALL_OUTPUT_MAX, Session, WANTED};
 use crate::dir::DirOut;
 use crate::errno::{DENIED, Errno, INVALID, IO, NO_SYS, RANGE};
-use crate::handler::{Caller, Entry, Handler, Opened, WriteHow};
+use crate::handler::{COPY_MAX, Caller, Entry, Handler, Opened, WriteHow};
 use crate::proto::{
     self, FOPEN_DIRECT_IO, FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS, InHeader, Init, InitReply, Op, init, opcode,
 };
 use crate::wire::Put;
-use host::{WEIR_IOC_CLONE, WEIR_IOC_CLONE_SOURCE};
-
-/// Bytes that one `COPY_FILE_RANGE` does at most: programs ask again for the rest.
-const COPY_MAX: u64 = 1 << 30;
 
 impl<H: Handler> Session<H> {
     /// Serves one request, reply included.

@@ -15,8 +15,6 @@ use zpl::Zfs;
 
 use crate::errno::{Errno, OTHER_DEVICE};
 
-/// Bytes that one request clones at most: programs ask again for the rest.
-pub(super) const PART_MAX: u64 = 1 << 30;
 /// Sources kept; the oldest goes when there are more.
 const SOURCES_MAX: usize = 256;
 
