@@ -88,6 +88,13 @@ const PROFILES: &[Profile] = &[
         3,
         Runner::Ztest(&["--cuts", "{}", "--layout", "all", "--txgs", "4", "--every", "40", "--images", "1000"]),
     ),
+    profile("features", 3, Runner::Ztest(&["--workloads", "{}", "--layout", "all", "--features", "all"])),
+    profile(
+        "clones",
+        3,
+        Runner::Ztest(&["--campaign", "--cuts", "1000000000", "--seed", "{seed}", "--features", "all", "--every", "7"]),
+    ),
+    profile("feature-cuts", 2, Runner::Ztest(&["--cuts", "{}", "--features", "all", "--txgs", "20", "--every", "7"])),
     profile("snapshots", 4, Runner::Ztest(&["--snapshots", "{}"])),
     profile("snapcuts", 4, Runner::Ztest(&["--snapcuts", "{}", "--every", "9"])),
     profile("scans", 4, Runner::Ztest(&["--scans", "{}"])),
