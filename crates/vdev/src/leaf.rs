@@ -357,7 +357,7 @@ impl Leaf {
         let Batch { prio, write, offset, len, items } = batch;
         self.queue.borrow_mut().completed(prio, write, offset, len, &self.tunables.borrow());
         let mut sharing = self.sharing.get();
-        sharing.completed(prio, write, len, started, now);
+        sharing.completed((prio, write), len, self.queue.borrow().state.total_active(), started, now);
         self.sharing.set(sharing);
         // The members of a failed aggregate are retried alone and traced then.
         if self.rt.tracer().wants(Groups::IO) && (result.is_ok() || items.len() == 1) {

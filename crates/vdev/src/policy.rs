@@ -320,6 +320,11 @@ const SPEED_BYTES_MIN: u64 = 128 << 10;
 const SPEED_MEMORY_BYTES: u64 = 64 << 20;
 /// Bytes of large operations before a device is known to be slow.
 const SPEED_KNOWN_BYTES: u64 = 32 << 20;
+/// One operation counts as at most this long for each that was at the device, a long seek and some
+/// turns of a disk: now and then a virtual disk stands still for 100 ms and more.
+const SPEED_OPERATION_NS_MAX: u64 = 20_000_000;
+/// A flush counts as at most this long for 1 MiB of large writes before it: 52 MB/s.
+const SPEED_FLUSH_NS_PER_MIB_MAX: u64 = 20_000_000;
 
 /// Whether programs wait for a device that others use as well. Such a device, if it is fast, gets
 /// short operations from those others: what is at the device already is what a program waits for.
@@ -338,16 +343,16 @@ pub struct Sharing {
     busy: Nanos,
     /// Bytes of the large operations within that time, weighed alike; 0 before the first one.
     bytes: u64,
-    /// A large write completed after the last flush.
-    is_dirty: bool,
+    /// Bytes of the large writes that completed after the last flush.
+    dirty: u64,
     /// The device is slow; as long as nothing is known, it is not.
     is_slow: bool,
 }
 
 impl Sharing {
     /// An operation, or several as one, with `len` bytes completed `now`, and was given to the
-    /// device at `started`.
-    pub fn completed(&mut self, prio: Prio, write: bool, len: u64, started: Nanos, now: Nanos) {
+    /// device at `started`; `beside` others are still at the device.
+    pub fn completed(&mut self, (prio, write): (Prio, bool), len: u64, beside: u32, started: Nanos, now: Nanos) {
         if prio.has_waiter() {
             self.waited = Some(now);
         }
@@ -355,20 +360,21 @@ impl Sharing {
             let weight = u128::from(SPEED_MEMORY_BYTES.saturating_sub(len));
             let less = |sum: u64| (u128::from(sum) * weight / u128::from(SPEED_MEMORY_BYTES)) as u64;
             (self.busy, self.bytes) = (Nanos(less(self.busy.0)), less(self.bytes).saturating_add(len));
-            self.is_dirty |= write;
-            self.worked(started, now);
+            self.dirty = self.dirty.saturating_add(if write { len } else { 0 });
+            self.worked(started, now, Nanos(SPEED_OPERATION_NS_MAX * (1 + u64::from(beside))));
         }
     }
 
     /// A flush that was given to the device at `started` completed `now`.
     pub fn flushed(&mut self, started: Nanos, now: Nanos) {
-        if std::mem::take(&mut self.is_dirty) {
-            self.worked(started, now);
+        let dirty = std::mem::take(&mut self.dirty);
+        if dirty > 0 {
+            self.worked(started, now, Nanos((dirty >> 10).saturating_mul(SPEED_FLUSH_NS_PER_MIB_MAX >> 10)));
         }
     }
 
-    fn worked(&mut self, started: Nanos, now: Nanos) {
-        let worked = now.since(self.large.map_or(started, |at| at.max(started)));
+    fn worked(&mut self, started: Nanos, now: Nanos, max: Nanos) {
+        let worked = now.since(self.large.map_or(started, |at| at.max(started))).min(max);
         self.busy = Nanos(self.busy.0.saturating_add(worked.0));
         self.large = Some(now);
         let bound = if self.is_slow { FAST_NS_PER_MIB_MAX } else { SLOW_NS_PER_MIB_MIN };
@@ -534,15 +540,15 @@ mod tests {
         let mut at = Sharing::default();
         assert!(!at.is_shared(0, ms(1)));
         assert!(at.is_shared(1, ms(1)), "a caller waits");
-        at.completed(Prio::Scrub, false, mib, ms(0), ms(1));
+        at.completed((Prio::Scrub, false), mib, 0, ms(0), ms(1));
         assert!(!at.is_shared(0, ms(1)));
-        at.completed(Prio::SyncRead, false, 4096, ms(1), ms(2));
+        at.completed((Prio::SyncRead, false), 4096, 0, ms(1), ms(2));
         assert!(at.is_shared(0, ms(101)) && !at.is_shared(0, ms(102)));
         // A disk becomes slow, and fast again.
         let mut now = 2;
         let mut one_by_one = |at: &mut Sharing, took| {
             for _ in 0..200 {
-                at.completed(Prio::Scrub, false, mib, ms(now), ms(now + took));
+                at.completed((Prio::Scrub, false), mib, 0, ms(now), ms(now + took));
                 now += took + 100;
             }
             ms(now)
@@ -551,11 +557,15 @@ mod tests {
             let end = one_by_one(&mut at, took);
             assert_eq!(at.is_shared(3, end), is_shared, "{took} ms");
         }
+        // It stands still once.
+        let end = one_by_one(&mut at, 3);
+        at.completed((Prio::Scrub, false), mib / 8, 0, end, end + ms(5000));
+        assert!(at.is_shared(3, end + ms(5000)));
         // Ten at once, which all end after 80 ms, are 10 MiB in 80 ms.
         let full = |each| {
             let mut at = Sharing::default();
             (0..200u64)
-                .for_each(|i| at.completed(Prio::Scrub, false, mib, ms(i / 10 * each), ms(i / 10 * each + each)));
+                .for_each(|i| at.completed((Prio::Scrub, false), mib, 9, ms(i / 10 * each), ms(i / 10 * each + each)));
             at.is_shared(1, ms(200 * each))
         };
         assert_eq!((full(80), full(150)), (true, false));
@@ -565,7 +575,7 @@ mod tests {
             let mut now = 0;
             for _ in 0..4 {
                 for _ in 0..16 {
-                    at.completed(Prio::AsyncWrite, true, mib, ms(now), ms(now + 2));
+                    at.completed((Prio::AsyncWrite, true), mib, 0, ms(now), ms(now + 2));
                     now += 2;
                 }
                 at.flushed(ms(now), ms(now + flush));
@@ -573,12 +583,12 @@ mod tests {
                 at.flushed(ms(now + flush), ms(now + flush + 1000));
                 now += flush + 1000;
             }
-            (0..16).for_each(|i| at.completed(Prio::AsyncWrite, true, mib, ms(now + i * 2), ms(now + i * 2 + 2)));
+            (0..16).for_each(|i| at.completed((Prio::AsyncWrite, true), mib, 0, ms(now + i * 2), ms(now + i * 2 + 2)));
             at.is_shared(1, ms(now + 32))
         };
         assert_eq!((cached(10), cached(150)), (true, false));
-        at.completed(Prio::Scrub, true, mib, Nanos(0), Nanos(u64::MAX));
-        at.completed(Prio::Scrub, true, u64::MAX, Nanos(0), Nanos(u64::MAX));
+        at.completed((Prio::Scrub, true), mib, 0, Nanos(0), Nanos(u64::MAX));
+        at.completed((Prio::Scrub, true), u64::MAX, 0, Nanos(0), Nanos(u64::MAX));
         at.flushed(Nanos(0), Nanos(u64::MAX));
         assert!(!at.is_shared(0, Nanos(u64::MAX)), "sums cannot overflow");
 
