@@ -44,6 +44,7 @@ mod zfs_send;
 mod zfs_snap;
 mod zpool;
 pub mod zpool_out;
+mod zpool_upgrade;
 mod zstream;
 
 use std::io::Write;

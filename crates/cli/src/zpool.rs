@@ -14,7 +14,7 @@ use crate::zpool_out::{self, LIST_COLUMNS, Style};
 use crate::{Done, Fail, absolute, ask, ask_each, assignment, dedup_out, help, json, print, print_to_reader};
 
 /// Commands of OpenZFS that weir does not have yet.
-const NOT_YET: &[&str] = &["reguid", "reopen", "split", "upgrade"];
+const NOT_YET: &[&str] = &["reguid", "reopen", "split"];
 
 /// Runs `zpool ARGS`.
 pub fn run(args: &[String]) -> Done {
@@ -28,6 +28,7 @@ pub fn run(args: &[String]) -> Done {
         "ddtprune" => ddtprune(&parse(rest, "d:p:", &[], "ddtprune")?),
         "prefetch" => prefetch(&parse(rest, "t:", &[], "prefetch")?),
         "history" => history(&parse(rest, "il", &[], "history")?),
+        "upgrade" => crate::zpool_upgrade::run(&parse(rest, "avV:", &[], "upgrade")?),
         "wait" => crate::wait::run(&parse(rest, "Hpt:T:", &[], "wait")?),
         "events" => crate::events::run(&parse(rest, "vHfc", &[], "events")?),
         "export" => export(&parse(rest, "af", &[], "export")?),

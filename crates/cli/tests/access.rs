@@ -78,6 +78,8 @@ const REFUSED: &[&str] = &[
     "zpool checkpoint tank",
     "zpool checkpoint -d tank",
     "zpool ddtprune -p 10 tank",
+    "zpool upgrade tank",
+    "zpool upgrade -a",
     "zpool prefetch tank",
     "zpool history tank",
     "zpool history -i tank",

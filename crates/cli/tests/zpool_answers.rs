@@ -107,6 +107,59 @@ fn new_pools_have_the_features_of_2_1() {
 }
 
 #[test]
+fn pools_get_features_that_they_were_made_without() {
+    let w = World::new("cli-upgrade");
+    w.files(&["a", "b", "c"], 128 * MIB);
+    w.ok(&format!("{NEW} -o compatibility=openzfs-2.0-linux tank a"));
+    w.ok(&format!("{NEW} -d bare b"));
+    std::fs::write(w.dir.path().join("mine"), "lz4_compress # and no more\n").unwrap();
+    let mine = w.dir.path().join("mine");
+    w.fails(&format!("{NEW} -o compatibility={}x own c", mine.display()), "cannot be read");
+    w.ok(&format!("{NEW} -o compatibility={} own c", mine.display()));
+    let listed = w.ok("zpool upgrade");
+    let of = |pool: &str| {
+        let lines = listed.lines().skip_while(|l| *l != pool).skip(1).take_while(|l| !l.is_empty());
+        lines.map(|l| l.trim().to_string()).collect::<Vec<_>>()
+    };
+    assert!(of("tank").is_empty() && of("own").is_empty() && !of("bare").is_empty(), "{listed}");
+    assert!(w.ok("zpool upgrade tank").contains("already has all supported and requested features"));
+    assert_eq!(w.ok("zpool get -H -o value feature@draid,feature@lz4_compress tank"), "disabled\nactive\n");
+    w.fails("zpool set feature@bookmark_v2=enabled own", "not allowed by the property 'compatibility'");
+    assert_eq!(w.ok("zpool get -Hp -o value feature@bookmark_v2 own"), "disabled\n");
+
+    assert!(w.ok("zpool upgrade -V 28 bare").contains("already formatted using feature flags"));
+    let done = w.ok("zpool upgrade bare");
+    let enabled: Vec<&str> = done.lines().filter_map(|l| l.strip_prefix("  ")).collect();
+    assert_eq!(enabled, of("bare"), "{done}");
+    for name in &enabled {
+        let value = w.ok(&format!("zpool get -H -o value feature@{name} bare"));
+        assert!(value == "enabled\n" || value == "active\n", "{name}: {value}");
+        assert!(w.ok("zpool upgrade -v").lines().any(|l| l.split(' ').next() == Some(*name)), "{name}");
+    }
+    w.ok("zpool set compatibility=openzfs-2.1-linux tank");
+    assert_eq!(w.ok("zpool upgrade -a").matches("Enabled the following").count(), 1);
+    assert_eq!(w.ok("zpool get -H -o value feature@draid,feature@vdev_zaps_v2 tank"), "enabled\ndisabled\n");
+    w.ok("zpool set compatibility=off own");
+    w.ok("zpool set compatibility=off tank");
+    w.ok("zpool upgrade -a");
+    assert!(w.ok("zpool upgrade").contains("has all supported and requested features enabled"));
+    assert_eq!(w.ok("zpool history tank").matches("zpool upgrade -a").count(), 2);
+    w.fails("zpool upgrade nothing", "no such pool");
+    for (line, why) in [
+        ("zpool upgrade -a tank", "cannot be combined"),
+        ("zpool upgrade -v tank", "cannot be combined"),
+        ("zpool upgrade -V 28", "needs -a or the names"),
+        ("zpool upgrade -V 29 tank", "invalid version"),
+    ] {
+        let s = w.run(line, "UTC");
+        assert!(s.code == 2 && s.err.contains(why), "{line}: {} {}", s.code, s.err);
+    }
+    w.ok("zpool export -a");
+    w.ok("zpool import -a -d .");
+    w.ok("zpool scrub -w tank");
+}
+
+#[test]
 fn dedup_tables_have_commands() {
     let w = World::new("cli-dedup");
     w.files(&["a", "b"], 128 * MIB);

@@ -9,11 +9,12 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::zap;
 use dsl::DslPool;
-use ondisk::feature::{FEATURES, FeatureId, compatibility_set, default_features, enable_closure_ids};
+use ondisk::feature::{FEATURES, FeatureId, default_features, enable_closure_ids};
 use ondisk::object_type::ObjectType;
 
 use crate::engine::{PoolEngine, say};
 use crate::keeper::Level;
+use crate::pool::compatibility::allowed_features;
 use crate::view::pool::capacity;
 use crate::view::{PropView, fmt};
 
@@ -144,7 +145,7 @@ pub struct Wanted {
     pub stored: Vec<(String, u64)>,
     /// Features asked for by name: enabled or disabled.
     pub features: Vec<(FeatureId, bool)>,
-    /// Features that `compatibility` allows.
+    /// Features that `compatibility` allows, the one given or else that of the pool.
     pub allowed: Option<Vec<FeatureId>>,
     /// `compatibility` as it was given.
     pub compatibility: Option<String>,
@@ -400,19 +401,6 @@ fn show_compatibility(l: &Look<'_>) -> PropView {
     }
 }
 
-fn allowed_features(value: &str) -> Result<Vec<FeatureId>> {
-    let mut out: Option<Vec<FeatureId>> = None;
-    for name in value.split(',') {
-        let set = compatibility_set(name)
-            .ok_or_else(|| bad("compatibility", name, "off, legacy, or names such as openzfs-2.1-linux"))?;
-        out = Some(match out {
-            None => set,
-            Some(old) => old.into_iter().filter(|f| set.contains(f)).collect(),
-        });
-    }
-    Ok(out.unwrap_or_default())
-}
-
 /// Reads the properties stored in the MOS.
 pub async fn load(dsl: &DslPool) -> Result<Stored> {
     let Some(object) = zap::lookup_u64(dsl.directory(), POOL_PROPS).await? else { return Ok(Stored::default()) };
@@ -505,9 +493,29 @@ impl PoolEngine {
         out
     }
 
+    /// The features that `zpool upgrade` would enable: those that weir writes, that the pool does
+    /// not have, and that are allowed with all that they depend on.
+    pub(crate) fn features_to_enable(&self, allowed: Option<&[FeatureId]>) -> Vec<FeatureId> {
+        let is_allowed = |id: &FeatureId| allowed.is_none_or(|a| a.contains(id));
+        let missing = |id: &FeatureId| {
+            let closure = enable_closure_ids(&[*id]);
+            self.pool.feature_count(id.get().guid).is_none()
+                && closure.iter().all(|f| f.get().may_be_enabled() && is_allowed(f))
+        };
+        FEATURES.iter().map(|f| f.id).filter(missing).collect()
+    }
+
     /// Sets properties of an imported pool: numbers, features, comment.
     pub async fn set_pool_props(&self, wanted: Wanted) -> Result<()> {
         let dsl = self.pool.dsl().clone();
+        let features: Vec<FeatureId> = wanted.features.iter().filter(|f| f.1).map(|f| f.0).collect();
+        if let Some(allowed) = &wanted.allowed
+            && let Some(id) = enable_closure_ids(&features).iter().find(|id| !allowed.contains(id))
+        {
+            let why =
+                format!("feature '{id}' is not allowed by the property 'compatibility' of the pool: set that to off");
+            return Err(Error::invalid(why));
+        }
         let mut stored = wanted.stored;
         if let Some(name) = &wanted.bootfs {
             let object = match name.as_str() {
@@ -526,22 +534,13 @@ impl PoolEngine {
         if wanted.comment.is_some() {
             self.pool.set_comment(wanted.comment.filter(|c| !c.is_empty()))?;
         }
-        let compatibility = self.pool.mos_config().head.compatibility.filter(|_| !wanted.features.is_empty());
-        if let Some(allowed) = compatibility.map(|c| allowed_features(&c)).transpose()?
-            && let Some((id, _)) = wanted.features.iter().find(|(id, on)| *on && !allowed.contains(id))
-        {
-            let why =
-                format!("feature '{id}' is not allowed by the property 'compatibility' of the pool: set that to off");
-            return Err(Error::invalid(why));
-        }
-        let wanted: Vec<FeatureId> = wanted.features.iter().filter(|f| f.1).map(|f| f.0).collect();
-        if stored.is_empty() && wanted.is_empty() {
+        if stored.is_empty() && features.is_empty() {
             return self.pool.sync().await;
         }
         let values = stored.clone();
         let stores = dsl.sync_task(move |dsl: Rc<DslPool>, tx| {
             Box::pin(async move {
-                dsl.enable_features(&wanted, &tx).await?;
+                dsl.enable_features(&features, &tx).await?;
                 if values.is_empty() {
                     return Ok(());
                 }

@@ -289,6 +289,7 @@ mod tests {
         let names: Vec<&str> = public.map(|k| k.name).collect();
         let looks = [
             "PoolDedup",
+            "PoolUpgradable",
             "Pools",
             "VdevGet",
             "PoolActivity",

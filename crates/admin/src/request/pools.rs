@@ -1,10 +1,13 @@
 //! Requests about whole pools: create, destroy, import, export, properties, history.
 
 use base::Result;
+use ondisk::feature::FeatureId;
 use serde::{Deserialize, Serialize};
 
 use super::{Changes, Cx, Direction, Kind, Lane, Report, Request, Rights};
+use crate::pool::compatibility::allowed_features;
 use crate::pool::props::{Wanted, When};
+use crate::pool_set::Running;
 use crate::view::{Candidate, Created, DedupView, HistoryLine, Imported, PoolView, VdevProps};
 
 /// The requests of this file.
@@ -18,6 +21,8 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::of::<PoolDdtPrune>(),
     Kind::of::<PoolPrefetch>(),
     Kind::of::<PoolDedup>(),
+    Kind::of::<PoolUpgradable>(),
+    Kind::of::<PoolUpgrade>(),
     Kind::of::<PoolHistory>(),
     Kind::of::<Pools>(),
     Kind::of::<PoolSet>(),
@@ -347,14 +352,79 @@ impl Request for PoolSet {
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let PoolSet { pool, name, value } = self;
         let running = cx.pools.need_running(&pool)?;
+        let wanted = Wanted::parse(&[(name, value)], When::Set).and_then(|mut wanted| {
+            if !wanted.features.is_empty() {
+                wanted.allowed = allowed_on(&running)?;
+            }
+            Ok(wanted)
+        });
+        let wanted = wanted.map_err(|e| e.at(format!("cannot set property for '{pool}'")))?;
         cx.on(&running, move |e| async move {
-            let set = async {
-                let wanted = Wanted::parse(&[(name, value)], When::Set)?;
-                e.set_pool_props(wanted).await
-            };
-            set.await.map_err(|e| e.at(format!("cannot set property for '{pool}'")))
+            e.set_pool_props(wanted).await.map_err(|e| e.at(format!("cannot set property for '{pool}'")))
         })
     }
+}
+
+/// The features that `compatibility` lets a pool have; none stands for all. The files that it may
+/// name are read here, not by the engine's thread.
+fn allowed_on(running: &Running) -> Result<Option<Vec<FeatureId>>> {
+    let value = running.thread.with_pool(|e| async move { Ok(e.pool.mos_config().head.compatibility) })?;
+    value.map(|v| allowed_features(&v)).transpose()
+}
+
+/// The features that `zpool upgrade` would enable.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolUpgradable {
+    /// The pool.
+    pub pool: String,
+}
+
+impl Request for PoolUpgradable {
+    const NAME: &'static str = "PoolUpgradable";
+    const TITLE: &'static str = "zpool upgrade";
+    const RIGHTS: Rights = Rights::Anyone;
+    type Reply = Vec<String>;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Vec<String>> {
+        let running = cx.pools.need_running(&self.pool)?;
+        let allowed = allowed_on(&running)?;
+        cx.on(&running, move |e| async move { Ok(names(&e.features_to_enable(allowed.as_deref()))) })
+    }
+}
+
+/// `zpool upgrade` of a pool: enables all features that weir writes and `compatibility` allows; the
+/// reply names them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolUpgrade {
+    /// The pool.
+    pub pool: String,
+}
+
+impl Request for PoolUpgrade {
+    const NAME: &'static str = "PoolUpgrade";
+    const TITLE: &'static str = "zpool upgrade";
+    type Reply = Vec<String>;
+    fn changes(&self) -> Changes {
+        Changes::pool_of(&self.pool)
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Vec<String>> {
+        let pool = self.pool;
+        let running = cx.pools.need_running(&pool)?;
+        let allowed = allowed_on(&running)?;
+        cx.on(&running, move |e| async move {
+            let missing = e.features_to_enable(allowed.as_deref());
+            let features = missing.iter().map(|id| (*id, true)).collect();
+            let wanted = Wanted { features, ..Wanted::default() };
+            e.set_pool_props(wanted).await.map_err(|e| e.at(format!("cannot upgrade '{pool}'")))?;
+            Ok(names(&missing))
+        })
+    }
+}
+
+fn names(features: &[FeatureId]) -> Vec<String> {
+    features.iter().map(|id| id.get().name.to_string()).collect()
 }
 
 /// `zpool get` of vdevs.

@@ -226,6 +226,20 @@ more when the same data is written again. The data itself stays.
 ",
     },
     Page {
+        name: "zpool upgrade",
+        usage: &["upgrade", "upgrade -v", "upgrade [-V version] <-a | pool> ..."],
+        text: "\
+Without an operand: the pools that do not have all features that weir writes.
+With the names of pools: enables them. A feature cannot be disabled again, and
+software that does not know it cannot use the pool once it is active. What the
+pool's property 'compatibility' does not allow is left out.
+
+  -a  all pools
+  -v  only list the features that weir writes
+  -V  a version of OpenZFS's pools before features: none of weir's is older
+",
+    },
+    Page {
         name: "zpool prefetch",
         usage: &["prefetch [-t ddt|brt] <pool>"],
         text: "\
