@@ -40,14 +40,8 @@ pub(crate) fn run(p: &Parsed) -> Done {
         (true, false) => Err(usage("-a cannot be combined with names of pools")),
         (false, true) if picks => Err(usage("-V needs -a or the names of pools")),
         (false, true) => missing(),
-        (true, true) => {
-            print(FLAGS);
-            upgrade(&names()?, version)
-        }
-        (false, false) => {
-            print(FLAGS);
-            upgrade(&p.operands, version)
-        }
+        (true, true) => upgrade(&names()?, version),
+        (false, false) => upgrade(&p.operands, version),
     }
 }
 
@@ -56,18 +50,21 @@ fn names() -> Result<Vec<String>, Fail> {
 }
 
 fn upgrade(pools: &[String], version: u64) -> Done {
+    let mut head = FLAGS;
     for_each_name(pools, |pool| {
         if version < VERSION {
-            print(&format!("Pool '{pool}' is already formatted using feature flags.\n\n"));
+            print(&format!("{head}Pool '{pool}' is already formatted using feature flags.\n\n"));
+            head = "";
             return Ok(());
         }
         let enabled = ask(&PoolUpgrade { pool: pool.clone() })?;
         print(&match enabled.is_empty() {
-            true => format!("Pool '{pool}' already has all supported and requested features enabled.\n\n"),
-            false => format!("Enabled the following features on '{pool}':\n{}\n", indented(&enabled, "  ")),
+            true => format!("{head}Pool '{pool}' already has all supported and requested features enabled.\n\n"),
+            false => format!("{head}Enabled the following features on '{pool}':\n{}\n", indented(&enabled, "  ")),
         });
+        head = "";
         Ok(())
-    })
+    })?
 }
 
 /// Lines of names, each after `by`.

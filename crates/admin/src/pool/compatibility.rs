@@ -149,7 +149,7 @@ mod tests {
         assert!(of(path.to_str().unwrap()).unwrap_err().contains("more than"));
         std::fs::write(&path, [0xff]).unwrap();
         assert!(of(path.to_str().unwrap()).unwrap_err().contains("no text"));
-        assert!(of(dir.to_str().unwrap()).unwrap_err().contains("no regular file"));
+        assert!(of(dir.path().to_str().unwrap()).unwrap_err().contains("no regular file"));
         for bad in ["", "nonsense", "../shared/mine", ".", "mine,", "shared/mine"] {
             assert!(of(bad).unwrap_err().contains("is no set of features"), "{bad}");
         }
