@@ -569,7 +569,7 @@ mod tests {
             at.is_shared(1, ms(200 * each))
         };
         assert_eq!((full(80), full(150)), (true, false));
-        // The cache of a disk takes 16 MiB at 2 ms each; a flush of 150 ms brings them to the platter.
+        // The cache of a disk takes 16 MiB at 2 ms each; a flush of 150 ms brings them to the disk.
         let cached = |flush: u64| {
             let mut at = Sharing::default();
             let mut now = 0;

@@ -482,8 +482,8 @@ impl Walk {
                 if !claimed || is_over {
                     continue;
                 }
-                // Pointers are clear in the records of encrypted logs too. Each block of a record of
-                // clones has a reference from it.
+                // Pointers are clear in the records of encrypted logs too. Each block of a record
+                // of clones has a reference from it.
                 let clones = sink.take(ClonedBlocks::of(&r)).flatten();
                 for c in clones.iter().flat_map(ClonedBlocks::iter).filter(|c| !c.is_hole() && !c.is_embedded()) {
                     if self.claim(&c, &place, sink) {
