@@ -310,16 +310,17 @@ const SHARED_SPAN: Nanos = Nanos::from_ms(100);
 /// Time for 1 MiB at which a device is fast: 4 ms, 262 MB/s. At a slower one seeks are what others
 /// wait for, and short operations make more of them.
 const FAST_NS_PER_MIB_MAX: u64 = 4_000_000;
-/// Time for 1 MiB above which one that was fast is slow: 12 ms, 87 MB/s. One short operation at a
-/// time is slower than the device is, about half as fast at a virtual disk of 700 MB/s.
-const SLOW_NS_PER_MIB_MIN: u64 = 12_000_000;
+/// Time for 1 MiB above which one that was fast is slow: 6 ms, 175 MB/s. One short operation at a
+/// time is slower than the device is, about half as fast at a virtual disk of 700 MB/s. A nearline
+/// disk with its cache and flushes takes 9 ms for 1 MiB of a file that is written in order.
+const SLOW_NS_PER_MIB_MIN: u64 = 6_000_000;
 /// Operations that tell how fast a device is have at least this many bytes.
 const SPEED_BYTES_MIN: u64 = 128 << 10;
 /// About so many bytes of large operations, the last ones, tell how fast a device is: several times
 /// what a disk's own cache takes without a flush in a short txg.
 const SPEED_MEMORY_BYTES: u64 = 64 << 20;
 /// Bytes of large operations before a device is known to be slow.
-const SPEED_KNOWN_BYTES: u64 = 32 << 20;
+const SPEED_KNOWN_BYTES: u64 = 16 << 20;
 /// One operation counts as at most this long for each that was at the device, a long seek and some
 /// turns of a disk: now and then a virtual disk stands still for 100 ms and more.
 const SPEED_OPERATION_NS_MAX: u64 = 20_000_000;
@@ -553,7 +554,7 @@ mod tests {
             }
             ms(now)
         };
-        for (took, is_shared) in [(8, true), (13, false), (8, false), (3, true), (8, true)] {
+        for (took, is_shared) in [(5, true), (7, false), (5, false), (3, true), (5, true)] {
             let end = one_by_one(&mut at, took);
             assert_eq!(at.is_shared(3, end), is_shared, "{took} ms");
         }
@@ -561,14 +562,14 @@ mod tests {
         let end = one_by_one(&mut at, 3);
         at.completed((Prio::Scrub, false), mib / 8, 0, end, end + ms(5000));
         assert!(at.is_shared(3, end + ms(5000)));
-        // Ten at once, which all end after 80 ms, are 10 MiB in 80 ms.
+        // Ten at once, which all end after 40 ms, are 10 MiB in 40 ms.
         let full = |each| {
             let mut at = Sharing::default();
             (0..200u64)
                 .for_each(|i| at.completed((Prio::Scrub, false), mib, 9, ms(i / 10 * each), ms(i / 10 * each + each)));
             at.is_shared(1, ms(200 * each))
         };
-        assert_eq!((full(80), full(150)), (true, false));
+        assert_eq!((full(40), full(100)), (true, false));
         // The cache of a disk takes 16 MiB at 2 ms each; a flush of 150 ms brings them to the disk.
         let cached = |flush: u64| {
             let mut at = Sharing::default();
