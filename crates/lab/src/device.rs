@@ -1,10 +1,10 @@
 //! Devices of studies: a model with what the host adds to it, by a name or from a file.
 //!
-//! A model file is TOML with one of the tables `[hdd]`, `[ssd]` and `[fixed]`, and possibly
-//! `[host]`; `weir lab calibrate` writes one. Keys are the fields of the models; times are text
-//! such as '62us', rates are bytes a second, sizes are bytes or text such as '16k'. What is left
-//! out is as in `hdd` (a nearline disk) or `nvme`. `[fit]` says how well the model fits and is not
-//! read.
+//! A model file is TOML with one of the tables `[hdd]`, `[ssd]`, `[fixed]` and `[virtual]`, and
+//! possibly `[host]`; `weir lab calibrate` writes one. Keys are the fields of the models; times are
+//! text such as '62us', rates are bytes a second, sizes are bytes or text such as '16k'. What is
+//! left out is as in `hdd` (a nearline disk) or `nvme`. `[fit]` says how well the model fits and is
+//! not read.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -102,12 +102,23 @@ fn fixed_fields<'a>(latency: &'a mut Nanos, bandwidth: &'a mut u64) -> Vec<(&'st
     vec![("latency", Field::Time(latency)), ("bandwidth", Field::Number(bandwidth, 1 << 16, RATE_MAX))]
 }
 
+fn virtual_fields<'a>(
+    latency: &'a mut Nanos,
+    bandwidth: &'a mut u64,
+    flush_bandwidth: &'a mut u64,
+) -> Vec<(&'static str, Field<'a>)> {
+    let mut fields = fixed_fields(latency, bandwidth);
+    fields.push(("flush_bandwidth", Field::Number(flush_bandwidth, 1 << 16, RATE_MAX)));
+    fields
+}
+
 /// The fields of a model; none for [`Model::Random`].
 fn model_fields(model: &mut Model) -> Vec<(&'static str, Field<'_>)> {
     match model {
         Model::Hdd(m) => hdd_fields(m),
         Model::Ssd(m) => ssd_fields(m),
         Model::Fixed { latency, bandwidth } => fixed_fields(latency, bandwidth),
+        Model::Virtual { latency, bandwidth, flush_bandwidth } => virtual_fields(latency, bandwidth, flush_bandwidth),
         Model::Random { .. } => Vec::new(),
     }
 }
@@ -186,7 +197,7 @@ impl Device {
             let name: &str = key.get_ref();
             let place = Place { file, line: line_of(text, key.span().start), key: name };
             let DeValue::Table(table) = value.get_ref() else {
-                return Err(place.unknown(&["[hdd]", "[ssd]", "[fixed]", "[host]", "[fit]"]));
+                return Err(place.unknown(&["[hdd]", "[ssd]", "[fixed]", "[virtual]", "[host]", "[fit]"]));
             };
             if name == "fit" {
                 continue;
@@ -223,14 +234,19 @@ impl Device {
                     fill(&mut fixed_fields(&mut latency, &mut bandwidth))?;
                     Model::Fixed { latency, bandwidth }
                 }
-                _ => return Err(place.unknown(&["[hdd]", "[ssd]", "[fixed]", "[host]", "[fit]"])),
+                "virtual" => {
+                    let (mut latency, mut bandwidth, mut flush_bandwidth) = (Nanos(0), 1 << 30, 1 << 30);
+                    fill(&mut virtual_fields(&mut latency, &mut bandwidth, &mut flush_bandwidth))?;
+                    Model::Virtual { latency, bandwidth, flush_bandwidth }
+                }
+                _ => return Err(place.unknown(&["[hdd]", "[ssd]", "[fixed]", "[virtual]", "[host]", "[fit]"])),
             };
             if model.replace(found).is_some() {
                 return Err(place.error("a file has one model"));
             }
         }
-        let model =
-            model.ok_or_else(|| Error::invalid(format!("{file}: there is no [hdd], [ssd] or [fixed] in it")))?;
+        let model = model
+            .ok_or_else(|| Error::invalid(format!("{file}: there is no [hdd], [ssd], [fixed] or [virtual] in it")))?;
         Ok(Device { name: file.into(), model, host })
     }
 
@@ -244,6 +260,7 @@ impl Device {
             Model::Hdd(_) => "hdd",
             Model::Ssd(_) => "ssd",
             Model::Fixed { .. } => "fixed",
+            Model::Virtual { .. } => "virtual",
             Model::Random { .. } => return Err(Error::invalid("a random model has no file")),
         };
         let mut out = String::new();
@@ -311,7 +328,7 @@ mod tests {
     #[test]
     fn mistakes_have_their_line() {
         for (text, want) in [
-            ("", "m.toml: there is no [hdd], [ssd] or [fixed] in it"),
+            ("", "m.toml: there is no [hdd], [ssd], [fixed] or [virtual] in it"),
             ("[hdd]\nrpm = 7200\n[ssd]\n", "a file has one model"),
             ("[hdd]\n\nrpm = 7\n", "m.toml:3: rpm: '7' is not a size from 1000 to 100000 bytes"),
             ("[hdd]\nspeed = 7\n", "m.toml:2: speed: there is no such key here, only rpm, "),

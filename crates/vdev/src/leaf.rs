@@ -12,13 +12,15 @@ use bdev::{BlockDev, Buf, Bytes, Done, Op};
 use ondisk::label::BOOT_ENV_OFFSET;
 use ondisk::label::DATA_START;
 use rt::Rt;
+use rt::sync::Notify;
 use rt::trace::{Event, FaultKind, Groups};
 
 use crate::done::{Completer, ReadCompleter, ReadDone, WriteDone};
 use crate::dtl::Condition;
 use crate::labels::SafeLabels;
-use crate::policy::{Cause, DirtyGauge, Prio, QueueTunables, Sharing};
+use crate::policy::{Cause, DirtyGauge, Prio, QueueTunables};
 use crate::queue::{Batch, Item, Queue};
+use crate::sharing::{Sharing, Unflushed};
 use crate::stats::{IoErrors, LeafStats, QueueDepth};
 
 /// One device of the pool with its I/O scheduler.
@@ -42,6 +44,11 @@ pub struct Leaf {
     written: Cell<u64>,
     /// Number of `written` that completed flushes cover.
     flushed: Cell<u64>,
+    /// The leaf flushes on its own ([`crate::sharing`]).
+    is_flushing: Cell<bool>,
+    flush_over: Notify,
+    /// Such a flush failed: for the next caller of [`Leaf::flush`].
+    flush_failed: Cell<Option<Error>>,
     labels: SafeLabels,
 }
 
@@ -57,6 +64,14 @@ enum Job {
         durable: bool,
         done: Completer,
     },
+}
+
+/// A flush at the device.
+struct Flush {
+    /// The number of [`Leaf::written`] that it covers.
+    upto: u64,
+    bytes: Unflushed,
+    start: Nanos,
 }
 
 /// Options of a write: its class, and whether it completes only when durable, as after a flush.
@@ -115,6 +130,9 @@ impl Leaf {
             stats: RefCell::new(LeafStats::default()),
             written: Cell::new(1),
             flushed: Cell::new(0),
+            is_flushing: Cell::new(false),
+            flush_over: Notify::default(),
+            flush_failed: Cell::default(),
         })
     }
 
@@ -164,22 +182,40 @@ impl Leaf {
         self.dev.info().writes_durably
     }
 
-    /// Makes every completed write durable. Skipped if an earlier flush covers them all.
+    /// Makes every completed write durable. Skipped if an earlier flush covers them all. Fails if a
+    /// flush failed that the leaf began on its own since the last call.
     pub async fn flush(&self) -> Result<()> {
-        let upto = self.written.get();
-        if self.flushed.get() >= upto {
+        while self.is_flushing.get() {
+            self.flush_over.notified().await;
+        }
+        if let Some(e) = self.flush_failed.take() {
+            return Err(e);
+        }
+        if self.flushed.get() >= self.written.get() {
             return Ok(());
         }
-        self.stats.borrow_mut().flushes += 1;
-        let start = self.rt.now();
+        let begun = self.flush_begins();
         let result = bdev::flush(&*self.dev).await;
-        let total = self.rt.now().since(start);
+        self.flush_ended(begun, result)
+    }
+
+    fn flush_begins(&self) -> Flush {
+        self.stats.borrow_mut().flushes += 1;
+        let mut sharing = self.sharing.get();
+        let bytes = sharing.flush_begins();
+        self.sharing.set(sharing);
+        Flush { upto: self.written.get(), bytes, start: self.rt.now() }
+    }
+
+    fn flush_ended(&self, Flush { upto, bytes, start }: Flush, result: Result<()>) -> Result<()> {
+        let now = self.rt.now();
+        let total = now.since(start);
         self.stats.borrow_mut().flushed(total);
         let mut sharing = self.sharing.get();
-        sharing.flushed(start, start + total);
+        sharing.flushed(bytes, start, now);
         self.sharing.set(sharing);
         let (leaf, ok) = (self.guid.get().0, result.is_ok());
-        self.rt.trace_at(start + total, Groups::IO, || Event::Flushed { leaf, total, ok });
+        self.rt.trace_at(now, Groups::IO, || Event::Flushed { leaf, total, ok });
         match result {
             Ok(()) => {
                 self.flushed.set(self.flushed.get().max(upto));
@@ -355,10 +391,20 @@ impl Leaf {
         let now = self.rt.now();
         let durable = batch.is_durable();
         let Batch { prio, write, offset, len, items } = batch;
-        self.queue.borrow_mut().completed(prio, write, offset, len, &self.tunables.borrow());
+        let beside = self.queue.borrow().state.total_active() - 1;
         let mut sharing = self.sharing.get();
-        sharing.completed((prio, write), len, self.queue.borrow().state.total_active(), started, now);
+        sharing.completed((prio, write && !durable), len, beside, started, now);
         self.sharing.set(sharing);
+        let waited_for = self.queue.borrow().state.waited_for();
+        let flush_is_due = write
+            && !prio.has_waiter()
+            && !self.is_flushing.get()
+            && result.is_ok()
+            && sharing.wants_flush()
+            && sharing.is_shared(waited_for, now);
+        if !flush_is_due {
+            self.queue.borrow_mut().completed(prio, write, offset, len, &self.tunables.borrow());
+        }
         // The members of a failed aggregate are retried alone and traced then.
         if self.rt.tracer().wants(Groups::IO) && (result.is_ok() || items.len() == 1) {
             let (leaf, disk, ok) = (self.guid.get().0, now.since(started), result.is_ok());
@@ -408,7 +454,29 @@ impl Leaf {
                 }
             }
         }
-        self.pump(Cause::Completion);
+        if flush_is_due {
+            self.flush_after((prio, offset, len));
+        } else {
+            self.pump(Cause::Completion);
+        }
+    }
+
+    /// Flushes after a write, which counts as at the device until the flush is over: so no write
+    /// of its class takes its place meanwhile, and reads are held up by one flush only.
+    fn flush_after(self: &Rc<Self>, (prio, offset, len): (Prio, u64, u64)) {
+        self.is_flushing.set(true);
+        let begun = self.flush_begins();
+        let leaf = self.clone();
+        let over = move |result: Result<Done>| {
+            if let Err(e) = leaf.flush_ended(begun, result.map(drop)) {
+                leaf.flush_failed.set(Some(e));
+            }
+            leaf.is_flushing.set(false);
+            leaf.flush_over.notify_all();
+            leaf.queue.borrow_mut().completed(prio, true, offset, len, &leaf.tunables.borrow());
+            leaf.pump(Cause::Completion);
+        };
+        self.dev.submit(Op::Flush, Box::new(over));
     }
 }
 

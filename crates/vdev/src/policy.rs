@@ -14,7 +14,6 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use base::Nanos;
 use rt::CpuClass;
 
 /// The I/O classes in the order of their priority.
@@ -202,10 +201,10 @@ pub struct QueueTunables {
     /// `zfs_vdev_aggregation_limit_non_rotating`: the same for other media. OpenZFS has 128 KiB;
     /// here it is 1 MiB, because each operation costs a system call and aggregation costs no copy.
     pub aggregation_limit_non_rotating: u64,
-    /// The same at a device that is fast and shared ([`Sharing`]), for operations without a waiting
-    /// caller (`vdev_shared_aggregation_limit`). With 256 KiB a reader beside a send waited 0.4 as
-    /// long as with 1 MiB (p99, `docs/bench-send.py`). With 128 KiB and fewer async writes the
-    /// median beside a writer was 0.8 of that with 256 KiB; the p99 stayed.
+    /// The same at a device that is fast and shared ([`crate::sharing`]), for operations without a
+    /// waiting caller (`vdev_shared_aggregation_limit`). With 256 KiB a reader beside a send waited
+    /// 0.4 as long as with 1 MiB (p99, `docs/bench-send.py`). With 128 KiB and fewer async writes
+    /// the median beside a writer was 0.8 of that with 256 KiB; the p99 stayed.
     pub aggregation_limit_shared: u64,
     /// Async writes in flight at such a device before they rise (`vdev_shared_async_write_active`);
     /// at most the minimum of the class counts. One operation of 128 KiB after another is 0.7 to
@@ -264,9 +263,10 @@ impl QueueTunables {
     }
 
     /// How many async writes may be in flight when `dirty_percent` of the dirty-data limit is used.
-    /// Division truncates, as in OpenZFS. At a device that is fast and shared ([`Sharing`]) they
-    /// have a minimum of their own and rise from [`SHARED_RISE_PERCENT`] to the limit: a program
-    /// that waits for the device comes before a txg while delays of writers can hold the rest back.
+    /// Division truncates, as in OpenZFS. At a device that is fast and shared ([`crate::sharing`])
+    /// they have a minimum of their own and rise from [`SHARED_RISE_PERCENT`] to the limit: a
+    /// program that waits for the device comes before a txg while delays of writers can hold the
+    /// rest back.
     pub fn async_write_limit(&self, dirty_percent: u32, is_shared: bool) -> u32 {
         let (min_active, max_active) =
             (self.min_active(Prio::AsyncWrite, is_shared), self.class(Prio::AsyncWrite).max_active);
@@ -305,93 +305,6 @@ impl DirtyGauge {
     }
 }
 
-/// How long a device counts as shared after an operation with a waiting caller.
-const SHARED_SPAN: Nanos = Nanos::from_ms(100);
-/// Time for 1 MiB at which a device is fast: 4 ms, 262 MB/s. At a slower one seeks are what others
-/// wait for, and short operations make more of them.
-const FAST_NS_PER_MIB_MAX: u64 = 4_000_000;
-/// Time for 1 MiB above which one that was fast is slow: 6 ms, 175 MB/s. One short operation at a
-/// time is slower than the device is, about half as fast at a virtual disk of 700 MB/s. A nearline
-/// disk with its cache and flushes takes 9 ms for 1 MiB of a file that is written in order.
-const SLOW_NS_PER_MIB_MIN: u64 = 6_000_000;
-/// Operations that tell how fast a device is have at least this many bytes.
-const SPEED_BYTES_MIN: u64 = 128 << 10;
-/// About so many bytes of large operations, the last ones, tell how fast a device is: several times
-/// what a disk's own cache takes without a flush in a short txg.
-const SPEED_MEMORY_BYTES: u64 = 64 << 20;
-/// Bytes of large operations before a device is known to be slow.
-const SPEED_KNOWN_BYTES: u64 = 16 << 20;
-/// One operation counts as at most this long for each that was at the device, a long seek and some
-/// turns of a disk: now and then a virtual disk stands still for 100 ms and more.
-const SPEED_OPERATION_NS_MAX: u64 = 20_000_000;
-/// A flush counts as at most this long for 1 MiB of large writes before it: 52 MB/s.
-const SPEED_FLUSH_NS_PER_MIB_MAX: u64 = 20_000_000;
-
-/// Whether programs wait for a device that others use as well. Such a device, if it is fast, gets
-/// short operations from those others: what is at the device already is what a program waits for.
-///
-/// Its speed is that of all operations at it together: an operation counts the time since the one
-/// before it completed. The time that an operation takes itself would depend on how many others are
-/// at the device, so that a device full of long operations would never count as fast. A flush after
-/// large writes counts too: a disk takes them into its cache fast, and works for them then.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Sharing {
-    /// When the last operation with a waiting caller completed.
-    waited: Option<Nanos>,
-    /// When the last large operation, or a flush that counts, completed.
-    large: Option<Nanos>,
-    /// Time in which the device worked for large operations, earlier ones weighing less.
-    busy: Nanos,
-    /// Bytes of the large operations within that time, weighed alike; 0 before the first one.
-    bytes: u64,
-    /// Bytes of the large writes that completed after the last flush.
-    dirty: u64,
-    /// The device is slow; as long as nothing is known, it is not.
-    is_slow: bool,
-}
-
-impl Sharing {
-    /// An operation, or several as one, with `len` bytes completed `now`, and was given to the
-    /// device at `started`; `beside` others are still at the device.
-    pub fn completed(&mut self, (prio, write): (Prio, bool), len: u64, beside: u32, started: Nanos, now: Nanos) {
-        if prio.has_waiter() {
-            self.waited = Some(now);
-        }
-        if len >= SPEED_BYTES_MIN {
-            let weight = u128::from(SPEED_MEMORY_BYTES.saturating_sub(len));
-            let less = |sum: u64| (u128::from(sum) * weight / u128::from(SPEED_MEMORY_BYTES)) as u64;
-            (self.busy, self.bytes) = (Nanos(less(self.busy.0)), less(self.bytes).saturating_add(len));
-            self.dirty = self.dirty.saturating_add(if write { len } else { 0 });
-            self.worked(started, now, Nanos(SPEED_OPERATION_NS_MAX * (1 + u64::from(beside))));
-        }
-    }
-
-    /// A flush that was given to the device at `started` completed `now`.
-    pub fn flushed(&mut self, started: Nanos, now: Nanos) {
-        let dirty = std::mem::take(&mut self.dirty);
-        if dirty > 0 {
-            self.worked(started, now, Nanos((dirty >> 10).saturating_mul(SPEED_FLUSH_NS_PER_MIB_MAX >> 10)));
-        }
-    }
-
-    fn worked(&mut self, started: Nanos, now: Nanos, max: Nanos) {
-        let worked = now.since(self.large.map_or(started, |at| at.max(started))).min(max);
-        self.busy = Nanos(self.busy.0.saturating_add(worked.0));
-        self.large = Some(now);
-        let bound = if self.is_slow { FAST_NS_PER_MIB_MAX } else { SLOW_NS_PER_MIB_MIN };
-        if self.bytes >= SPEED_KNOWN_BYTES {
-            self.is_slow = u128::from(self.busy.0) << 20 > u128::from(self.bytes) * u128::from(bound);
-        }
-    }
-
-    /// Whether the device is fast and shared, with `waiting` operations at it for which callers
-    /// wait.
-    pub fn is_shared(&self, waiting: u32, now: Nanos) -> bool {
-        let lately = self.waited.is_some_and(|at| now.since(at) < SHARED_SPAN);
-        (waiting > 0 || lately) && !self.is_slow
-    }
-}
-
 /// The input of the choice: operations queued and in flight, by class.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct QueueState {
@@ -406,7 +319,7 @@ pub struct QueueState {
     /// While interactive operations are in flight: remaining non-interactive ones to issue.
     /// Otherwise: completions since the last interactive one.
     pub nia_credit: u32,
-    /// The device is fast and shared ([`Sharing`]).
+    /// The device is fast and shared ([`crate::sharing`]).
     pub is_shared: bool,
 }
 
@@ -536,63 +449,8 @@ mod tests {
     }
 
     #[test]
-    fn fast_devices_that_are_shared_get_short_operations_from_others() {
-        let (t, ms, mib) = (QueueTunables::default(), Nanos::from_ms, 1 << 20);
-        let mut at = Sharing::default();
-        assert!(!at.is_shared(0, ms(1)));
-        assert!(at.is_shared(1, ms(1)), "a caller waits");
-        at.completed((Prio::Scrub, false), mib, 0, ms(0), ms(1));
-        assert!(!at.is_shared(0, ms(1)));
-        at.completed((Prio::SyncRead, false), 4096, 0, ms(1), ms(2));
-        assert!(at.is_shared(0, ms(101)) && !at.is_shared(0, ms(102)));
-        // A disk becomes slow, and fast again.
-        let mut now = 2;
-        let mut one_by_one = |at: &mut Sharing, took| {
-            for _ in 0..200 {
-                at.completed((Prio::Scrub, false), mib, 0, ms(now), ms(now + took));
-                now += took + 100;
-            }
-            ms(now)
-        };
-        for (took, is_shared) in [(5, true), (7, false), (5, false), (3, true), (5, true)] {
-            let end = one_by_one(&mut at, took);
-            assert_eq!(at.is_shared(3, end), is_shared, "{took} ms");
-        }
-        // It stands still once.
-        let end = one_by_one(&mut at, 3);
-        at.completed((Prio::Scrub, false), mib / 8, 0, end, end + ms(5000));
-        assert!(at.is_shared(3, end + ms(5000)));
-        // Ten at once, which all end after 40 ms, are 10 MiB in 40 ms.
-        let full = |each| {
-            let mut at = Sharing::default();
-            (0..200u64)
-                .for_each(|i| at.completed((Prio::Scrub, false), mib, 9, ms(i / 10 * each), ms(i / 10 * each + each)));
-            at.is_shared(1, ms(200 * each))
-        };
-        assert_eq!((full(40), full(100)), (true, false));
-        // The cache of a disk takes 16 MiB at 2 ms each; a flush of 150 ms brings them to the disk.
-        let cached = |flush: u64| {
-            let mut at = Sharing::default();
-            let mut now = 0;
-            for _ in 0..4 {
-                for _ in 0..16 {
-                    at.completed((Prio::AsyncWrite, true), mib, 0, ms(now), ms(now + 2));
-                    now += 2;
-                }
-                at.flushed(ms(now), ms(now + flush));
-                // One that brings no large write to it.
-                at.flushed(ms(now + flush), ms(now + flush + 1000));
-                now += flush + 1000;
-            }
-            (0..16).for_each(|i| at.completed((Prio::AsyncWrite, true), mib, 0, ms(now + i * 2), ms(now + i * 2 + 2)));
-            at.is_shared(1, ms(now + 32))
-        };
-        assert_eq!((cached(10), cached(150)), (true, false));
-        at.completed((Prio::Scrub, true), mib, 0, Nanos(0), Nanos(u64::MAX));
-        at.completed((Prio::Scrub, true), u64::MAX, 0, Nanos(0), Nanos(u64::MAX));
-        at.flushed(Nanos(0), Nanos(u64::MAX));
-        assert!(!at.is_shared(0, Nanos(u64::MAX)), "sums cannot overflow");
-
+    fn classes_without_a_waiter_are_held_back_at_a_shared_device() {
+        let (t, mib) = (QueueTunables::default(), 1 << 20);
         let mut s = state(&[(Prio::Scrub, 9)], &[(Prio::Scrub, 1)]);
         s.nia_credit = 100;
         assert_eq!(s.next_class(&t, 0), Some(Prio::Scrub));

@@ -248,6 +248,62 @@ fn flushes_are_left_out_only_when_they_have_nothing_to_do() {
     });
 }
 
+/// A program reads from a disk whose flushes hold up everything, beside writes of a txg.
+#[test]
+fn a_program_waits_for_short_flushes_only() {
+    let sim = Sim::new(SimConfig::seeded(7));
+    let model = Model::Virtual { latency: Nanos::from_us(200), bandwidth: 1 << 30, flush_bandwidth: 1000 << 20 };
+    let b = bench(&sim, 256 * M, model, 512);
+    let write_all = async || {
+        let write = |n: u64| b.leaf.write(n * 128 * K, Bytes::zeroed(128 << 10), 0, Prio::AsyncWrite);
+        for done in (0..512).map(write).collect::<Vec<_>>() {
+            done.await.expect("a sound disk");
+        }
+    };
+    // The longest read of those that begin before `end`.
+    let read_until = async |end: &dyn Fn() -> bool| {
+        let mut longest = Nanos(0);
+        while !end() {
+            let start = b.rt.now();
+            b.leaf.read(200 * M, 4096, Prio::SyncRead).await.expect("a sound disk");
+            longest = longest.max(b.rt.now().since(start));
+        }
+        longest
+    };
+    let txg = async || {
+        let is_over = std::cell::Cell::new(false);
+        let writes = async {
+            write_all().await;
+            let result = b.leaf.flush().await;
+            is_over.set(true);
+            result
+        };
+        rt::join::join2(writes, read_until(&|| is_over.get())).await
+    };
+    sim.block_on(async {
+        // The first txg tells what a flush costs, with the flush of its label.
+        let (flushed, longest) = txg().await;
+        assert_eq!((flushed.is_ok(), longest >= Nanos::from_ms(64)), (true, true), "{longest:?}");
+        b.leaf.write(0, Bytes::zeroed(4096), 0, Prio::SyncWrite).await.expect("a sound disk");
+        b.leaf.flush().await.expect("a sound disk");
+        let (flushed, longest) = txg().await;
+        assert!(flushed.is_ok() && longest < Nanos::from_ms(2), "{longest:?}");
+        assert_eq!(b.disk.unflushed(), 0);
+        // Without a program nothing is flushed early.
+        b.rt.sleep(Nanos::from_ms(200)).await;
+        let so_far = b.disk.counters().flushes;
+        write_all().await;
+        assert_eq!(b.disk.counters().flushes, so_far);
+        b.leaf.flush().await.expect("a sound disk");
+        // An early flush that failed is an error of the flush that a caller waits for.
+        b.disk.fault(Fault::FailOne { kind: Some(OpKind::Flush), skip: 3 });
+        let (flushed, _) = txg().await;
+        assert_eq!(flushed.expect_err("the fault").kind(), ErrorKind::Io);
+        b.leaf.flush().await.expect("tried again");
+        assert_eq!(b.disk.unflushed(), 0);
+    });
+}
+
 #[test]
 fn gathered_writes_are_durable_if_one_of_them_is_to_be() {
     let sim = Sim::new(SimConfig::seeded(6));

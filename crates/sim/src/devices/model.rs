@@ -33,6 +33,16 @@ pub enum Model {
         /// The longest.
         max: Nanos,
     },
+    /// A disk of a virtual machine whose host keeps writes in memory: as [`Model::Fixed`], but a
+    /// flush takes time for each byte written since the one before, and holds up what comes later.
+    Virtual {
+        /// Added to every operation.
+        latency: Nanos,
+        /// Bytes a second.
+        bandwidth: u64,
+        /// Bytes a second of a flush.
+        flush_bandwidth: u64,
+    },
     /// A spinning disk.
     Hdd(HddModel),
     /// Flash.
@@ -144,10 +154,28 @@ pub(crate) struct Timing {
 }
 
 enum Kind {
-    Fixed { latency: Nanos, bandwidth: u64, free_at: Nanos },
+    Fixed(Pipe),
+    Virtual { pipe: Pipe, flush_bandwidth: u64, unflushed: u64 },
     Random { min: Nanos, max: Nanos },
     Hdd(Box<Hdd>),
     Ssd(Box<Ssd>),
+}
+
+/// Transfers one after the other, each with a latency after it.
+struct Pipe {
+    latency: Nanos,
+    bandwidth: u64,
+    free_at: Nanos,
+}
+
+impl Pipe {
+    fn new(latency: Nanos, bandwidth: u64) -> Pipe {
+        Pipe { latency, bandwidth, free_at: Nanos(0) }
+    }
+    fn submit(&mut self, now: Nanos, len: u64, bandwidth: u64) -> Nanos {
+        self.free_at = self.free_at.max(now) + transfer(len, bandwidth);
+        self.free_at + self.latency
+    }
 }
 
 impl Timing {
@@ -155,8 +183,9 @@ impl Timing {
         // Streams that do not repeat one another.
         let own = |purpose| Rng::stream(rng.clone().next_u64(), purpose);
         let kind = match model {
-            Model::Fixed { latency, bandwidth } => {
-                Kind::Fixed { latency: *latency, bandwidth: *bandwidth, free_at: Nanos(0) }
+            Model::Fixed { latency, bandwidth } => Kind::Fixed(Pipe::new(*latency, *bandwidth)),
+            Model::Virtual { latency, bandwidth, flush_bandwidth } => {
+                Kind::Virtual { pipe: Pipe::new(*latency, *bandwidth), flush_bandwidth: *flush_bandwidth, unflushed: 0 }
             }
             Model::Random { min, max } => Kind::Random { min: *min, max: *max },
             Model::Hdd(model) => Kind::Hdd(Box::new(Hdd::new(model.clone(), size, own(1)))),
@@ -167,11 +196,16 @@ impl Timing {
     }
     /// Takes an operation in. [`Timing::advance`] must have been called up to `now`.
     pub(crate) fn submit(&mut self, now: Nanos, shape: Shape) {
+        let moved = if shape.kind == OpKind::Discard { 0 } else { shape.len };
         let at = match &mut self.kind {
-            Kind::Fixed { latency, bandwidth, free_at } => {
-                let moved = if shape.kind == OpKind::Discard { 0 } else { shape.len };
-                *free_at = (*free_at).max(now) + transfer(moved, *bandwidth);
-                *free_at + *latency
+            Kind::Fixed(pipe) => pipe.submit(now, moved, pipe.bandwidth),
+            Kind::Virtual { pipe, flush_bandwidth, unflushed } => {
+                if shape.kind == OpKind::Flush {
+                    pipe.submit(now, std::mem::take(unflushed), *flush_bandwidth)
+                } else {
+                    *unflushed += if shape.kind == OpKind::Write { moved } else { 0 };
+                    pipe.submit(now, moved, pipe.bandwidth)
+                }
             }
             Kind::Random { min, max } => now + Nanos(self.rng.between(min.0, max.0)),
             Kind::Ssd(ssd) => ssd.submit(now, shape),
