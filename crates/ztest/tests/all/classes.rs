@@ -105,6 +105,11 @@ fn metadata_small_blocks_and_dedup_tables_have_their_vdevs() {
         text[..8 << 10].copy_from_slice(&noise(5, 8 << 10));
         files.insert(("small", write(&fs, "compresses", &text).await), true);
         fs.unmount().await.expect("unmounted");
+        // It need not be a power of two (2.4).
+        let fs = make(&lab, &pool, "odd", &[("special_small_blocks", 5000), ("compression", 2)]).await;
+        files.insert(("odd", write(&fs, "below", &noise(9, 4608)).await), true);
+        files.insert(("odd", write(&fs, "above", &noise(10, 5120)).await), false);
+        fs.unmount().await.expect("unmounted");
         let fs = make(&lab, &pool, "plain", &[("special_small_blocks", 0)]).await;
         files.insert(("plain", write(&fs, "tiny", &noise(6, 512)).await), false);
         fs.unmount().await.expect("unmounted");
