@@ -101,7 +101,8 @@ fn policy(props: &ObjsetProps, features: DmuFeatures, salted: bool, kind: BlockK
         _ if metadata => ClassKind::Special,
         _ => ClassKind::Normal,
     };
-    let is_file = otype == ObjectType::PLAIN_FILE;
+    // Since 2.4 also those of volumes.
+    let has_data = matches!(otype, ObjectType::PLAIN_FILE | ObjectType::ZVOL);
     if compression.algo == CompressAlgo::Inherit {
         compression.algo = CompressAlgo::Off;
     }
@@ -117,7 +118,7 @@ fn policy(props: &ObjsetProps, features: DmuFeatures, salted: bool, kind: BlockK
         metadata,
         dedup,
         class,
-        special_small: if is_file && !metadata { props.special_small } else { 0 },
+        special_small: if has_data && !metadata { props.special_small } else { 0 },
         pass,
     }
 }

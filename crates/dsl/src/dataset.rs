@@ -689,7 +689,7 @@ impl Dataset {
             compression,
             checksum,
             copies: num("copies").clamp(1, 3) as u8,
-            recordsize: num("recordsize").clamp(512, 1 << 20) as u32,
+            recordsize: num("recordsize").clamp(base::SECTOR, base::MAX_BLOCK) as u32,
             redundant_metadata: match num("redundant_metadata") {
                 1 => RedundantMetadata::Most,
                 2 => RedundantMetadata::Some,
@@ -702,7 +702,7 @@ impl Dataset {
                 n => n.clamp(512, 16384) as u32,
             },
             dedup: dedup_of(num("dedup")),
-            special_small: num("special_small_blocks").min(1 << 20) as u32,
+            special_small: num("special_small_blocks").min(base::MAX_BLOCK) as u32,
         }
     }
 

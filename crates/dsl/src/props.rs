@@ -145,8 +145,8 @@ pub const PROPS: &[Prop] = &[
     size("quota", FS, PropKind::Default, 0, true, "<size> | none"),
     size("reservation", HEADS, PropKind::Default, 0, true, "<size> | none"),
     size("volsize", BLOCKS, PropKind::Default, 0, false, "<size>"),
-    size("volblocksize", VOLUME, PropKind::Once, crate::volume::BLOCK_SIZE as u64, false, "512 to 1M, power of 2"),
-    size("recordsize", FS, PropKind::Inherit, 131_072, false, "512 to 1M, power of 2"),
+    size("volblocksize", VOLUME, PropKind::Once, crate::volume::BLOCK_SIZE as u64, false, "512 to 16M, power of 2"),
+    size("recordsize", FS, PropKind::Inherit, 131_072, false, "512 to 16M, power of 2"),
     text("mountpoint", FS, PropKind::Inherit, "/", "<path> | legacy | none"),
     text("sharenfs", FS, PropKind::Inherit, "off", "on | off | NFS share options"),
     Prop {
@@ -367,7 +367,7 @@ pub const PROPS: &[Prop] = &[
     text("receive_resume_token", NO_KIND, PropKind::ReadOnly, "-", "<string token>"),
     size("inconsistent", NO_KIND, PropKind::ReadOnly, 0, false, "0 | 1"),
     text("redact_snaps", NO_KIND, PropKind::ReadOnly, "-", "<snapshot>[,...]"),
-    size("special_small_blocks", FS, PropKind::Inherit, 0, false, "zero or 512 to 1M, power of 2"),
+    size("special_small_blocks", HEADS, PropKind::Inherit, 0, false, "0 to 16M"),
     text("snapshots_changed", HEADS, PropKind::ReadOnly, "-", "<date>"),
     index("longname", FS, ONOFF, PropKind::Inherit, 0, "on | off"),
     size("iolimit_bw_read", NO_KIND, PropKind::Default, 0, true, "<size a second> | none"),
@@ -634,8 +634,10 @@ impl Prop {
 
     fn check(&self, value: u64) -> Result<()> {
         let fits = match self.name {
-            "recordsize" | "volblocksize" => value.is_power_of_two() && (512..=1 << 20).contains(&value),
-            "special_small_blocks" => value == 0 || (value.is_power_of_two() && (512..=1 << 20).contains(&value)),
+            "recordsize" | "volblocksize" => {
+                value.is_power_of_two() && (base::SECTOR..=base::MAX_BLOCK).contains(&value)
+            }
+            "special_small_blocks" => value <= base::MAX_BLOCK,
             "version" => (1..=5).contains(&value),
             _ => true,
         };
@@ -703,7 +705,9 @@ mod tests {
             ("compression", "zstd-3", 400),
             ("atime", "off", 0),
             ("canmount", "noauto", 2),
-            ("recordsize", "1M", 1 << 20),
+            ("recordsize", "16M", 16 << 20),
+            ("special_small_blocks", "1000", 1000),
+            ("special_small_blocks", "16M", 16 << 20),
             ("quota", "none", 0),
             ("checksum", "sha256", 8),
             ("aclinherit", "restricted", 4),
@@ -719,7 +723,7 @@ mod tests {
             assert_eq!(prop.format(&prop.parse(old).expect(old), false), new, "{name}={old}");
         }
         for (name, word) in
-            [("recordsize", "3K"), ("recordsize", "2M"), ("atime", "maybe"), ("compression", "lz5"), ("copies", "4")]
+            [("recordsize", "3K"), ("recordsize", "32M"), ("atime", "maybe"), ("compression", "lz5"), ("copies", "4")]
         {
             assert!(find(name).expect(name).parse(word).is_err(), "{name}={word}");
         }
@@ -751,7 +755,8 @@ mod tests {
             guid primarycache secondarycache usedbysnapshots usedbydataset usedbychildren usedbyrefreservation logbias \
             objsetid dedup mlslabel sync refcompressratio written logicalused logicalreferenced \
             volmode snapshot_limit snapshot_count snapdev context fscontext defcontext rootcontext \
-            redundant_metadata encryption keylocation keyformat pbkdf2iters encryptionroot keystatus snapshots_changed";
+            redundant_metadata encryption keylocation keyformat pbkdf2iters encryptionroot keystatus \
+            special_small_blocks snapshots_changed";
         assert_eq!(shown_of(DatasetKind::Volume).join(" "), want);
         let want = "type creation used referenced compressratio devices exec setuid \
             createtxg xattr version utf8only normalization casesensitivity nbmand guid \

@@ -49,6 +49,13 @@ fn large_records_and_large_dnodes() {
 }
 
 #[test]
+fn records_of_16_mib() {
+    let setup = Setup { props: vec![("recordsize", 16 << 20), ("compression", 15)], ..Setup::default() };
+    let mix = Mix { names: 4, objects_max: 8, write_max: 5 << 20, size_max: 40 << 20, ..Mix::default() };
+    workload(250, setup, mix, 3, 60);
+}
+
+#[test]
 fn names_only() {
     let mix = Mix { names: 6, objects_max: 60, write_max: 100, size_max: 1000, xattrs: false, ..Mix::default() };
     workload(300, Setup::default(), mix, 3, 1500);

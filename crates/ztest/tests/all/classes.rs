@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
+use dsl::crypto::NewCrypt;
 use dsl::props::PropValue;
 use metaslab::ClassKind;
 use ondisk::object_type::ObjectType;
@@ -13,6 +14,7 @@ use zpl::{Cred, MountOpts, Zfs};
 use ztest::judge::{self, Level, Verdict};
 use ztest::lab::{Lab, Layout, POOL, SHAPES, Shape, new_fs};
 use ztest::scan;
+use zvol::{Volume, VolumeOpts, init_volume};
 
 use crate::images::{Block, blocks, reader};
 
@@ -57,6 +59,19 @@ async fn write(fs: &Zfs, name: &str, content: &[u8]) -> u64 {
     file.0
 }
 
+/// A volume with noise in blocks of `block` bytes, those of 4 KiB being small; its object.
+async fn volume(pool: &Pool, name: &str, block: u32) -> u64 {
+    let name = format!("{POOL}/{name}");
+    let values = [("special_small_blocks", 4096), ("compression", 2)].map(|(n, v)| (n.into(), PropValue::Num(v)));
+    let init = init_volume(1 << 20, block).expect("fits");
+    pool.dsl().create_volume(&name, values.into(), NewCrypt::default(), init).await.expect("made");
+    let ds = pool.dsl().find(&name).expect("it exists");
+    let volume = Volume::open(&ds, VolumeOpts::from_props(&ds)).await.expect("it opens");
+    volume.write(0, vec![bdev::Bytes::copy_from(&noise(11, 1 << 20))]).await.expect("written");
+    volume.close().await.expect("closed");
+    zvol::DATA_OBJ.0
+}
+
 async fn read(fs: &Zfs, name: &str) -> base::Result<Vec<u8>> {
     let attr = fs.lookup(fs.root(), name.as_bytes()).await?;
     Ok(fs.read(attr.obj, 0, 1 << 30).await?.iter().flat_map(|b| b.to_vec()).collect())
@@ -78,8 +93,8 @@ fn classes(pool: &Pool) -> BTreeMap<u32, ClassKind> {
     pool.allocator().top_spaces().into_iter().map(|t| (t.vdev.0, t.class)).collect()
 }
 
-fn is_file(b: &Block) -> bool {
-    b.bp.otype() == ObjectType::PLAIN_FILE && b.bp.level() == 0
+fn is_data(b: &Block) -> bool {
+    matches!(b.bp.otype(), ObjectType::PLAIN_FILE | ObjectType::ZVOL) && b.bp.level() == 0
 }
 
 fn is_table(b: &Block) -> bool {
@@ -105,6 +120,16 @@ fn metadata_small_blocks_and_dedup_tables_have_their_vdevs() {
         text[..8 << 10].copy_from_slice(&noise(5, 8 << 10));
         files.insert(("small", write(&fs, "compresses", &text).await), true);
         fs.unmount().await.expect("unmounted");
+        // It need not be a power of two (2.4).
+        let fs = make(&lab, &pool, "odd", &[("special_small_blocks", 5000), ("compression", 2)]).await;
+        files.insert(("odd", write(&fs, "below", &noise(9, 4608)).await), true);
+        files.insert(("odd", write(&fs, "above", &noise(10, 5120)).await), false);
+        fs.unmount().await.expect("unmounted");
+        // zdb of before 2.4 stops at such a limit.
+        set(&pool, &format!("{POOL}/odd"), &[("special_small_blocks", 0)]).await;
+        // Volumes have it as well since 2.4.
+        files.insert(("below", volume(&pool, "below", 4096).await), true);
+        files.insert(("above", volume(&pool, "above", 8192).await), false);
         let fs = make(&lab, &pool, "plain", &[("special_small_blocks", 0)]).await;
         files.insert(("plain", write(&fs, "tiny", &noise(6, 512)).await), false);
         fs.unmount().await.expect("unmounted");
@@ -127,7 +152,7 @@ fn metadata_small_blocks_and_dedup_tables_have_their_vdevs() {
         let want = if is_table(&b) {
             tables += 1;
             ClassKind::Dedup
-        } else if is_file(&b) {
+        } else if is_data(&b) {
             let set = b.set.rsplit('/').next().expect("a name");
             let Some((key, small)) = files.iter().find(|((s, o), _)| *s == set && *o == b.object) else { continue };
             seen.insert(*key);
@@ -210,7 +235,7 @@ fn metadata_overflows_to_the_normal_class() {
     let images = lab.images();
     judged(&images, "classes-overflow");
     let all = blocks(&reader(&images));
-    let metadata = all.iter().filter(|b| !is_file(b) && b.bp.dvas().any(|d| d.vdev().0 == normal)).count();
+    let metadata = all.iter().filter(|b| !is_data(b) && b.bp.dvas().any(|d| d.vdev().0 == normal)).count();
     assert!(metadata > 5, "only {metadata} blocks of metadata on the normal vdev");
 }
 
@@ -250,7 +275,7 @@ fn copies_lie_apart_and_serve() {
     let mut spoiled = before.clone();
     for (name, copies, redundant) in sets {
         let of_set: Vec<&Block> = all.iter().filter(|b| b.set == format!("{POOL}/{name}")).collect();
-        assert!(of_set.iter().filter(|b| is_file(b)).count() >= 125, "{name}");
+        assert!(of_set.iter().filter(|b| is_data(b)).count() >= 125, "{name}");
         for b in of_set {
             let metadata = b.bp.otype().is_metadata() || b.bp.level() > 0;
             let extra = metadata
@@ -320,7 +345,7 @@ fn copies_on_one_vdev_lie_far_apart() {
     let images = lab.images();
     judged(&images, "copies-one");
     let all = blocks(&reader(&images));
-    let data: Vec<&Block> = all.iter().filter(|b| is_file(b)).collect();
+    let data: Vec<&Block> = all.iter().filter(|b| is_data(b)).collect();
     assert!(data.len() >= 16);
     for b in data {
         assert_eq!(b.bp.ndvas(), 2);
