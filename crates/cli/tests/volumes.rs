@@ -126,7 +126,7 @@ fn volumes_are_snapshotted_cloned_rolled_back_renamed_and_destroyed() {
         ("zfs mount tank/w", "cannot open 'tank/w': operation not applicable to datasets of this type"),
         ("zfs create -V 0 tank/x", "cannot create 'tank/x': volume size cannot be zero"),
         ("zfs create -V big tank/x", "bad volume size 'big'"),
-        ("zfs create -V 1M -b 3000 tank/x", "'volblocksize' must be power of 2 from 512 to 1M"),
+        ("zfs create -V 1M -b 3000 tank/x", "'volblocksize' must be power of 2 from 512 to 16M"),
         ("zfs create -V 8G tank/x", "cannot create 'tank/x': out of space"),
         ("zfs create -V 1M -o quota=1M tank/x", "'quota' does not apply to datasets of this type"),
         ("zfs create -V 1M -o volsize=2M tank/x", "property 'volsize' specified multiple times"),

@@ -165,7 +165,7 @@ fn each_situation_has_the_text_of_openzfs() {
         (
             "zfs set recordsize=3K tank/a",
             1,
-            "cannot set property for 'tank/a': 'recordsize' must be power of 2 from 512 to 1M",
+            "cannot set property for 'tank/a': 'recordsize' must be power of 2 from 512 to 16M",
         ),
         ("zfs set quota=much tank/a", 1, "cannot set property for 'tank/a': bad numeric value 'much'"),
         (
