@@ -35,8 +35,8 @@ const SPEED_OPERATION_NS_MAX: u64 = 20_000_000;
 const SPEED_FLUSH_NS_PER_MIB_MAX: u64 = 20_000_000;
 
 /// What a flush should take at most at a shared device, about what a read of such a device takes;
-/// twice what one of next to nothing takes, if that is more. With 0.25, 1 and 4 ms the p99 of reads
-/// beside a receive was 1.8, 2.0 and 5.6 of that alone; 4 ms received no more than 1 ms did.
+/// twice what one of next to nothing takes, if that is more. Between two values that were measured
+/// (`docs/benchmarks.md`): with 0.25 ms a receive is a third slower, with 1 ms an eighth.
 const FLUSH_NS_GOAL: u64 = 500_000;
 /// A flush after at most this many written bytes tells what one of nothing takes.
 const FLUSH_BYTES_NOTHING: u64 = 64 << 10;
