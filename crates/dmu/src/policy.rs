@@ -101,7 +101,7 @@ fn policy(props: &ObjsetProps, features: DmuFeatures, salted: bool, kind: BlockK
         _ if metadata => ClassKind::Special,
         _ => ClassKind::Normal,
     };
-    // Since 2.4 also those of volumes.
+    // The blocks that `special_small_blocks` is about; since 2.4 also those of volumes.
     let has_data = matches!(otype, ObjectType::PLAIN_FILE | ObjectType::ZVOL);
     if compression.algo == CompressAlgo::Inherit {
         compression.algo = CompressAlgo::Off;

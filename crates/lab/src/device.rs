@@ -16,6 +16,8 @@ use toml::de::{DeTable, DeValue};
 use crate::layout;
 use crate::workload::{Place, line_of, section};
 
+/// The tables of a model file.
+const TABLES: &[&str] = &["[hdd]", "[ssd]", "[fixed]", "[virtual]", "[host]", "[fit]"];
 /// The longest model file in bytes.
 const FILE_MAX: u64 = 1 << 20;
 
@@ -197,7 +199,7 @@ impl Device {
             let name: &str = key.get_ref();
             let place = Place { file, line: line_of(text, key.span().start), key: name };
             let DeValue::Table(table) = value.get_ref() else {
-                return Err(place.unknown(&["[hdd]", "[ssd]", "[fixed]", "[virtual]", "[host]", "[fit]"]));
+                return Err(place.unknown(TABLES));
             };
             if name == "fit" {
                 continue;
@@ -239,7 +241,7 @@ impl Device {
                     fill(&mut virtual_fields(&mut latency, &mut bandwidth, &mut flush_bandwidth))?;
                     Model::Virtual { latency, bandwidth, flush_bandwidth }
                 }
-                _ => return Err(place.unknown(&["[hdd]", "[ssd]", "[fixed]", "[virtual]", "[host]", "[fit]"])),
+                _ => return Err(place.unknown(TABLES)),
             };
             if model.replace(found).is_some() {
                 return Err(place.error("a file has one model"));

@@ -37,7 +37,7 @@ pub struct Leaf {
     gauge: DirtyGauge,
     tunables: RefCell<QueueTunables>,
     queue: RefCell<Queue<Job>>,
-    sharing: Cell<Sharing>,
+    sharing: RefCell<Sharing>,
     stats: RefCell<LeafStats>,
     /// Completed writes plus one: earlier writes to the device count as one, so that the first
     /// flush is never skipped.
@@ -126,7 +126,7 @@ impl Leaf {
                 queue
             }),
             tunables: RefCell::new(tunables),
-            sharing: Cell::default(),
+            sharing: RefCell::default(),
             stats: RefCell::new(LeafStats::default()),
             written: Cell::new(1),
             flushed: Cell::new(0),
@@ -201,9 +201,7 @@ impl Leaf {
 
     fn flush_begins(&self) -> Flush {
         self.stats.borrow_mut().flushes += 1;
-        let mut sharing = self.sharing.get();
-        let bytes = sharing.flush_begins();
-        self.sharing.set(sharing);
+        let bytes = self.sharing.borrow_mut().flush_begins();
         Flush { upto: self.written.get(), bytes, start: self.rt.now() }
     }
 
@@ -211,9 +209,7 @@ impl Leaf {
         let now = self.rt.now();
         let total = now.since(start);
         self.stats.borrow_mut().flushed(total);
-        let mut sharing = self.sharing.get();
-        sharing.flushed(bytes, start, now);
-        self.sharing.set(sharing);
+        self.sharing.borrow_mut().flushed(bytes, start, now);
         let (leaf, ok) = (self.guid.get().0, result.is_ok());
         self.rt.trace_at(now, Groups::IO, || Event::Flushed { leaf, total, ok });
         match result {
@@ -330,7 +326,7 @@ impl Leaf {
                 let limit =
                     if self.dev.info().rotational { t.aggregation_limit } else { t.aggregation_limit_non_rotating };
                 let mut queue = self.queue.borrow_mut();
-                queue.state.is_shared = self.sharing.get().is_shared(queue.state.waited_for(), self.rt.now());
+                queue.state.is_shared = self.sharing.borrow().is_shared(queue.state.waited_for(), self.rt.now());
                 queue.next(&t, limit, self.gauge.percent())
             };
             let Some(batch) = batch else { return };
@@ -391,17 +387,16 @@ impl Leaf {
         let now = self.rt.now();
         let durable = batch.is_durable();
         let Batch { prio, write, offset, len, items } = batch;
-        let beside = self.queue.borrow().state.total_active() - 1;
-        let mut sharing = self.sharing.get();
-        sharing.completed((prio, write && !durable), len, beside, started, now);
-        self.sharing.set(sharing);
-        let waited_for = self.queue.borrow().state.waited_for();
-        let flush_is_due = write
-            && !prio.has_waiter()
-            && !self.is_flushing.get()
-            && result.is_ok()
-            && sharing.wants_flush()
-            && sharing.is_shared(waited_for, now);
+        let flush_is_due = {
+            let (mut sharing, state) = (self.sharing.borrow_mut(), &self.queue.borrow().state);
+            sharing.completed((prio, write && !durable), len, state.total_active() - 1, started, now);
+            write
+                && !prio.has_waiter()
+                && !self.is_flushing.get()
+                && result.is_ok()
+                && sharing.wants_flush()
+                && sharing.is_shared(state.waited_for(), now)
+        };
         if !flush_is_due {
             self.queue.borrow_mut().completed(prio, write, offset, len, &self.tunables.borrow());
         }

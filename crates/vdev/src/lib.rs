@@ -45,7 +45,7 @@ mod node;
 pub mod policy;
 mod queue;
 pub mod reshape;
-pub mod sharing;
+mod sharing;
 mod stats;
 mod striped;
 mod tree;

@@ -48,7 +48,7 @@ const FLUSH_BYTES_MIN: u64 = 128 << 10;
 const FLUSH_WEIGHT: u64 = 8;
 
 /// What the last flushes of a device took, as a fixed part and one for each MiB before it.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Default, Debug)]
 struct FlushCost {
     fixed: Option<Nanos>,
     per_mib: Option<Nanos>,
@@ -80,7 +80,7 @@ impl FlushCost {
 
 /// Bytes written since a flush began.
 #[derive(Clone, Copy, Default, Debug)]
-pub struct Unflushed {
+pub(crate) struct Unflushed {
     /// All.
     all: u64,
     /// Those of large operations.
@@ -94,8 +94,8 @@ pub struct Unflushed {
 /// before it completed. The time that an operation takes itself would depend on how many others are
 /// at the device, so that a device full of long operations would never count as fast. A flush after
 /// large writes counts too: a disk takes them into its cache fast, and works for them then.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Sharing {
+#[derive(Default, Debug)]
+pub(crate) struct Sharing {
     /// When the last operation with a waiting caller completed.
     waited: Option<Nanos>,
     /// When the last large operation, or a flush that counts, completed.
@@ -233,6 +233,7 @@ mod tests {
         at.flushed(bytes, Nanos(0), Nanos(u64::MAX));
         assert!(!at.is_shared(0, Nanos(u64::MAX)), "sums cannot overflow");
     }
+
     #[test]
     fn flushes_come_so_often_that_one_is_short() {
         let us = |n| Nanos(n * 1000);
