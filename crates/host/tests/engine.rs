@@ -326,6 +326,36 @@ fn descriptors_with_owned_buffers() {
 }
 
 #[test]
+fn reads_that_are_over_at_once_leave_room_for_hot_ones() {
+    both(|rt| async move {
+        let io = FdIo::new(&rt).expect("io");
+        let (a, mut b) = std::os::unix::net::UnixStream::pair().expect("pair");
+        a.set_nonblocking(true).expect("fcntl");
+        let a = Rc::new(OwnedFd::from(a));
+        let zeros = Rc::new(OwnedFd::from(std::fs::File::open("/dev/zero").expect("zeros")));
+        let at_once = async |times: u32| {
+            for _ in 0..times {
+                assert_eq!(io.readv_fd(&zeros, Buf::zeroed(64), vec![]).await.result.expect("zeros"), 64);
+            }
+        };
+        // Each is found at the first look, so that the engine looks before every wait.
+        at_once(200).await;
+        let is_over = Cell::new(false);
+        let hot = async {
+            assert_eq!(io.readv_hot(&a, Buf::zeroed(1), vec![]).await.result.expect("a byte"), 1);
+            is_over.set(true);
+        };
+        let others = async {
+            at_once(10).await;
+            b.write_all(b"x").expect("write");
+            at_once(10).await;
+            assert!(is_over.get(), "the byte waits while other reads come and go");
+        };
+        join2(hot, others).await;
+    });
+}
+
+#[test]
 fn sockets_that_are_full_or_have_ended() {
     both(|rt| async move {
         let io = FdIo::new(&rt).expect("io");
