@@ -16,6 +16,10 @@ use crate::judge::Scratch;
 
 const TUNABLES: [&str; 4] = ["-o", "zfs_arc_min_prescient_prefetch_ms=1", "-o", "zfs_arc_min_prefetch_ms=1"];
 
+/// No list of pools: zdb takes a pool in the machine's list (which a tool of OpenZFS that imports a
+/// pool elsewhere writes) for one that is imported already, and fails.
+const NO_CACHE: [&str; 2] = ["-U", "/nonexistent/zpool.cache"];
+
 /// Standard output and error of a command, and its exit status; `None` if it cannot be run.
 pub(crate) fn run(mut command: Command) -> Option<(i32, String)> {
     let out = command.stdin(Stdio::null()).output().ok()?;
@@ -48,7 +52,7 @@ fn quick(library: &Path, args: &[&str]) -> Option<(i32, String)> {
     let links = Scratch::new("libzpool").ok()?;
     std::os::unix::fs::symlink(library, links.path().join("libzpool.so")).ok()?;
     let mut c = Command::new("zdb");
-    c.env("LD_LIBRARY_PATH", links.path()).args(TUNABLES).args(args);
+    c.env("LD_LIBRARY_PATH", links.path()).args(NO_CACHE).args(TUNABLES).args(args);
     run(c)
 }
 
@@ -64,7 +68,7 @@ pub fn zdb(args: &[&str]) -> Option<(i32, String)> {
         Some(library) => quick(library, args),
         None => {
             let mut c = Command::new("zdb");
-            c.args(args);
+            c.args(NO_CACHE).args(args);
             run(c)
         }
     }
@@ -90,6 +94,6 @@ pub fn zdb24_program() -> Option<PathBuf> {
 /// Runs the zdb of OpenZFS 2.4; `None` if it is not there.
 pub fn zdb24(args: &[&str]) -> Option<(i32, String)> {
     let mut c = Command::new(zdb24_program()?);
-    c.args(args);
+    c.args(NO_CACHE).args(args);
     run(c)
 }
