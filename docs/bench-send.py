@@ -12,11 +12,44 @@ round, with the medians of their p99, of its ratio to that alone, and of their p
 written before, as a disk is: in a sparse file each first write of a place takes the file system's
 lock. What the device itself gives is in the last lines: the same reads of a plain file, alone and
 beside writes of 128 KiB one after the other with a flush after 512 MiB, all direct.
+
+A virtual machine may stand still: its host lets its processors run for a part of each 100 ms, and
+what the host does for its virtual disk counts as well. So each line has the figures of all reads,
+and then those of the reads in whose time every processor ran, with the share of the others. For
+that a thread of the highest priority wakes on each processor every ms, and notes when it is late.
 """
-import json, os, shutil, statistics, subprocess, sys, tempfile, time
+import os, shutil, signal, statistics, subprocess, sys, tempfile, time
 
 ROUNDS = 5
 P99_ROUNDS = 5
+STILL_MS_MIN = 3
+WATCH = """
+import os, sys, time
+os.sched_setaffinity(0, [int(sys.argv[1])])
+os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(90))
+last = time.time()
+while True:
+    time.sleep(0.001)
+    now = time.time()
+    if now - last > float(sys.argv[2]) / 1000:
+        print(last * 1000, now * 1000, flush=True)
+    last = now
+"""
+
+
+class Watch:
+    """Spans in which a processor stood still, in ms of the epoch."""
+
+    def __init__(self):
+        args = [sys.executable, "-c", WATCH]
+        self.each = [subprocess.Popen([*args, str(cpu), str(STILL_MS_MIN)], stdout=subprocess.PIPE, text=True)
+                     for cpu in os.sched_getaffinity(0)]
+
+    def end(self):
+        for p in self.each:
+            p.send_signal(signal.SIGKILL)
+        lines = [line.split() for p in self.each for line in p.communicate()[0].splitlines()]
+        return [(float(a), float(b)) for a, b in lines]
 
 
 def main():
@@ -62,14 +95,30 @@ def main():
                 "--time_based", "--randrepeat=0", *more]
 
     def waits_ms(args, beside=None):
+        """p99 and p99.9 of all reads, of those beside which the machine ran, and their share."""
         again()
-        args = ["fio", "--output-format=json", *args]
-        job = subprocess.Popen(args, stdout=subprocess.PIPE, text=True)
+        args = ["fio", f"--write_lat_log={ram}/reads", "--log_unix_epoch=1", *args]
+        watch = Watch()
+        job = subprocess.Popen(args, stdout=subprocess.DEVNULL)
         while beside and job.poll() is None:
             beside()
-        out = json.loads(job.communicate()[0])
-        percentile = out["jobs"][0]["read"]["clat_ns"]["percentile"]
-        return [percentile[p] / 1e6 for p in ("99.000000", "99.900000")]
+        if job.wait() != 0:
+            raise SystemExit("fio failed")
+        still = watch.end()
+        reads, ran = [], []
+        with open(f"{ram}/reads_clat.1.log") as lines:
+            for line in lines:
+                at, ns = [int(part) for part in line.split(",")[:2]]
+                ms = ns / 1e6
+                reads.append(ms)
+                # The time of the completion is cut to a ms.
+                if not any(a < at + 1 and b > at - ms for a, b in still):
+                    ran.append(ms)
+
+        def percentiles(of):
+            return [sorted(of)[int(len(of) * p)] for p in (0.99, 0.999)]
+
+        return [*percentiles(reads), *percentiles(ran), 1 - len(ran) / len(reads)]
 
     def written(name, size_mib):
         dd_args = ["if=/dev/zero", f"of={folder}/{name}", "bs=1M", f"count={size_mib}", "conv=fsync", "status=none"]
@@ -128,9 +177,11 @@ def main():
         rounds = [[waits_ms(args, beside) for _, args, beside in jobs] for _ in range(P99_ROUNDS)]
         for n, (name, _, _) in enumerate(jobs):
             alone = 5 if name.startswith("raw") else 0
-            ms, rare = [statistics.median(r[n][p] for r in rounds) for p in (0, 1)]
-            times = statistics.median(r[n][0] / r[alone][0] for r in rounds)
-            print(f"p99 of random reads, {name:18} {ms:8.2f} ms {times:6.2f}, p99.9 {rare:8.2f} ms", flush=True)
+            p99, p999, ran99, ran999, out = [statistics.median(r[n][i] for r in rounds) for i in range(5)]
+            times, ran_times = [statistics.median(r[n][i] / r[alone][i] for r in rounds) for i in (0, 2)]
+            print(f"p99 of random reads, {name:18} {p99:7.2f} ms {times:6.2f}, p99.9 {p999:7.2f} ms; "
+                  f"without standstills {ran99:6.2f} ms {ran_times:6.2f}, p99.9 {ran999:7.2f} ms "
+                  f"({out:.1%} left out)", flush=True)
     finally:
         subprocess.run([weir, "daemon", "stop", "-f"], env=env, capture_output=True)
         shutil.rmtree(folder, ignore_errors=True)
