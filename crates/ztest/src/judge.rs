@@ -249,7 +249,7 @@ pub fn judge_pool(images: &[DiskImage], level: Level, name: &str, pool: &str) ->
         return ask_zdb_about(scratch.path(), &["-bcc", "-dd", "-dddd"], pool);
     }
     let Some(judges) = judges() else { return Verdict::Missing("the folder shared/judges".into()) };
-    let mut c = Command::new(judges.join("judge"));
+    let mut c = judge_command(&judges.join("judge"));
     c.arg(scratch.path()).arg(pool);
     match run(c) {
         Some((0, _)) => Verdict::Good,
@@ -258,6 +258,25 @@ pub fn judge_pool(images: &[DiskImage], level: Level, name: &str, pool: &str) ->
         Some((_, text)) => Verdict::Bad(text.lines().filter(|l| !l.starts_with("ok")).collect::<Vec<_>>().join(" | ")),
         None => Verdict::Missing("judge cannot be run".into()),
     }
+}
+
+/// Runs `judge`, where that is possible with a folder of its own for the machine's list of pools:
+/// zhack writes the pool that it imports into the list, and zdb of another judge, which looks at a
+/// pool of the same name, fails then.
+fn judge_command(judge: &Path) -> Command {
+    let unshare = || {
+        let mut c = Command::new("unshare");
+        c.arg("--mount");
+        c
+    };
+    let mut tries = unshare();
+    tries.args(["mount", "-t", "tmpfs", "none", "/etc/zfs"]);
+    if run(tries).is_none_or(|(status, _)| status != 0) {
+        return Command::new(judge);
+    }
+    let mut c = unshare();
+    c.args(["sh", "-c", "mount -t tmpfs none /etc/zfs && exec \"$0\" \"$@\""]).arg(judge);
+    c
 }
 
 /// Whether all that the judges found is known to be no fault of the pool. They show the last lines
