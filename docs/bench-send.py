@@ -18,7 +18,7 @@ what the host does for its virtual disk counts as well. So each line has the fig
 and then those of the reads in whose time every processor ran, with the share of the others. For
 that a thread of the highest priority wakes on each processor every ms, and notes when it is late.
 """
-import os, shutil, signal, statistics, subprocess, sys, tempfile, time
+import os, shutil, statistics, subprocess, sys, tempfile, time
 
 ROUNDS = 5
 P99_ROUNDS = 5
@@ -47,7 +47,7 @@ class Watch:
 
     def end(self):
         for p in self.each:
-            p.send_signal(signal.SIGKILL)
+            p.kill()
         lines = [line.split() for p in self.each for line in p.communicate()[0].splitlines()]
         return [(float(a), float(b)) for a, b in lines]
 
@@ -99,12 +99,14 @@ def main():
         again()
         args = ["fio", f"--write_lat_log={ram}/reads", "--log_unix_epoch=1", *args]
         watch = Watch()
-        job = subprocess.Popen(args, stdout=subprocess.DEVNULL)
-        while beside and job.poll() is None:
-            beside()
-        if job.wait() != 0:
-            raise SystemExit("fio failed")
-        still = watch.end()
+        try:
+            job = subprocess.Popen(args, stdout=subprocess.DEVNULL)
+            while beside and job.poll() is None:
+                beside()
+            if job.wait() != 0:
+                raise SystemExit("fio failed")
+        finally:
+            still = watch.end()
         reads, ran = [], []
         with open(f"{ram}/reads_clat.1.log") as lines:
             for line in lines:
@@ -116,7 +118,8 @@ def main():
                     ran.append(ms)
 
         def percentiles(of):
-            return [sorted(of)[int(len(of) * p)] for p in (0.99, 0.999)]
+            of.sort()
+            return [of[int(len(of) * p)] for p in (0.99, 0.999)]
 
         return [*percentiles(reads), *percentiles(ran), 1 - len(ran) / len(reads)]
 

@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -26,6 +27,13 @@ fn both<Fut: Future<Output = ()>>(f: impl Fn(Rt) -> Fut) {
         engine.block_on(f(engine.rt()));
         assert_eq!(engine.stats().in_flight, 0, "{}", engine.backend());
     }
+}
+
+/// Two ends of a stream, the first one without blocking.
+fn pair() -> (Rc<OwnedFd>, UnixStream) {
+    let (a, b) = UnixStream::pair().expect("pair");
+    a.set_nonblocking(true).expect("fcntl");
+    (Rc::new(OwnedFd::from(a)), b)
 }
 
 #[test]
@@ -278,9 +286,7 @@ fn an_engine_that_ends_drops_its_tasks() {
 fn descriptors_with_owned_buffers() {
     both(|rt| async move {
         let io = FdIo::new(&rt).expect("io");
-        let (a, mut b) = std::os::unix::net::UnixStream::pair().expect("pair");
-        a.set_nonblocking(true).expect("fcntl");
-        let a = Rc::new(OwnedFd::from(a));
+        let (a, mut b) = pair();
         // A read that waits, woken by a write; header and payload are filled in order.
         let read = async {
             let d = io.readv_fd(&a, Buf::zeroed(4), vec![Buf::zeroed(3), Buf::zeroed(100)]).await;
@@ -329,9 +335,7 @@ fn descriptors_with_owned_buffers() {
 fn reads_that_are_over_at_once_leave_room_for_hot_ones() {
     both(|rt| async move {
         let io = FdIo::new(&rt).expect("io");
-        let (a, mut b) = std::os::unix::net::UnixStream::pair().expect("pair");
-        a.set_nonblocking(true).expect("fcntl");
-        let a = Rc::new(OwnedFd::from(a));
+        let (a, mut b) = pair();
         let zeros = Rc::new(OwnedFd::from(std::fs::File::open("/dev/zero").expect("zeros")));
         let at_once = async |times: u32| {
             for _ in 0..times {

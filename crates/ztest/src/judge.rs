@@ -264,19 +264,13 @@ pub fn judge_pool(images: &[DiskImage], level: Level, name: &str, pool: &str) ->
 /// zhack writes the pool that it imports into the list, and zdb of another judge, which looks at a
 /// pool of the same name, fails then.
 fn judge_command(judge: &Path) -> Command {
-    let unshare = || {
+    let with_own = |program: &Path| {
         let mut c = Command::new("unshare");
-        c.arg("--mount");
+        c.args(["--mount", "sh", "-c", "mount -t tmpfs none /etc/zfs && exec \"$0\" \"$@\""]).arg(program);
         c
     };
-    let mut tries = unshare();
-    tries.args(["mount", "-t", "tmpfs", "none", "/etc/zfs"]);
-    if run(tries).is_none_or(|(status, _)| status != 0) {
-        return Command::new(judge);
-    }
-    let mut c = unshare();
-    c.args(["sh", "-c", "mount -t tmpfs none /etc/zfs && exec \"$0\" \"$@\""]).arg(judge);
-    c
+    let is_possible = run(with_own(Path::new("true"))).is_some_and(|(status, _)| status == 0);
+    if is_possible { with_own(judge) } else { Command::new(judge) }
 }
 
 /// Whether all that the judges found is known to be no fault of the pool. They show the last lines

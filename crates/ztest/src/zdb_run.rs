@@ -27,6 +27,13 @@ pub(crate) fn run(mut command: Command) -> Option<(i32, String)> {
     Some((out.status.code().unwrap_or(-1), text))
 }
 
+/// A zdb that knows no pools of the machine.
+fn alone(zdb: &Path) -> Command {
+    let mut c = Command::new(zdb);
+    c.args(NO_CACHE);
+    c
+}
+
 /// Whether zdb is there.
 pub fn has_zdb() -> bool {
     let mut c = Command::new("zdb");
@@ -51,8 +58,8 @@ fn library() -> Option<PathBuf> {
 fn quick(library: &Path, args: &[&str]) -> Option<(i32, String)> {
     let links = Scratch::new("libzpool").ok()?;
     std::os::unix::fs::symlink(library, links.path().join("libzpool.so")).ok()?;
-    let mut c = Command::new("zdb");
-    c.env("LD_LIBRARY_PATH", links.path()).args(NO_CACHE).args(TUNABLES).args(args);
+    let mut c = alone(Path::new("zdb"));
+    c.env("LD_LIBRARY_PATH", links.path()).args(TUNABLES).args(args);
     run(c)
 }
 
@@ -67,8 +74,8 @@ pub fn zdb(args: &[&str]) -> Option<(i32, String)> {
     match library {
         Some(library) => quick(library, args),
         None => {
-            let mut c = Command::new("zdb");
-            c.args(NO_CACHE).args(args);
+            let mut c = alone(Path::new("zdb"));
+            c.args(args);
             run(c)
         }
     }
@@ -93,7 +100,7 @@ pub fn zdb24_program() -> Option<PathBuf> {
 
 /// Runs the zdb of OpenZFS 2.4; `None` if it is not there.
 pub fn zdb24(args: &[&str]) -> Option<(i32, String)> {
-    let mut c = Command::new(zdb24_program()?);
-    c.args(NO_CACHE).args(args);
+    let mut c = alone(&zdb24_program()?);
+    c.args(args);
     run(c)
 }
