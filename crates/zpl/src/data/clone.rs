@@ -37,6 +37,35 @@ pub struct CloneFrom<'a> {
     pub off: u64,
 }
 
+/// What is left to clone.
+#[derive(Clone, Copy)]
+struct Rest<'a> {
+    from: CloneFrom<'a>,
+    /// Size of the source when the first piece began: a file that is cloned into itself beyond its
+    /// end grows with each piece, but what the pieces add is no part of the source.
+    src_size: u64,
+    /// Where it goes, in bytes.
+    off: u64,
+    len: u64,
+}
+
+impl CloneFrom<'_> {
+    /// Size of the file, in bytes.
+    async fn size(&self) -> Result<u64> {
+        let _pass = self.fs.enter_source()?;
+        let n = self.fs.node(self.obj).await?;
+        Ok(self.fs.live_attrs(&n).await?.size)
+    }
+}
+
+impl Rest<'_> {
+    /// Without its first `n` bytes.
+    fn skip(self, n: u64) -> Self {
+        let from = CloneFrom { off: self.from.off.saturating_add(n), ..self.from };
+        Rest { from, off: self.off.saturating_add(n), len: self.len - n, ..self }
+    }
+}
+
 /// Whether an error of [`Zfs::clone_range`] says that the range cannot be cloned, but may be
 /// copied.
 pub fn is_no_clone(e: &Error) -> bool {
@@ -107,10 +136,10 @@ impl Zfs {
     /// Errors: those of [`is_no_clone`] if the range can only be copied; those of writes.
     pub async fn clone_range(&self, from: CloneFrom<'_>, obj: ObjectId, off: u64, len: u64) -> Result<(u64, u64)> {
         self.check_clones_from(from.fs)?;
+        let all = Rest { from, src_size: from.size().await?, off, len };
         let (mut done, mut size) = (0, 0);
         loop {
-            let at = CloneFrom { off: from.off.saturating_add(done), ..from };
-            match self.clone_piece(at, obj, off.saturating_add(done), len - done).await {
+            match self.clone_piece(all.skip(done), obj).await {
                 Ok(Piece::Done(some, new_size)) => (done, size) = (done + some, new_size),
                 Ok(Piece::End(now)) => {
                     size = now;
@@ -146,9 +175,9 @@ impl Zfs {
     }
 
     /// One piece at the beginning of the range.
-    async fn clone_piece(&self, from: CloneFrom<'_>, obj: ObjectId, off: u64, len: u64) -> Result<Piece> {
+    async fn clone_piece(&self, rest: Rest<'_>, obj: ObjectId) -> Result<Piece> {
         for _ in 0..WAITS_MAX {
-            let piece = self.try_clone(from, obj, off, len).await?;
+            let piece = self.try_clone(rest, obj).await?;
             if !matches!(piece, Piece::Dirty) {
                 return Ok(piece);
             }
@@ -157,7 +186,7 @@ impl Zfs {
             }
             self.wait_txg(Txg(0)).await?;
         }
-        Err(Error::new(ErrorKind::Restart, format!("file {} has blocks that are not on disk", from.obj)))
+        Err(Error::new(ErrorKind::Restart, format!("file {} has blocks that are not on disk", rest.from.obj)))
     }
 
     /// Locks the source's range and the target, in the order of object sets and objects; one lock
@@ -176,7 +205,8 @@ impl Zfs {
         }
     }
 
-    async fn try_clone(&self, from: CloneFrom<'_>, obj: ObjectId, off: u64, len: u64) -> Result<Piece> {
+    async fn try_clone(&self, rest: Rest<'_>, obj: ObjectId) -> Result<Piece> {
+        let Rest { from, off, len, .. } = rest;
         let _pass = self.enter()?;
         let _source_pass = from.fs.enter_source()?;
         let (n, src) = (self.node(obj).await?, from.fs.node(from.obj).await?);
@@ -191,10 +221,11 @@ impl Zfs {
         if s.flags & pflags::AV_QUARANTINED != 0 {
             return Err(Error::new(ErrorKind::Denied, format!("file {} is in quarantine", from.obj)));
         }
-        if from.off >= s.size || len == 0 {
+        let src_size = s.size.min(rest.src_size);
+        if from.off >= src_size || len == 0 {
             return Ok(Piece::End(a.size));
         }
-        let len = len.min(s.size - from.off);
+        let len = len.min(src_size - from.off);
         if off.checked_add(len).is_none_or(|end| end > FILE_SIZE_MAX) {
             return Err(too_big(obj, off.checked_add(len)));
         }
@@ -207,7 +238,7 @@ impl Zfs {
             src_off: from.off,
             off,
             len,
-            src_size: s.size,
+            src_size,
             src_blksz: blksz,
             size: a.size,
             blksz: u64::from(n.dn.block_size()),

@@ -430,6 +430,32 @@ fn assert_same(have: &State, want: &State, but: Option<(usize, u8)>, what: &str)
 
 /// Clones, writes, truncations and removals in any order, snapshots among them, against files in
 /// memory; the checker and zdb recount the references.
+/// A file that is cloned to its own end grows with each piece; the copy ends where the file ended
+/// before.
+#[test]
+fn a_file_is_cloned_behind_its_own_end_once() {
+    let (lab, layout) = own_world(30);
+    lab.sim.block_on(async {
+        let pool = own_pool(&lab, &layout).await;
+        let mounts = own_mounts(&pool).await;
+        let fs = &mounts[0];
+        let (obj, _) = file_of(fs, 0).await;
+        // More blocks than a piece has.
+        let len = 1200 * 8192;
+        let mut data = vec![0; len as usize];
+        Rng::new(30).fill(&mut data);
+        fs.write(obj, 0, vec![Buf::copy_from(&data).freeze()], false).await.unwrap();
+        pool.sync().await.unwrap();
+        let done = fs.clone_range(CloneFrom { fs, obj, off: 0 }, obj, len, 5 * len).await.unwrap();
+        assert_eq!(done, (len, 2 * len));
+        let got = read(fs, File { dir: fs.root(), obj, size: 2 * len }).await;
+        assert!(got == [&data[..], &data].concat());
+        close(mounts).await;
+        pool.export().await.unwrap();
+    });
+    check_images(&lab.images()).unwrap();
+}
+
 #[test]
 fn clones_are_as_copies() {
     for seed in 0..6 {
