@@ -96,6 +96,15 @@ struct Frame {
     object: u64,
 }
 
+/// What is known of an object besides its content.
+struct Known {
+    attrs: Attrs,
+    /// Whether the attributes are made up: its kind and its length are lost.
+    is_bare: bool,
+    /// What of it is lost.
+    lost: Vec<String>,
+}
+
 /// The place of an object: in the target, and as the dataset has it.
 #[derive(Clone, Debug, Default)]
 struct Place {
@@ -304,18 +313,19 @@ impl Walk<'_, '_> {
     }
 
     /// The attributes of an object, as far as they are left, and why not all are.
-    fn attrs(&self, obj: &Object) -> (Attrs, Vec<String>) {
-        match self.zpl.attrs(obj) {
-            Ok(a) => (a, Vec::new()),
-            Err(e) => {
-                let a = self.zpl.attrs_without_spill(obj).unwrap_or_else(|_| {
-                    // All that is left is the content.
-                    let kind = if obj.dn.otype == ObjectType::DIRECTORY { S_IFDIR | 0o700 } else { S_IFREG | 0o600 };
-                    Attrs { mode: kind, size: obj.dn.data_len(), links: 1, ..Attrs::default() }
-                });
-                (a, vec![e.to_string()])
-            }
+    fn attrs(&self, obj: &Object) -> Known {
+        let e = match self.zpl.attrs(obj) {
+            Ok(attrs) => return Known { attrs, is_bare: false, lost: Vec::new() },
+            Err(e) => e,
+        };
+        let lost = vec![e.to_string()];
+        if let Ok(attrs) = self.zpl.attrs_without_spill(obj) {
+            return Known { attrs, is_bare: false, lost };
         }
+        // All that is left is the content.
+        let mode = if obj.dn.otype == ObjectType::DIRECTORY { S_IFDIR | 0o700 } else { S_IFREG | 0o600 };
+        let attrs = Attrs { mode, size: obj.dn.data_len(), links: 1, ..Attrs::default() };
+        Known { attrs, is_bare: true, lost }
     }
     fn meta(&self, a: &Attrs) -> (Meta, Vec<String>) {
         let (xattrs, lost) = self.zpl.xattrs(a);
@@ -335,7 +345,7 @@ impl Walk<'_, '_> {
 
     /// Begins a folder, whose place is all of `place.dir`.
     fn enter(&mut self, dir: &Object, place: &Place) -> Result<Option<Frame>> {
-        let (a, mut lost) = self.attrs(dir);
+        let Known { attrs: a, mut lost, .. } = self.attrs(dir);
         let (meta, more) = self.meta(&a);
         lost.extend(more);
         if !lost.is_empty() {
@@ -421,8 +431,8 @@ impl Walk<'_, '_> {
     }
 
     fn object(&mut self, o: &Object, origin: Origin, at: Place, too_deep: bool) -> Result<Option<(Frame, Place)>> {
-        let (a, lost) = self.attrs(o);
-        if a.mode & S_IFMT == S_IFDIR {
+        let known = self.attrs(o);
+        if known.attrs.mode & S_IFMT == S_IFDIR {
             if !self.seen.insert(o.num) || too_deep {
                 self.lost(&at.path, o.num, "a folder that is inside itself, has two places or is too deep")?;
                 return Ok(None);
@@ -432,7 +442,7 @@ impl Walk<'_, '_> {
             return Ok(self.enter(o, &place)?.map(|f| (f, place)));
         }
         let again = !self.seen.insert(o.num);
-        let done = match self.file(o, origin, &a, lost, &at, again) {
+        let done = match self.file(o, origin, known, &at, again) {
             Err(e) if !is_fatal(&e) => {
                 self.c.report(&finding(self.name, &at.path, o.num, Problem::Skipped, e.to_string()))
             }
@@ -442,15 +452,7 @@ impl Walk<'_, '_> {
     }
 
     /// Copies a file, link or special file.
-    fn file(
-        &mut self,
-        o: &Object,
-        origin: Origin,
-        a: &Attrs,
-        mut lost: Vec<String>,
-        at: &Place,
-        again: bool,
-    ) -> Result<()> {
+    fn file(&mut self, o: &Object, origin: Origin, known: Known, at: &Place, again: bool) -> Result<()> {
         let key = (self.guid, o.num);
         if again || self.c.state.is_done(key.0, key.1) {
             let here: Vec<Vec<u8>> = [&at.dir[..], std::slice::from_ref(&at.name)].concat();
@@ -466,20 +468,27 @@ impl Walk<'_, '_> {
             }
             return Ok(());
         }
-        let (meta, more) = self.meta(a);
+        let Known { attrs: a, is_bare, mut lost } = known;
+        let (meta, more) = self.meta(&a);
         lost.extend(more);
         let mut f = finding(self.name, &at.path, o.num, Problem::Damaged, "");
         let mut bytes = 0;
         match a.mode & S_IFMT {
             S_IFREG => {
                 bytes = self.c.content(o, a.size, at, Some(&meta), &mut f)?;
-                if !f.missing.is_empty() {
-                    self.whole_older(o, at, &mut f)?;
-                } else if !f.note.is_empty() {
+                let is_whole = f.missing.is_empty();
+                if is_whole && !f.note.is_empty() {
                     lost.push(std::mem::take(&mut f.note));
                 }
+                if is_bare {
+                    let gap = if f.note.is_empty() { "" } else { "; " };
+                    f.note.push_str(&format!("{gap}its length is lost: it ends with its last block"));
+                }
+                if is_bare || !is_whole {
+                    self.whole_older(o, at, &mut f)?;
+                }
             }
-            S_IFLNK => match self.zpl.target(o, a) {
+            S_IFLNK => match self.zpl.target(o, &a) {
                 Ok(target) => {
                     if let Some(out) = self.c.out {
                         out.symlink(&at.dir, &at.name, &target)?;
@@ -496,7 +505,7 @@ impl Walk<'_, '_> {
             }
             kind => return self.lost(&at.path, o.num, format!("mode {kind:o} is of no kind of file")),
         }
-        let damaged = !f.missing.is_empty();
+        let damaged = is_bare || !f.missing.is_empty();
         if !damaged && origin != Origin::Newest {
             self.origin(&f, origin)?;
         }
@@ -516,8 +525,8 @@ impl Walk<'_, '_> {
     /// Puts an older state of a damaged file beside it, if there is one that is whole.
     fn whole_older(&mut self, o: &Object, at: &Place, f: &mut Finding) -> Result<()> {
         for (older, txg) in self.zpl.older(o) {
-            let (a, _) = self.attrs(&older);
-            if a.mode & S_IFMT != S_IFREG || !older.is_complete() {
+            let Known { attrs: a, is_bare, .. } = self.attrs(&older);
+            if is_bare || a.mode & S_IFMT != S_IFREG || !older.is_complete() {
                 continue;
             }
             let name = safe_name(&[&at.name[..], format!("~txg-{txg}").as_bytes()].concat());
@@ -559,7 +568,7 @@ impl Walk<'_, '_> {
                     continue;
                 }
                 let Found::There(o, origin) = self.zpl.find(n) else { continue };
-                let (a, _) = self.attrs(&o);
+                let a = self.attrs(&o).attrs;
                 if a.flags & pflags::XATTR != 0 || a.links == 0 {
                     continue;
                 }
@@ -580,7 +589,7 @@ impl Walk<'_, '_> {
         let (mut at, mut steps) = (num, 0);
         while steps < CLIMB_MAX {
             let Found::There(o, _) = self.zpl.find(at) else { break };
-            let (a, _) = self.attrs(&o);
+            let a = self.attrs(&o).attrs;
             if a.parent == at || a.parent == 0 || self.seen.contains(a.parent) || a.flags & pflags::XATTR != 0 {
                 break;
             }

@@ -72,7 +72,7 @@ pub struct Report<'a> {
 fn meaning(p: Problem) -> &'static str {
     match p {
         Problem::Lost => "lost: nothing of it is left but its name or number",
-        Problem::Damaged => "damaged: copied, with holes where ranges are missing",
+        Problem::Damaged => "damaged: copied, with holes where ranges are missing, or without its length",
         Problem::Older => "older: copied as it was in an older state",
         Problem::Found => "found: copied; that it belongs there is not proved",
         Problem::Names => "names: names in a folder, or of a file, are lost",

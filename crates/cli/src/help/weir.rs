@@ -476,9 +476,10 @@ rescue goes on when it is started again with the same folder.
   -q, --quiet      no progress
 
 The report is in dir/.weir-rescue: report.txt and report.json. A damaged file is
-copied with holes where ranges are missing; if an older state has it whole, that
-is beside it as NAME~txg-N. The exit status is 0 if everything was copied as it
-was last, 1 if something is missing, 2 if there is no way to the pool.
+copied with holes where ranges are missing, and to the end of its last block if
+its length is lost; if an older state has it whole, that is beside it as
+NAME~txg-N. The exit status is 0 if everything was copied as it was last, 1 if
+something is missing, 2 if there is no way to the pool.
 ",
     },
 ];

@@ -25,6 +25,14 @@ fn encrypted_file_systems_come_back() {
     assert!(met.sealed > 0, "{met:?}");
 }
 
+/// Files whose attribute layout is lost, with their lengths, are told as damaged.
+#[test]
+fn lost_lengths_are_told() {
+    let mut met = Met::default();
+    run_shape(931_134_016, shape("raidz2"), &mut met).unwrap();
+    assert!(met.partly > 3, "{met:?}");
+}
+
 /// The judge notices a file that is missing or wrong, and a report that does not say so.
 #[test]
 fn the_judge_notices_mistakes() {
