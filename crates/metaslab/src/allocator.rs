@@ -264,6 +264,18 @@ impl Allocator {
         Ok(())
     }
 
+    /// Whether all of a place is free. Space of removed vdevs is not known and counts as taken. The
+    /// load error of the metaslab, or `Corrupt` if it is no place.
+    pub async fn is_free(&self, dva: Dva) -> Result<bool> {
+        if self.inner.borrow().state(dva.vdev()).is_err() {
+            return Ok(false);
+        }
+        let (vdev, ms) = self.inner.borrow().locate(dva)?;
+        self.load(vdev, ms).await?;
+        let mut inner = self.inner.borrow_mut();
+        Ok(inner.ms(vdev, ms).loaded().is_some_and(|l| l.free.contains(dva.offset(), dva.asize())))
+    }
+
     /// The metaslabs with untaken changes of `txg`, ascending.
     pub fn dirty_metaslabs(&self, txg: Txg) -> Vec<(VdevId, u64)> {
         let inner = self.inner.borrow();

@@ -7,7 +7,12 @@
 //! record: a later block that happens to verify does not count.
 //!
 //! A record of cloned blocks gets a reference for each of them, so that they stay while no file has
-//! them (format page 18 section 6): the log frees these when it is destroyed.
+//! them (format page 18 section 6): the log frees these when it is destroyed. A record of a txg
+//! that is on disk is not replayed, and may name a block that this txg freed (the clone and its
+//! origin were overwritten in it). Such a block is allocated again, for the log alone: a reference
+//! would outlive it, and what is allocated in its place later would not be freed as it was
+//! allocated. The space is free still: it is allocated again three txgs after it was freed at
+//! least, and records of a block are of three txgs at most, of which one at least is not on disk.
 //!
 //! An import without a log device (`-m`) ends the chain before the first block on that device. The
 //! rest of the chain is lost, and so is a log that begins there.
@@ -106,7 +111,7 @@ pub async fn claim(zio: &Zio, header: &ZilHeader, first: Txg) -> Result<Claimed>
                 }
                 for bp in blocks.iter().filter(is_counted) {
                     if !planted!(CloneNotClaimed) {
-                        zio.add_reference(&bp, first).at(|| "block that an intent log clones")?;
+                        zio.claim_clone(&bp, first).await.at(|| "block that an intent log clones")?;
                     }
                 }
             }

@@ -49,6 +49,22 @@ impl Zio {
     /// Counts one more reference to a block that is on disk, from `txg` on. Errors: `Invalid` if
     /// the block is of a kind that cannot be cloned, `Corrupt` if it is no block of the pool.
     pub fn add_reference(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
+        self.check_clone(bp)?;
+        let table = self.0.references.borrow();
+        let table = table.as_ref().ok_or_else(|| Error::unsupported("the block reference table is not open"))?;
+        table.add(bp, txg);
+        Ok(())
+    }
+
+    /// As [`Zio::add_reference`] for the log of an import whose first txg is `txg`. A block that is
+    /// free is allocated again in place of a reference: what has it is the log alone.
+    pub async fn claim_clone(&self, bp: &Blkptr, txg: Txg) -> Result<()> {
+        self.check_clone(bp)?;
+        if self.is_free(bp).await? { self.claim(bp, txg).await } else { self.add_reference(bp, txg) }
+    }
+
+    /// Errors as of [`Zio::add_reference`].
+    fn check_clone(&self, bp: &Blkptr) -> Result<()> {
         if !is_cloneable(bp) {
             return Err(Error::invalid(format!("block {bp} cannot be cloned: it is not one of data")));
         }
@@ -59,9 +75,6 @@ impl Zio {
                 return Err(Error::corrupt(format!("block {bp} is beyond the end of vdev {}", dva.vdev())));
             }
         }
-        let table = self.0.references.borrow();
-        let table = table.as_ref().ok_or_else(|| Error::unsupported("the block reference table is not open"))?;
-        table.add(bp, txg);
         Ok(())
     }
 

@@ -33,6 +33,9 @@ pub trait Space {
     /// it is not free.
     fn claim(&self, dva: Dva, txg: Txg) -> LocalBoxFuture<'_, Result<()>>;
 
+    /// Whether all of `dva` is free. `Corrupt` if it is no place.
+    fn is_free(&self, dva: Dva) -> LocalBoxFuture<'_, Result<bool>>;
+
     /// The class that `dva` was allocated from. `Corrupt` if it is no place.
     fn class_of(&self, dva: Dva) -> Result<ClassKind>;
 
@@ -61,6 +64,9 @@ impl Space for Allocator {
     }
     fn claim(&self, dva: Dva, txg: Txg) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(self.claim(dva, txg))
+    }
+    fn is_free(&self, dva: Dva) -> LocalBoxFuture<'_, Result<bool>> {
+        Box::pin(self.is_free(dva))
     }
     fn class_of(&self, dva: Dva) -> Result<ClassKind> {
         self.class_of(dva)

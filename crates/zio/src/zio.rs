@@ -227,6 +227,17 @@ impl Zio {
         self.0.claim_tree(*bp, txg, 0).await
     }
 
+    /// Whether no copy of a block is allocated.
+    pub(crate) async fn is_free(&self, bp: &Blkptr) -> Result<bool> {
+        for dva in bp.dvas() {
+            let dva = if dva.gang() { self.0.header_place(dva, bp.phys_birth())? } else { dva };
+            if !self.0.space.is_free(dva).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Allocated bytes of all copies, deflated as datasets are charged (format page 05).
     pub fn dsize(&self, bp: &Blkptr) -> u64 {
         bp.dvas().map(|d| self.0.tree.top(d.vdev()).map_or(d.asize(), |top| top.dsize(d.asize()))).sum()

@@ -84,10 +84,13 @@ impl Space for Ledger {
     fn free(&self, dva: Dva, _: Txg, _: Txg) -> Result<()> {
         self.give(dva)
     }
-    fn claim(&self, dva: Dva, _: Txg) -> LocalBoxFuture<'_, Result<()>> {
+    fn is_free(&self, dva: Dva) -> LocalBoxFuture<'_, Result<bool>> {
         let free = self.taken.borrow().range(..dva.offset() + dva.asize()).all(|(at, len)| at + len <= dva.offset());
+        Box::pin(async move { Ok(free) })
+    }
+    fn claim(&self, dva: Dva, _: Txg) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            if !free {
+            if !self.is_free(dva).await? {
                 return Err(Error::corrupt(format!("{dva} is taken")));
             }
             self.taken.borrow_mut().insert(dva.offset(), dva.asize());

@@ -581,3 +581,66 @@ fn power_cuts_find_clones_in_the_log() {
         }
     }
 }
+
+/// A clone and its origin lose their blocks in the txg that clones them, while its record waits for
+/// a commit of the next txg: the log that a power cut leaves names blocks that are free.
+#[test]
+fn power_cuts_find_clones_of_what_is_free() {
+    for seed in 24..28 {
+        let (lab, layout) = own_world(seed);
+        let logs: Vec<DiskLog> = lab.sim.block_on(async {
+            let pool = own_pool(&lab, &layout).await;
+            let mounts = own_mounts(&pool).await;
+            let fs = &mounts[1];
+            let ((from, _), (to, _)) = (file_of(fs, 0).await, file_of(fs, 1).await);
+            pool.sync().await.unwrap();
+            for disk in &lab.disks {
+                bdev::flush(disk).await.unwrap();
+                disk.start_log();
+            }
+            let mut rng = Rng::new(seed);
+            for _ in 0..4 {
+                let mut data = vec![0; 40_960];
+                rng.fill(&mut data);
+                fs.write(from, 0, vec![Buf::copy_from(&data).freeze()], false).await.unwrap();
+                pool.sync().await.unwrap();
+                let (done, _) = fs.clone_range(CloneFrom { fs, obj: from, off: 0 }, to, 0, 40_960).await.unwrap();
+                assert_eq!(done, 40_960);
+                for file in [from, to] {
+                    fs.truncate(file, 0).await.unwrap();
+                }
+                let commit = async {
+                    // While the txg is on its way to disk.
+                    pool.rt().sleep(base::Nanos(rng.below(300_000))).await;
+                    fs.write(to, 0, vec![Buf::copy_from(&data[..700]).freeze()], false).await.unwrap();
+                    fs.fsync(to).await.unwrap();
+                };
+                let (synced, ()) = rt::join::join2(pool.sync(), commit).await;
+                synced.unwrap();
+            }
+            let logs = lab.disks.iter().filter_map(|d| d.take_log()).collect();
+            close(mounts).await;
+            pool.export().await.unwrap();
+            logs
+        });
+        let moments = completions(&logs);
+        let every = moments.len().div_ceil(60).max(1);
+        let mut replays: Vec<_> = logs.iter().map(DiskLog::replay).collect();
+        for (n, seq) in moments.into_iter().enumerate().step_by(every) {
+            let lab = Lab::with_images(seq, images_at(&mut replays, seq, seq), true);
+            let name = format!("seed {seed} cut {n}");
+            lab.sim.block_on(async {
+                let pool = lab.import(false, layout.opts()).await.unwrap();
+                pool.export().await.unwrap();
+                drop(pool);
+                check_images(&lab.images()).unwrap_or_else(|e| panic!("{name}: claimed: {e}"));
+                let pool = lab.import(false, layout.opts()).await.unwrap();
+                let mounts = own_mounts(&pool).await;
+                close(mounts).await;
+                drain(&pool).await;
+                pool.export().await.unwrap();
+            });
+            check_images(&lab.images()).unwrap_or_else(|e| panic!("{name}: when done: {e}"));
+        }
+    }
+}
