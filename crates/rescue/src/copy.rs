@@ -94,6 +94,8 @@ struct Frame {
     items: std::vec::IntoIter<Item>,
     meta: Meta,
     object: u64,
+    /// Whether its names are of an older state: what they led to may have moved.
+    is_older: bool,
 }
 
 /// What is known of an object besides its content.
@@ -178,7 +180,7 @@ impl Copier<'_> {
                 if origin != Origin::Newest {
                     walk.origin(&finding(task.name, b"", zpl.root, Problem::Older, ""), origin)?;
                 }
-                names = walk.tree(&root, task)?;
+                names = walk.tree(&root, origin, task)?;
             }
             Found::Free => walk.lost(b"", zpl.root, "there is no root folder")?,
             Found::Lost(e) => walk.lost(b"", zpl.root, format!("the root folder: {e}"))?,
@@ -334,17 +336,17 @@ impl Walk<'_, '_> {
     }
 
     /// Copies everything below the root folder; the names in it come back.
-    fn tree(&mut self, root: &Object, task: &Task<'_>) -> Result<BTreeSet<Vec<u8>>> {
+    fn tree(&mut self, root: &Object, origin: Origin, task: &Task<'_>) -> Result<BTreeSet<Vec<u8>>> {
         self.seen.insert(root.num);
         let place = Place { dir: task.base.clone(), ..Place::default() };
-        let Some(frame) = self.enter(root, &place)? else { return Ok(BTreeSet::new()) };
+        let Some(frame) = self.enter(root, origin, &place)? else { return Ok(BTreeSet::new()) };
         let names = frame.items.as_slice().iter().map(|i| safe_name(&i.name)).collect();
         self.walk(frame, place, task)?;
         Ok(names)
     }
 
     /// Begins a folder, whose place is all of `place.dir`.
-    fn enter(&mut self, dir: &Object, place: &Place) -> Result<Option<Frame>> {
+    fn enter(&mut self, dir: &Object, origin: Origin, place: &Place) -> Result<Option<Frame>> {
         let Known { attrs: a, mut lost, .. } = self.attrs(dir);
         let (meta, more) = self.meta(&a);
         lost.extend(more);
@@ -365,7 +367,8 @@ impl Walk<'_, '_> {
             self.c.report(&finding(self.name, &place.path, dir.num, Problem::Skipped, e.to_string()))?;
             return Ok(None);
         }
-        Ok(Some(Frame { items: items.into_iter(), meta, object: dir.num }))
+        let is_older = origin != Origin::Newest;
+        Ok(Some(Frame { items: items.into_iter(), meta, object: dir.num, is_older }))
     }
 
     /// Ends a folder.
@@ -389,6 +392,9 @@ impl Walk<'_, '_> {
                 }
                 continue;
             };
+            if frame.is_older && self.has_moved(item.object, frame.object) {
+                continue;
+            }
             let mut path = place.path.clone();
             if !path.is_empty() {
                 path.push(b'/');
@@ -405,6 +411,19 @@ impl Walk<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether an object, as it is last, is known to be in another folder than `dir`. It is copied
+    /// there, or as one without a name if that folder is lost.
+    fn has_moved(&self, object: u64, dir: u64) -> bool {
+        match self.zpl.find(object) {
+            Found::There(o, Origin::Newest) => {
+                let Known { attrs: a, is_bare, .. } = self.attrs(&o);
+                let has_one_name = a.links == 1 || o.dn.otype == ObjectType::DIRECTORY;
+                !is_bare && has_one_name && a.parent != dir
+            }
+            _ => false,
+        }
     }
 
     fn is_empty_dir(&self, object: u64) -> bool {
@@ -439,7 +458,7 @@ impl Walk<'_, '_> {
             }
             self.origin(&finding(self.name, &at.path, o.num, Problem::Older, ""), origin)?;
             let place = Place { dir: [&at.dir[..], &[at.name]].concat(), name: Vec::new(), path: at.path };
-            return Ok(self.enter(o, &place)?.map(|f| (f, place)));
+            return Ok(self.enter(o, origin, &place)?.map(|f| (f, place)));
         }
         let again = !self.seen.insert(o.num);
         let done = match self.file(o, origin, known, &at, again) {

@@ -223,6 +223,10 @@ impl Layout {
     pub fn is_striped(&self) -> bool {
         self.tops.values().any(|(_, t)| matches!(t.kind, VdevKind::Raidz | VdevKind::Draid))
     }
+    /// Whether it matters on all of them.
+    pub fn is_all_striped(&self) -> bool {
+        self.tops.values().all(|(_, t)| matches!(t.kind, VdevKind::Raidz | VdevKind::Draid))
+    }
 
     /// The object with the mapping of each removed vdev, by number.
     pub fn mappings(&self) -> Vec<(u64, u64)> {

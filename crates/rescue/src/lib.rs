@@ -17,7 +17,8 @@
 //! The order ([`mod@rescue`]):
 //!
 //! 1. [`layout`]: labels of all devices give the vdevs, or the user names them; [`vdevs`] proposes
-//!    contents of ranges, [`blocks`] checks them;
+//!    contents of ranges, [`blocks`] checks them; a sector size that no label says is tried
+//!    ([`evidence`]);
 //! 2. [`roots`]: all uberblocks; every MOS that opens is a state, the newest first;
 //! 3. [`catalog`]: datasets by the types of their objects, over all states ([`tree`] reads object
 //!    sets with holes in them);
@@ -45,6 +46,7 @@ pub mod blocks;
 pub mod catalog;
 pub mod cli;
 pub mod copy;
+pub mod evidence;
 pub mod finds;
 pub mod fs;
 pub mod keys;

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use base::{Error, Result, Txg};
-use ondisk::blkptr::Blkptr;
 use ondisk::indirect::{MAPPING_ENTRY_SIZE, MappingPhys, parse_mapping};
 use ondisk::label::MosConfig;
 use ondisk::objset::ObjsetType;
@@ -14,6 +13,7 @@ use zdb::device::Labeled;
 use crate::blocks::Blocks;
 use crate::catalog::{Catalog, Dataset, stack_of};
 use crate::copy::{Copier, Progress, Task};
+use crate::evidence::Evidence;
 use crate::finds::{Finds, adopt, lost_blocks, places};
 use crate::fs::Zpl;
 use crate::keys::Keys;
@@ -25,7 +25,6 @@ use crate::scan::Event;
 use crate::scan_state::ScanState;
 use crate::state::{Problem, State};
 use crate::tree::{Lookup, Object, Objset};
-use crate::vdevs::Top;
 
 /// Folder of the record within the target.
 pub const RECORD: &str = ".weir-rescue";
@@ -37,12 +36,6 @@ const MAPPING_MAX: u64 = 1 << 26;
 const LOST_MAX: usize = 1 << 20;
 /// Sector sizes that are tried where nothing says them: log2.
 const ASHIFTS: [u8; 4] = [12, 9, 13, 14];
-/// States of the MOS that tell whether a sector size is right.
-const PROVEN_MAX: usize = 8;
-/// Objects of the smallest MOS that tells it alone.
-const WHOLE_MIN: u64 = 16;
-/// Blocks of files that are read for it.
-const SAMPLES_MAX: u64 = 256;
 /// The smallest sector size: log2.
 const ASHIFT_MIN: u8 = 9;
 
@@ -123,12 +116,13 @@ pub fn rescue(
     };
     if wanted {
         pool.search(&record, progress)?;
-        // A wrong sector size reads some blocks, those of one sector, but hardly a whole MOS.
-        while !pool.proven().1 && !candidates.is_empty() {
+        let mut best = pool.evidence();
+        while !best.is_sure() && !candidates.is_empty() {
             let mut other = candidates.remove(0);
             other.search(&record, progress)?;
-            if other.proven().0 > pool.proven().0 {
-                pool = other;
+            let evidence = other.evidence();
+            if evidence.sum() > best.sum() {
+                (pool, best) = (other, evidence);
             }
         }
         catalog = Catalog::read(&pool.stack, &pool.finds, &pool.layout.name);
@@ -212,40 +206,14 @@ impl Opened {
             opened.tried = opts.ashift.is_none().then_some(ashift);
             all.push(opened);
         }
-        all.sort_by_cached_key(|o| std::cmp::Reverse(o.proven().0));
+        all.sort_by_cached_key(|o| std::cmp::Reverse(o.evidence().sum()));
         Ok(all)
     }
 
-    /// How much can be read that shows the right sector size: objects of some states of the MOS,
-    /// and blocks of files on striped vdevs; and whether that is enough to be sure.
-    fn proven(&self) -> (u64, bool) {
-        let (mut sum, mut whole) = (0, false);
+    /// What can be read that shows the right sector size.
+    fn evidence(&self) -> Evidence {
         let catalog = Catalog::read(&self.stack, &self.finds, &self.layout.name);
-        let (mut right, mut wrong) = (0, 0);
-        let is_striped = |bp: &Blkptr| bp.dvas().filter_map(|dva| self.io.vdevs.top(dva.vdev().0)).any(Top::is_striped);
-        for ds in &catalog.datasets {
-            // Any state will do, and so do encrypted blocks: their checksums need no key.
-            let older = || ds.known_views(&self.stack, &self.finds, None).0.into_iter().next();
-            let Some(os) = Objset::open(&self.io, &ds.bp).ok().or_else(older) else { continue };
-            os.for_each(&mut |o| {
-                let Ok(o) = o else { return };
-                let first = o.dn.bps().iter().find(|bp| !bp.is_hole() && !bp.is_embedded());
-                if let Some(bp) = first.filter(|bp| right + wrong < SAMPLES_MAX && is_striped(bp)) {
-                    *(if self.io.is_readable(bp) { &mut right } else { &mut wrong }) += 1;
-                }
-            });
-        }
-        sum += right;
-        for mos in self.stack.iter().take(PROVEN_MAX) {
-            let (mut good, mut lost) = (0, 0);
-            mos.for_each(&mut |o| match o {
-                Ok(_) => good += 1,
-                Err((_, count, _)) => lost += count,
-            });
-            sum += good;
-            whole |= lost == 0 && good >= WHOLE_MIN;
-        }
-        (sum, whole && right >= wrong)
+        Evidence::of(&self.io, &self.stack, &self.finds, &catalog, self.layout.is_all_striped())
     }
 
     /// Opens what the uberblocks lead to.

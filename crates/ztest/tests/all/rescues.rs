@@ -33,6 +33,20 @@ fn lost_lengths_are_told() {
     assert!(met.partly > 3, "{met:?}");
 }
 
+/// A file that moved out of a folder of which only an older state is left comes back where it is.
+#[test]
+fn moved_files_come_back_where_they_are() {
+    run_shape(931_134_234, shape("raidz-two"), &mut Met::default()).unwrap();
+}
+
+/// The metadata on mirrors can be read with any sector size; only that of the data is right.
+#[test]
+fn the_sector_size_of_the_data_counts() {
+    let mut met = Met::default();
+    run_shape(931_134_286, shape("special"), &mut met).unwrap();
+    assert!(met.unlabelled == 1 && met.intact > 4, "{met:?}");
+}
+
 /// The judge notices a file that is missing or wrong, and a report that does not say so.
 #[test]
 fn the_judge_notices_mistakes() {
