@@ -254,7 +254,7 @@ pub fn judge_pool(images: &[DiskImage], level: Level, name: &str, pool: &str) ->
     match run(c) {
         Some((0, _)) => Verdict::Good,
         Some((3, text)) => Verdict::Missing(text.lines().filter(|l| l.starts_with("--")).collect::<Vec<_>>().join(" ")),
-        Some((_, text)) if is_excused(&text, &judges, scratch.path(), pool) => Verdict::Good,
+        Some((_, text)) if is_excused(&text, images, &judges, scratch.path(), pool) => Verdict::Good,
         Some((_, text)) => Verdict::Bad(text.lines().filter(|l| !l.starts_with("ok")).collect::<Vec<_>>().join(" | ")),
         None => Verdict::Missing("judge cannot be run".into()),
     }
@@ -275,8 +275,9 @@ fn judge_command(judge: &Path) -> Command {
 
 /// Whether all that the judges found is known to be no fault of the pool. They show the last lines
 /// of each only, so zfsdump is run again for all of its lines.
-fn is_excused(said: &str, judges: &Path, dir: &Path, pool: &str) -> bool {
-    let Some(by) = judge_known::excused(said) else { return false };
+fn is_excused(said: &str, images: &[DiskImage], judges: &Path, dir: &Path, pool: &str) -> bool {
+    let waiting = if said.contains("(leaked ") { crate::snaps::waiting(images) } else { 0 };
+    let Some(by) = judge_known::excused(said, waiting) else { return false };
     if !by.contains(&"zfsdump check") {
         return true;
     }

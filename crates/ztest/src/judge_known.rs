@@ -12,6 +12,9 @@
 //!   that the weights of metaslabs are those that it would compute now. A vdev with a distributed
 //!   spare in use counts as rotating; when the spare goes the weights are others, and are still
 //!   those of before.
+//! * *Blocks that wait in the log of a dedup table.* A block that lost its last reference stays
+//!   allocated until its entry leaves the log. zdb takes it for leaked; weir's checker counts the
+//!   bytes of such blocks, and only as many are excused.
 //!
 //! A judgement is excused only if everything in it is one of these.
 
@@ -71,9 +74,19 @@ pub(crate) fn are_known_of_zfsdump<'a>(lines: impl IntoIterator<Item = &'a str>)
     said.peek().is_some() && said.all(|l| is_key_of_bookmark(l) || is_generation_of_sender(l))
 }
 
-fn is_known(f: &Finding<'_>) -> bool {
+/// Whether a line reports leaked space: a place, or that they are so many bytes in all.
+fn is_leak(line: &str, bytes: u64) -> bool {
+    line.starts_with("leaked space: vdev ")
+        || line.starts_with("block traversal size ") && line.ends_with(&format!("(leaked {bytes})"))
+}
+
+fn is_known(f: &Finding<'_>, waiting: u64) -> bool {
     let all = |known: &dyn Fn(&str) -> bool| !f.words.is_empty() && f.words.iter().all(|w| known(w));
     match f.judge {
+        "zdb24 -bcc" => {
+            // Places alone, without the sum, excuse nothing.
+            all(&|w| is_leak(w, waiting)) && f.words.iter().any(|w| w.ends_with(')'))
+        }
         "zdb -bcc after it" => all(&|w| w.starts_with("space map refcount mismatch: expected 0 != actual ")),
         "zfsdump check" | "zfsdump check after it" => are_known_of_zfsdump(f.words.iter().copied()),
         "libzpool: import, scrub" => {
@@ -83,10 +96,11 @@ fn is_known(f: &Finding<'_>) -> bool {
     }
 }
 
-/// The reasons of an excused judgement; None if it is not excused.
-pub(crate) fn excused(said: &str) -> Option<Vec<&str>> {
+/// The reasons of an excused judgement; None if it is not excused. `waiting`: bytes of blocks that
+/// wait in the logs of dedup tables.
+pub(crate) fn excused(said: &str, waiting: u64) -> Option<Vec<&str>> {
     let found = findings(said);
-    let known = !found.is_empty() && found.iter().all(is_known);
+    let known = !found.is_empty() && found.iter().all(|f| is_known(f, waiting));
     known.then(|| found.iter().map(|f| f.judge).collect())
 }
 
@@ -97,15 +111,26 @@ mod tests {
     const KEYS: &str = "ok    zdb -bcc\nBAD   zfsdump check after it\n        note: space map histograms: 0 as they are\n                  lab: deadlist keys [0, 1, 10, 39], snapshots before the last [0, 1, 10]\n        667 blocks, 1 errors\nlab: bad\n";
 
     #[test]
+    fn as_many_bytes_as_wait_are_no_leak() {
+        let leak = "BAD   zdb24 -bcc\n        leaked space: vdev 0, offset 0x11a7000, size 1536\n        block traversal size 1683968 != alloc 1685504 (leaked 1536)\nlab: bad\n";
+        assert_eq!(excused(leak, 1536), Some(vec!["zdb24 -bcc"]));
+        assert_eq!(excused(leak, 1024), None);
+        assert_eq!(excused(leak, 0), None);
+        let place = "BAD   zdb24 -bcc\n        leaked space: vdev 0, offset 0x11a7000, size 1536\nlab: bad\n";
+        assert_eq!(excused(place, 1536), None);
+        assert_eq!(excused(&leak.replace("block traversal", "checksum error\n        block traversal"), 1536), None);
+    }
+
+    #[test]
     fn only_what_is_known_is_excused() {
-        assert_eq!(excused(KEYS), Some(vec!["zfsdump check after it"]));
+        assert_eq!(excused(KEYS, 0), Some(vec!["zfsdump check after it"]));
         let weight = "BAD   libzpool: import, scrub\n        msp->ms_weight == weight (0x1 == 0x2)\n        ASSERT at ../../module/zfs/metaslab.c:2160:metaslab_verify_weight_and_frag()lab: bad\njudge: line 110: Aborted\n";
-        assert_eq!(excused(weight), Some(vec!["libzpool: import, scrub"]));
+        assert_eq!(excused(weight, 0), Some(vec!["libzpool: import, scrub"]));
         let generation =
             KEYS.replace("deadlist keys [0, 1, 10, 39], snapshots before the last [0, 1, 10]", "object 11: gen 40");
-        assert_eq!(excused(&generation), Some(vec!["zfsdump check after it"]));
+        assert_eq!(excused(&generation, 0), Some(vec!["zfsdump check after it"]));
         let maps = "BAD   zdb -bcc after it\n        space map refcount mismatch: expected 0 != actual 1\nlab: bad\n";
-        assert!(excused(maps).is_some());
+        assert!(excused(maps, 0).is_some());
         for (not, why) in [
             (maps.replace("expected 0", "expected 2"), "the feature counts"),
             (maps.replace(" after it", ""), "not after the real code's turn"),
@@ -116,7 +141,7 @@ mod tests {
             (KEYS.replace("ok    zdb -bcc", "BAD   zdb -bcc"), "somebody else too"),
             ("lab: bad\n".to_string(), "nothing was said"),
         ] {
-            assert_eq!(excused(&not), None, "{why}: {not}");
+            assert_eq!(excused(&not, 0), None, "{why}: {not}");
         }
     }
 }
