@@ -51,8 +51,10 @@ pub(crate) enum Overlay {
 enum Need {
     /// A copy of its committed content.
     Committed,
-    /// A copy of this content, which is large.
-    Copy(Bytes),
+    /// A copy of this content with so many bytes, which are many.
+    Copy(Bytes, usize),
+    /// So many zeros, which are many.
+    Zeros(usize),
     /// A copy of the cloned block at this pointer.
     Cloned(Box<Blkptr>),
 }
@@ -66,12 +68,18 @@ struct Ready {
     copy: Option<(Bytes, Buf)>,
     /// A copy of a cloned block.
     cloned: Option<Box<(Blkptr, Buf)>>,
+    zeros: Option<Buf>,
 }
 
 impl Ready {
     /// Takes the copy of `content`.
     fn take(&mut self, content: &Bytes) -> Option<Buf> {
         self.copy.take_if(|(of, _)| is_same(of, content)).map(|(_, copy)| copy)
+    }
+    /// Takes `size` zeros, which are made here unless they are many.
+    fn take_zeros(&mut self, size: usize) -> Option<Buf> {
+        let zeros = self.zeros.take_if(|z| z.len() == size);
+        zeros.or_else(|| (!is_large(size)).then(|| Buf::zeroed(size)))
     }
     /// Takes the copy of the cloned block at `bp`, cut or padded to `size`.
     fn take_cloned(&mut self, bp: &Blkptr, size: usize) -> Option<Buf> {
@@ -520,9 +528,10 @@ impl Dnode {
                     finish_rmw(guard, &mut ready.committed, data)?;
                 }
                 Need::Cloned(bp) => ready.cloned = Box::pin(self.copy_of_clone(blkid, bp)).await?,
-                Need::Copy(shared) => {
-                    let len = shared.len();
-                    ready.copy = Some(Box::pin(self.copy_of(shared, len)).await);
+                Need::Copy(shared, len) => ready.copy = Some(Box::pin(self.copy_of(shared, len)).await),
+                Need::Zeros(len) => {
+                    let zeros = self.os.ctx.rt().cpu(COPY.cost(len as u64), move || Buf::zeroed(len));
+                    ready.zeros = Some(zeros.await);
                 }
             }
             self.check_tx()?;
@@ -532,10 +541,7 @@ impl Dnode {
     /// A copy of the clone at `bp`; none if it is block `blkid` no more.
     async fn copy_of_clone(&self, blkid: u64, bp: Box<Blkptr>) -> Result<Option<Box<(Blkptr, Buf)>>> {
         match self.os.ctx.read(&bp).await {
-            Ok(data) => {
-                let len = data.len();
-                Ok(Some(Box::new((*bp, self.copy_of(data, len).await.1))))
-            }
+            Ok(data) => Ok(Some(Box::new((*bp, self.copy_of(data, self.block_size() as usize).await.1)))),
             Err(e) if self.has_clone(blkid, &bp) => Err(e),
             Err(_) => Ok(None),
         }
@@ -569,7 +575,7 @@ impl Dnode {
             let buf = match st.overlay_mut(blkid, Some(tx.txg())) {
                 Overlay::Data(b) => match ready.take(&b) {
                     Some(copy) if copy.len() == size => copy,
-                    None if is_large(b.len()) => return Err((f, Need::Copy(b))),
+                    _ if is_large(size) => return Err((f, Need::Copy(b, size))),
                     _ => {
                         rt.charge(COPY.cost(size as u64));
                         resized(&b, size)
@@ -579,13 +585,17 @@ impl Dnode {
                     Some(copy) => copy,
                     None => return Err((f, Need::Cloned(Box::new(bp)))),
                 },
-                Overlay::Freed(_) => Buf::zeroed(size),
-                Overlay::None if st.beyond_committed(blkid) => Buf::zeroed(size),
-                Overlay::None => match ready.committed.take() {
-                    None => return Err((f, Need::Committed)),
-                    Some(None) => Buf::zeroed(size),
-                    Some(Some(copy)) if copy.len() == size => copy,
-                    Some(Some(copy)) => resized(&copy, size),
+                Overlay::None if !st.beyond_committed(blkid) && !matches!(ready.committed, Some(None)) => {
+                    match ready.committed.take().flatten() {
+                        None => return Err((f, Need::Committed)),
+                        Some(copy) if copy.len() == size => copy,
+                        Some(copy) => resized(&copy, size),
+                    }
+                }
+                // A hole, freed or of old.
+                Overlay::Freed(_) | Overlay::None => match ready.take_zeros(size) {
+                    Some(zeros) => zeros,
+                    None => return Err((f, Need::Zeros(size))),
                 },
             };
             self.insert(st, blkid, DirtyBlk::Mut(buf), tx.txg());
@@ -608,7 +618,10 @@ impl Dnode {
                     blocks.put(blkid, DirtyBlk::Mut(copy));
                 }
                 // What was done so far changes no content.
-                None if is_large(shared.len()) => return Err((f, Need::Copy(shared))),
+                None if is_large(shared.len()) => {
+                    let len = shared.len();
+                    return Err((f, Need::Copy(shared, len)));
+                }
                 None => rt.charge(COPY.cost(shared.len() as u64)),
             }
         }

@@ -620,7 +620,10 @@ impl Runner {
                     "zstd-fast-1000",
                 ],
             ),
-            ("recordsize", &["512", "1K", "2K", "4K", "8K", "16K", "32K", "64K", "128K", "256K", "512K", "1M"]),
+            (
+                "recordsize",
+                &["512", "1K", "2K", "4K", "8K", "16K", "32K", "64K", "128K", "256K", "512K", "1M", "4M", "16M"],
+            ),
             ("checksum", &["on", "fletcher2", "fletcher4", "sha256", "sha512", "off"]),
             ("copies", &["1", "2", "3"]),
             ("xattr", &["sa", "dir", "sa"]),
