@@ -221,11 +221,11 @@ impl Layout {
 
     /// Whether the pool has a vdev on which the sector size matters for reading.
     pub fn is_striped(&self) -> bool {
-        self.tops.values().any(|(_, t)| matches!(t.kind, VdevKind::Raidz | VdevKind::Draid))
+        self.tops.values().any(|(_, t)| is_striped(t.kind))
     }
     /// Whether it matters on all of them.
     pub fn is_all_striped(&self) -> bool {
-        self.tops.values().all(|(_, t)| matches!(t.kind, VdevKind::Raidz | VdevKind::Draid))
+        self.tops.values().all(|(_, t)| is_striped(t.kind))
     }
 
     /// The object with the mapping of each removed vdev, by number.
@@ -299,6 +299,11 @@ impl Layout {
         }
         leaves
     }
+}
+
+/// Whether a block lies in columns, which the sector size decides.
+fn is_striped(kind: VdevKind) -> bool {
+    matches!(kind, VdevKind::Raidz | VdevKind::Draid)
 }
 
 /// All leaves below a configuration.
