@@ -6,6 +6,7 @@ mod calibrate;
 mod coldstart;
 mod fragmentation;
 mod randwrite;
+mod real;
 mod run;
 mod starvation;
 pub(crate) mod study;

@@ -640,6 +640,27 @@ fn the_laboratory_answers_with_one_object() {
     std::fs::write(w.path("a.toml"), "[run]\nseconds = 1\n[[job]]\nsize = \"1M\"\nrate = \"fixed 40\"\n").unwrap();
     let json: serde_json::Value = serde_json::from_str(&w.ok("lab run a.toml --seeds 2 --state r2 --json")).unwrap();
     assert_eq!(json["rows"][0]["measured"]["mean"].as_f64().map(f64::round), Some(40.0), "{json}");
+    // The same on a real device.
+    w.fails("lab run a.toml --real x.img", 1, "either --size for a new file");
+    w.fails("lab run a.toml --real x.img,y.img --size 128M", 1, "has 1 device, not 2");
+    w.fails("lab run a.toml --real x.img --size 1M", 1, "at least 64M");
+    w.fails("lab run a.toml --real x.img --size 128M --overwrite", 1, "name one");
+    w.fails("lab run a.toml --size 128M", 2, "go with --real");
+    std::fs::write(w.path("x.img"), "mine").unwrap();
+    w.fails("lab run a.toml --real x.img --size 128M", 1, "'x.img' cannot be made");
+    assert_eq!(std::fs::read(w.path("x.img")).unwrap(), b"mine");
+    let line = "lab run a.toml --model nvme --real y.img --size 256M --seeds 1 --state r3";
+    let s = w.say(&format!("{line} --json").split_whitespace().collect::<Vec<_>>());
+    if s.err.contains("takes no direct I/O") {
+        eprintln!("NOT RUN: a workload on a real file: {}", s.err);
+    } else {
+        let json: serde_json::Value = serde_json::from_str(&s.out).unwrap();
+        let row = &json["rows"][0];
+        // Nothing begins in the warm-up of 5 s that does not count.
+        assert!(row["published"].as_f64().is_some_and(|rate| (rate - 40.0).abs() <= 2.0), "{json}");
+        assert_eq!(row["claim"], "within 15 %");
+    }
+    assert!(!w.dir.join("y.img").exists(), "the file is removed");
     assert!(!w.dir.join("run").exists(), "no daemon is needed");
 }
 

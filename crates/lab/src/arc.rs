@@ -138,6 +138,7 @@ pub fn study(params: Params) -> Result<Study> {
             params.writes, params.files
         ),
         rows: rows(&loads, params),
+        headings: crate::study::PUBLISHED,
         cells: loads.iter().map(|&load| cell(params, load)).collect(),
         draw: Box::new(draw),
     })

@@ -185,6 +185,7 @@ pub fn study(params: &Params) -> Result<Study> {
             params.cores
         ),
         rows: rows(params),
+        headings: crate::study::PUBLISHED,
         cells,
         draw: draw(params.clone()),
     })
@@ -378,7 +379,7 @@ impl Filled {
             let mut opts = EngineOpts::for_memory(MEM);
             opts.arc_max = 64 << 20;
             let props = [("compression", c.compression), ("atime", "off"), ("recordsize", "128k")];
-            let (pool, fs) = stage::new_fs_on(&sim.handle(), c.disks.layout(&disks), opts, 12, &props).await?;
+            let (pool, fs) = stage::new_fs_on(&sim.rt(), c.disks.layout(&disks), opts, 12, &props).await?;
             let mut files = Vec::new();
             for n in 0..c.copies {
                 files.push(stage::new_file(&fs, &format!("input{n}")).await?);

@@ -4,10 +4,8 @@
 //! numbers may be parted by a colon, as in arguments of commands, or by spaces, as in files.
 
 use base::{Error, Nanos, Result};
-use sim::{HddModel, Model, SimDisk, SsdModel};
-use spa::{Bias, Group, GroupKind, Layout};
-
-use crate::stage;
+use sim::{HddModel, Model, SsdModel};
+use spa::{Bias, DevSpec, Group, GroupKind, Layout};
 
 /// Most devices of a layout.
 const DEVICES_MAX: usize = 256;
@@ -121,11 +119,11 @@ impl LayoutSpec {
         self.0.iter().map(|t| t.devices).sum()
     }
 
-    /// The layout on `disks`, as many as it has devices.
-    pub fn on(&self, disks: &[SimDisk]) -> Layout {
-        let mut disks = disks.iter();
+    /// The layout on `devices`, as many as it has.
+    pub fn on(&self, devices: Vec<DevSpec>) -> Layout {
+        let mut devices = devices.into_iter();
         let group = |t: &Top| {
-            let devices = disks.by_ref().take(t.devices).map(stage::device).collect();
+            let devices = devices.by_ref().take(t.devices).collect();
             Group { kind: t.kind, bias: t.bias, devices }
         };
         Layout { groups: self.0.iter().map(group).collect(), ..Layout::default() }

@@ -5,7 +5,7 @@
 //! block of the file. The published program opens with `O_APPEND`, with which Linux appends
 //! whatever the offset says; this one does not.
 //!
-//! This is the only study with a real clock, real threads and a real disk, so nothing of it repeats
+//! It has a real clock, real threads and a real disk, so nothing of it repeats
 //! to the byte.
 
 use std::fs::{File, OpenOptions};

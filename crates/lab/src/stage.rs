@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use base::{Error, ObjectId, Result};
+use rt::Rt;
 use sim::{DiskConfig, DiskImage, Pick, Sim, SimConfig, SimDisk, SimHandle};
 use spa::{Bias, DevSpec, EngineOpts, Group, GroupKind, Layout, Pool, PoolSpec};
 use zpl::{Cred, FsCreateProps, InitOwner, MountOpts, Zfs, init_fs};
@@ -57,18 +58,18 @@ pub async fn new_fs(
     props: &[(&str, &str)],
 ) -> Result<(Rc<Pool>, Rc<Zfs>)> {
     let devices: Vec<DevSpec> = disks.iter().map(device).collect();
-    new_fs_on(sim, devices.into(), opts, ashift, props).await
+    new_fs_on(&sim.rt(), devices.into(), opts, ashift, props).await
 }
 
 /// As [`new_fs`] with these devices.
 pub async fn new_fs_on(
-    sim: &SimHandle,
+    rt: &Rt,
     devices: Layout,
     opts: EngineOpts,
     ashift: u8,
     props: &[(&str, &str)],
 ) -> Result<(Rc<Pool>, Rc<Zfs>)> {
-    let time = sim.rt().wall_clock();
+    let time = rt.wall_clock();
     let prop = |&(name, value): &(&str, &str)| {
         let known = dsl::props::find(name).ok_or_else(|| Error::invalid(format!("there is no property '{name}'")))?;
         Ok::<_, Error>((name.to_string(), known.parse(value)?))
@@ -82,7 +83,7 @@ pub async fn new_fs_on(
         fs_props: props.iter().map(prop).collect::<Result<_>>()?,
         init: init_fs(InitOwner { uid: 0, gid: 0, mode: 0o755, time }, FsCreateProps::default()),
     };
-    let pool = Pool::create(sim.rt(), spec, opts).await?;
+    let pool = Pool::create(rt.clone(), spec, opts).await?;
     let fs = open(&pool).await?;
     Ok((pool, fs))
 }

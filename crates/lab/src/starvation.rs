@@ -109,6 +109,7 @@ pub fn study(seconds: u64, device: Option<&Device>) -> Result<Study> {
         ),
         cells: CONFIGS.map(cell).into(),
         rows: rows(),
+        headings: crate::study::PUBLISHED,
         draw: Box::new(draw),
     })
 }

@@ -145,6 +145,7 @@ pub fn study(base: &throttle::Study, sweep: Sweep) -> Result<Study> {
             base.seconds
         ),
         rows,
+        headings: crate::study::PUBLISHED,
         cells: cells.into_iter().map(cell).collect(),
         draw: Box::new(move |results| draw(results, &names)),
     })

@@ -415,7 +415,7 @@ impl Cell {
         let mut layout = Layout { groups: stage::groups(normal, GroupKind::Single, 1), ..Layout::default() };
         let log = stage::groups(log, GroupKind::Single, 1);
         layout.groups.extend(log.into_iter().map(|g| Group { bias: Bias::Log, ..g }));
-        let (pool, fs) = stage::new_fs_on(&sim.handle(), layout, self.opts(), 12, &props).await?;
+        let (pool, fs) = stage::new_fs_on(&sim.rt(), layout, self.opts(), 12, &props).await?;
         let mut files = Vec::new();
         for n in 0..self.threads {
             let name = format!("job{n}");

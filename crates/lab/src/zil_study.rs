@@ -183,6 +183,7 @@ pub fn study(params: &Params) -> Result<Study> {
         ),
         cells,
         rows,
+        headings: crate::study::PUBLISHED,
         draw: Box::new(move |results| draw(results, &groups, &threads, &variants)),
     })
 }

@@ -62,6 +62,7 @@ fn made_up(runs: Arc<AtomicU64>, bad: Option<u64>) -> Study {
         about: "Cells <without> a pool.".into(),
         cells: (0..12).map(cell).collect(),
         rows: vec![Row::of("first", "cell0", "value", "s"), ratio.shape("arithmetic", 1.0, 2.0)],
+        headings: lab::study::PUBLISHED,
         draw: Box::new(|results| {
             let curve = Curve { name: "c".into(), points: results.series("cell3", "curve"), dots: false };
             let (x, y) = (Axis::linear("x"), Axis::log("y"));

@@ -155,7 +155,7 @@ fn a_mistake_is_one_sentence_with_its_line() {
 #[test]
 fn a_workload_runs_as_fast_as_it_says() {
     let run = || {
-        let study = study("w.toml", Workload::parse("w.toml", TOML).unwrap());
+        let study = study("w.toml", Workload::parse("w.toml", TOML).unwrap(), None);
         let opts = RunOpts { seeds: 0..1, jobs: 1, memory: MEMORY_MAX, engine: "", state: None };
         study.run(opts, &mut |_| {}).unwrap()
     };

@@ -221,11 +221,11 @@ impl Layout {
 
     /// Whether the pool has a vdev on which the sector size matters for reading.
     pub fn is_striped(&self) -> bool {
-        self.tops.values().any(|(_, t)| is_striped(t.kind))
+        self.tops.values().any(|(_, t)| is_striped(&t.kind))
     }
     /// Whether it matters on all of them.
     pub fn is_all_striped(&self) -> bool {
-        self.tops.values().all(|(_, t)| is_striped(t.kind))
+        self.tops.values().all(|(_, t)| is_striped(&t.kind))
     }
 
     /// The object with the mapping of each removed vdev, by number.
@@ -302,7 +302,7 @@ impl Layout {
 }
 
 /// Whether a block lies in columns, which the sector size decides.
-fn is_striped(kind: VdevKind) -> bool {
+fn is_striped(kind: &VdevKind) -> bool {
     matches!(kind, VdevKind::Raidz | VdevKind::Draid)
 }
 

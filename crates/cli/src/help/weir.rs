@@ -251,9 +251,12 @@ and the distribution of latencies.
     },
     Page {
         name: "lab run",
-        usage: &["run [--seeds n] [--seed n] [--jobs n] [--state file] [--html file] [--json] FILE"],
+        usage: &[
+            "run [--model name|file] [--real device,... --size size|--overwrite] [--seeds n] [--seed n] [--jobs n] [--state file] [--html file] [--json] FILE",
+        ],
         text: "\
-A workload from a file, in virtual time. FILE is TOML (.toml):
+A workload from a file, in virtual time; with --real on real devices first, and
+a table of both. FILE is TOML (.toml):
 
   [pool]
   layout = \"mirrors 2 of 3\"  # disk, stripe N, mirror N, raidz N, raidz2 N, ...
@@ -282,7 +285,15 @@ A workload from a file, in virtual time. FILE is TOML (.toml):
 or a job file of fio (.fio, .job) with rw, bs, numjobs, size, rwmixread, sync,
 fsync, rate_iops, rate_process, buffer_compress_percentage, runtime.
 
-  --seeds  runs, each with another seed (3)
+  --model      devices in place of those of the file: a name such as 'nvme', or
+               a model file of 'weir lab calibrate'
+  --real       real devices or files, as many as the pool has, the log last:
+               the same engine does the same there. Operations a second of the
+               model have to be within 15 % of theirs, medians within 25 %, 99th
+               percentiles within a factor of two
+  --size       bytes of each new file of --real, which is removed at the end
+  --overwrite  devices or files that are there: WHAT IS ON THEM IS LOST
+  --seeds      runs, each with another seed (3)
 
 'weir help lab arc' explains the other options.
 ",

@@ -17,7 +17,7 @@ use crate::progress::Bar;
 /// Seeds of a study by default: enough for a spread.
 const SEEDS: u64 = 10;
 /// Most seeds.
-const SEEDS_MAX: u64 = 10_000;
+pub(crate) const SEEDS_MAX: u64 = 10_000;
 /// Most threads of this process.
 pub(crate) const JOBS_MAX: u64 = 256;
 

@@ -271,6 +271,7 @@ impl Trials<'_, '_> {
             about: String::new(),
             cells: candidates.iter().map(cell).collect(),
             rows: Vec::new(),
+            headings: crate::study::PUBLISHED,
             draw: Box::new(|_| Vec::new()),
         }
     }

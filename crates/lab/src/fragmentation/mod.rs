@@ -180,6 +180,7 @@ pub fn study(params: &Params) -> Result<Study> {
         ),
         cells: configs.iter().map(cell).collect(),
         rows: show::rows(&configs),
+        headings: crate::study::PUBLISHED,
         draw: Box::new(move |results| show::draw(results, &configs)),
     })
 }
@@ -244,7 +245,7 @@ impl World {
         opts.alloc.method = config.method;
         let (pool, fs, file) = sim.block_on(async {
             let props = [("compression", "off"), ("atime", "off"), ("recordsize", "8k")];
-            let (pool, fs) = stage::new_fs_on(&sim.handle(), layout, opts, 12, &props).await?;
+            let (pool, fs) = stage::new_fs_on(&sim.rt(), layout, opts, 12, &props).await?;
             let file = stage::new_file(&fs, "file").await?;
             // The first commit of a file system waits for a txg.
             fs.sync_all().await?;

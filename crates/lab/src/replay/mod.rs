@@ -268,9 +268,9 @@ impl Replay {
         props.extend(recorded.filter(|prop| !own(prop)).filter_map(|prop| Some((*prop, header(prop)?))));
         props.extend(self.props.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let begun = sim.block_on(async {
-            let layout = self.layout.on(disks);
+            let layout = self.layout.on(disks.iter().map(stage::device).collect());
             let opts = self.opts.clone();
-            let (pool, fs) = stage::new_fs_on(&sim.handle(), layout, opts, self.ashift, &props).await?;
+            let (pool, fs) = stage::new_fs_on(&sim.rt(), layout, opts, self.ashift, &props).await?;
             Ok::<_, Error>((pool.clone(), Stage::fill(&sim.rt(), fs, &pool, plan, progress).await?))
         });
         let (pool, stage) = begun?;

@@ -64,7 +64,11 @@ pub fn page(title: &str, about: &str, command: &str, report: &Report, plots: &[P
         escape(command),
         escape(&report.summary())
     );
-    out.push_str("<div class=\"wide\"><table>\n<thead><tr><th></th><th>published</th><th>measured</th><th>spread</th><th>verdict</th></tr></thead>\n<tbody>\n");
+    let [against, figure] = report.headings;
+    let _ = writeln!(
+        out,
+        "<div class=\"wide\"><table>\n<thead><tr><th></th><th>{against}</th><th>{figure}</th><th>spread</th><th>verdict</th></tr></thead>\n<tbody>"
+    );
     for row in &report.rows {
         let class = match row.verdict {
             Verdict::Agrees | Verdict::Shape => "good",

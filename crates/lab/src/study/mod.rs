@@ -116,6 +116,9 @@ impl Row {
     }
 }
 
+/// Headings of a study of what was published.
+pub const PUBLISHED: [&str; 2] = ["published", "measured"];
+
 /// Draws the plots of a study.
 pub type Draw = Box<dyn Fn(&Results) -> Vec<Plot> + Send + Sync>;
 
@@ -131,6 +134,8 @@ pub struct Study {
     pub cells: Vec<Cell>,
     /// Its rows.
     pub rows: Vec<Row>,
+    /// Headings of the two columns of figures, [`PUBLISHED`] or others.
+    pub headings: [&'static str; 2],
     /// Its plots.
     pub draw: Draw,
 }

@@ -20,6 +20,8 @@ pub enum Rule {
     Within(f64),
     /// The mean is within so many percent of it.
     WithinPercent(f64),
+    /// The mean is at most so many times the figure, and at least that part of it.
+    WithinFactor(f64),
     /// Only the shape: the mean is between the two.
     Shape {
         /// At least.
@@ -56,6 +58,11 @@ impl Rule {
             Rule::None => Verdict::None,
             Rule::Within(d) => near(d),
             Rule::WithinPercent(percent) => near(published.unwrap_or(0.0).abs() * percent / 100.0),
+            Rule::WithinFactor(f) => match published {
+                None => Verdict::None,
+                Some(p) if (p / f..=p * f).contains(&mean) => Verdict::Agrees,
+                Some(_) => Verdict::Differs,
+            },
             Rule::Shape { least, most } if (least..=most).contains(&mean) => Verdict::Shape,
             Rule::Shape { .. } => Verdict::Differs,
         }
@@ -67,6 +74,7 @@ impl Rule {
             Rule::Within(d) if unit == "%" => format!("within {d} points"),
             Rule::Within(d) => format!("within {d} {unit}"),
             Rule::WithinPercent(d) => format!("within {d} %"),
+            Rule::WithinFactor(f) => format!("within a factor of {f}"),
             Rule::Shape { least, most } if most == f64::INFINITY => format!("at least {least}"),
             Rule::Shape { least, most } if least == f64::NEG_INFINITY => format!("at most {most}"),
             Rule::Shape { least, most } => format!("{least} to {most}"),
@@ -130,6 +138,9 @@ pub struct Report {
     pub seeds: Vec<u64>,
     /// The table.
     pub rows: Vec<Line>,
+    /// Headings of the figures: what is compared with, and what was measured.
+    #[serde(skip)]
+    pub headings: [&'static str; 2],
     /// Every run.
     pub cells: Vec<CellReport>,
 }
@@ -158,7 +169,13 @@ impl Report {
             let series = runs.first().map(|seen| seen.series.clone()).unwrap_or_default();
             CellReport { name: cell.name.clone(), params: cell.params.clone(), values, series }
         });
-        Report { study: study.name, seeds: results.seeds.clone(), rows: rows.collect(), cells: cells.collect() }
+        Report {
+            study: study.name,
+            seeds: results.seeds.clone(),
+            rows: rows.collect(),
+            headings: study.headings,
+            cells: cells.collect(),
+        }
     }
 
     /// One JSON object on a line.
@@ -168,7 +185,8 @@ impl Report {
 
     /// The table as text, and how many rows agree.
     pub fn text(&self) -> String {
-        let mut rows = vec![["".into(), "published".into(), "measured".into(), "spread".into(), "verdict".into()]];
+        let [against, figure] = self.headings;
+        let mut rows = vec![["".into(), against.into(), figure.into(), "spread".into(), "verdict".into()]];
         rows.extend(
             self.rows.iter().map(|row| [row.name.clone(), row.published(), row.mean(), row.spread(), row.verdict()]),
         );
@@ -242,6 +260,11 @@ mod tests {
             (Rule::Within(5.0), None, Some(1.0), Verdict::None),
             (Rule::WithinPercent(10.0), Some(-50.0), Some(-54.0), Verdict::Agrees),
             (Rule::WithinPercent(10.0), Some(50.0), Some(56.0), Verdict::Differs),
+            (Rule::WithinFactor(2.0), Some(10.0), Some(5.0), Verdict::Agrees),
+            (Rule::WithinFactor(2.0), Some(10.0), Some(20.0), Verdict::Agrees),
+            (Rule::WithinFactor(2.0), Some(10.0), Some(4.9), Verdict::Differs),
+            (Rule::WithinFactor(2.0), Some(10.0), Some(20.1), Verdict::Differs),
+            (Rule::WithinFactor(2.0), None, Some(20.1), Verdict::None),
             (Rule::Shape { least: 90.0, most: inf }, None, Some(90.0), Verdict::Shape),
             (Rule::Shape { least: 90.0, most: inf }, None, Some(89.0), Verdict::Differs),
             (Rule::Shape { least: 90.0, most: inf }, None, Some(f64::NAN), Verdict::Differs),

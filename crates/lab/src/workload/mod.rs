@@ -22,8 +22,8 @@ use sim::Model;
 use crate::device::Device;
 use crate::layout::LayoutSpec;
 
-pub use run::study;
 pub(crate) use run::{memory, once};
+pub use run::{on_devices, study};
 pub use syntax::{Entry, Place, Section};
 pub(crate) use syntax::{line_of, section};
 
@@ -213,6 +213,11 @@ impl Workload {
         Ok(workload)
     }
 
+    /// Devices of its pool, the log device included.
+    pub fn devices(&self) -> usize {
+        self.pool.whole_layout().devices()
+    }
+
     /// Bytes of all files.
     pub fn files(&self) -> u64 {
         self.jobs.iter().map(|j| j.size.saturating_mul(j.threads.into())).fold(0, u64::saturating_add)
@@ -299,6 +304,14 @@ fn rate(place: &Place, value: &str) -> Result<Rate> {
 }
 
 impl PoolOf {
+    /// The layout with the log device, which comes last if the layout has none of its own.
+    fn whole_layout(&self) -> LayoutSpec {
+        match self.log {
+            Some(_) if !self.layout.has_log() => self.layout.clone().with_log(),
+            _ => self.layout.clone(),
+        }
+    }
+
     fn set(&mut self, place: &Place, value: &str) -> Result<()> {
         match place.key {
             "layout" => self.layout = LayoutSpec::parse(value).map_err(|e| place.error(e))?,
@@ -307,7 +320,7 @@ impl PoolOf {
             "memory" => self.memory = place.size(value, 256 << 20, 1 << 40)?,
             "cores" => self.cores = place.number(value, 1, 1024)? as u32,
             "recordsize" => {
-                self.recordsize = place.size(value, 512, 1 << 20)?;
+                self.recordsize = place.size(value, 512, base::MAX_BLOCK)?;
                 if !self.recordsize.is_power_of_two() {
                     return Err(place.error(format!("'{value}' is not a power of two")));
                 }

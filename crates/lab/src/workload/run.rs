@@ -7,17 +7,19 @@
 use std::cell::{Cell as Slot, RefCell};
 use std::rc::Rc;
 
-use base::{Error, Nanos, ObjectId, Result};
+use base::{Nanos, ObjectId, Result};
 use bdev::{Buf, Bytes};
+use rt::Rt;
 use sim::{DiskImage, Rng, Sim, SimDisk};
-use spa::{EngineOpts, Pool};
+use spa::{DevSpec, EngineOpts, Pool};
 use zpl::Zfs;
 
 use super::{Job, Pattern, PoolOf, Rate, Sync, Workload};
+use crate::calibrate::LIMITS;
 use crate::device::Device;
 use crate::replay::Latency;
 use crate::study::plot::{Axis, Body, Curve};
-use crate::study::{Cell, Plot, Row, Seen, Study};
+use crate::study::{Cell, PUBLISHED, Plot, Row, Rule, Seen, Spread, Study};
 use crate::zil::poisson_gap;
 use crate::{hist, stage};
 
@@ -30,26 +32,61 @@ const CACHE_MAX: u64 = 512 << 20;
 /// Threads start within this time.
 const START: Nanos = Nanos(50_000_000);
 
-/// The study of a workload; `name` is its file.
-pub fn study(name: &str, workload: Workload) -> Study {
-    let mut rows = Vec::new();
-    for job in &workload.jobs {
-        let mut row = |what: &str, value: String, unit: &'static str, digits| {
-            let measure = move |look: crate::study::Lookup| look("workload", &value);
-            let row = Row::of(format!("{}: {what}", job.name), "workload", "", unit).digits(digits);
-            rows.push(Row { measure: Box::new(measure), ..row });
-        };
-        row("operations a second", format!("{}.iops", job.name), "", 0);
-        row("throughput", format!("{}.mib_per_s", job.name), "MiB/s", 1);
-        for kind in ["read", "write"] {
-            if kind == "read" && job.read == 0 || kind == "write" && job.read == 100 {
-                continue;
-            }
-            for p in ["p50", "p99", "p999", "max"] {
-                row(&format!("{kind} latency, {p}"), format!("{}.{kind}_{p}_us", job.name), "us", 0);
-            }
+/// A figure of a job.
+struct Figure {
+    what: String,
+    /// Its name in [`Seen`].
+    value: String,
+    unit: &'static str,
+    digits: usize,
+    /// How near a model has to be.
+    rule: Rule,
+}
+
+fn figures(job: &Job) -> Vec<Figure> {
+    let (percent, median, factor) = LIMITS;
+    let figure = |what: String, value: &str, unit, digits, rule| Figure {
+        what: format!("{}: {what}", job.name),
+        value: format!("{}.{value}", job.name),
+        unit,
+        digits,
+        rule,
+    };
+    let mut all = vec![
+        figure("operations a second".into(), "iops", "", 0, Rule::WithinPercent(percent)),
+        figure("throughput".into(), "mib_per_s", "MiB/s", 1, Rule::None),
+    ];
+    let kinds = [("read", job.read > 0), ("write", job.read < 100)];
+    for (kind, _) in kinds.into_iter().filter(|(_, is_there)| *is_there) {
+        for (p, rule) in [
+            ("p50", Rule::WithinPercent(median)),
+            ("p99", Rule::WithinFactor(factor)),
+            ("p999", Rule::None),
+            ("max", Rule::None),
+        ] {
+            all.push(figure(format!("{kind} latency, {p}"), &format!("{kind}_{p}_us"), "us", 0, rule));
         }
     }
+    all
+}
+
+/// The study of a workload; `name` is its file. With `real` runs of it ([`on_devices`]) the table
+/// compares the model with them.
+pub fn study(name: &str, workload: Workload, real: Option<&[Seen]>) -> Study {
+    let row = |figure: Figure| {
+        let of_real = |runs: &[Seen]| {
+            Spread::of(&runs.iter().filter_map(|seen| seen.values.get(&figure.value).copied()).collect::<Vec<_>>())
+        };
+        let row = Row::of(figure.what, "workload", "", figure.unit).digits(figure.digits);
+        let row = match real.map(of_real) {
+            Some(Some(spread)) => row.published(spread.mean, "the devices", figure.rule),
+            _ => row,
+        };
+        let value = figure.value;
+        Row { measure: Box::new(move |look| look("workload", &value)), ..row }
+    };
+    let rows = workload.jobs.iter().flat_map(figures).map(row).collect();
+    let headings = if real.is_some() { ["devices", "model"] } else { PUBLISHED };
     let jobs: Vec<String> = workload.jobs.iter().map(|j| j.name.clone()).collect();
     let threads: u64 = workload.jobs.iter().map(|j| u64::from(j.threads)).sum();
     let cell = Cell {
@@ -65,6 +102,7 @@ pub fn study(name: &str, workload: Workload) -> Study {
         about: format!("The workload of {name} on the engine with modelled devices."),
         cells: vec![cell],
         rows,
+        headings,
         draw: Box::new(move |results| {
             let over = |series: &str| {
                 let curve = |job: &String| {
@@ -90,7 +128,6 @@ struct Samples {
     reads: RefCell<Vec<u64>>,
     writes: RefCell<Vec<u64>>,
     bins: RefCell<Vec<u64>>,
-    failed: RefCell<Option<Error>>,
 }
 
 /// Bytes of memory that a run needs, estimated.
@@ -104,52 +141,74 @@ pub(crate) fn once(workload: &Workload, seed: u64, opts: EngineOpts, props: &[(S
     let pool_of = &workload.pool;
     let sim = stage::world(seed, pool_of.memory, pool_of.cores as usize);
     let disks = disks(pool_of, workload, &sim, seed);
-    let (_pool, fs) = sim.block_on(start(pool_of, &sim, &disks, opts, props))?;
+    let seen = sim.block_on(async {
+        let devices = disks.iter().map(stage::device).collect();
+        let (_pool, fs) = start(&sim.rt(), workload, devices, opts, props).await?;
+        let content = if pool_of.compression == "off" { Content::Zeros } else { Content::Random };
+        measure(&sim.rt(), &fs, workload, seed, content).await
+    })?;
+    stage::end(&sim, &disks);
+    Ok(seen)
+}
+
+/// Runs it once on real devices, as many as [`Workload::devices`] says, in their order. What is on
+/// them is lost; at the end they hold a destroyed pool. The machine's memory and processors are
+/// those of the engine of `rt`, the cache that of the workload.
+///
+/// # Errors
+/// Those of creating the pool, and of the operations.
+pub async fn on_devices(rt: &Rt, devices: Vec<DevSpec>, workload: &Workload, seed: u64) -> Result<Seen> {
+    let opts = EngineOpts::for_memory(workload.pool.memory);
+    let (pool, fs) = start(rt, workload, devices, opts, &[]).await?;
+    let seen = measure(rt, &fs, workload, seed, Content::Random).await?;
+    fs.unmount().await?;
+    pool.destroy().await?;
+    Ok(seen)
+}
+
+/// Fills the files, lets all threads go, and waits until the time is over.
+async fn measure(rt: &Rt, fs: &Rc<Zfs>, workload: &Workload, seed: u64, content: Content) -> Result<Seen> {
     let mut jobs: Vec<(Rc<Samples>, Vec<ObjectId>)> = Vec::new();
     for job in &workload.jobs {
-        let files = sim.block_on(fill(&fs, job, &pool_of.compression, seed))?;
+        let files = fill(fs, job, content, seed).await?;
         jobs.push((Rc::default(), files));
     }
-    sim.block_on(fs.sync_all())?;
-    let begin = sim.now();
+    fs.sync_all().await?;
+    let begin = rt.now();
+    let counts = begin + Nanos::from_secs(workload.warmup);
     let mut stream = 1000;
+    let mut threads = Vec::new();
     for (job, (samples, files)) in workload.jobs.iter().zip(&jobs) {
         for &file in files {
             stream += 1;
-            let rng = Rng::stream(seed, stream);
             let thread = Thread {
                 job: job.clone(),
                 file,
                 fs: fs.clone(),
                 samples: samples.clone(),
-                data: data(job, &pool_of.compression, seed ^ stream),
-                rng,
+                data: data(job, content, seed ^ stream),
+                rng: Rng::stream(seed, stream),
+                end: counts + Nanos::from_secs(workload.seconds),
             };
-            let rt = sim.rt();
-            drop(sim.rt().spawn("job", async move {
-                let samples = thread.samples.clone();
-                if let Err(e) = thread.go(rt).await {
-                    samples.failed.borrow_mut().get_or_insert(e);
-                }
-            }));
+            let at = rt.clone();
+            threads.push(rt.spawn("job", thread.go(at)));
         }
     }
-    sim.run_until(begin + Nanos::from_secs(workload.warmup));
+    rt.sleep_until(counts).await;
     jobs.iter().for_each(|(samples, _)| samples.on.set(true));
-    let bins = workload.seconds * 1_000_000_000 / BIN.0;
-    for n in 1..=bins {
-        sim.run_until(begin + Nanos::from_secs(workload.warmup) + Nanos(BIN.0 * n));
+    for n in 1..=workload.seconds * 1_000_000_000 / BIN.0 {
+        rt.sleep_until(counts + Nanos(BIN.0 * n)).await;
         jobs.iter().for_each(|(samples, _)| samples.bins.borrow_mut().push(samples.bytes.get()));
     }
+    jobs.iter().for_each(|(samples, _)| samples.on.set(false));
     let mut seen = Seen::default();
     totals(&mut seen, &jobs, workload.seconds as f64);
     for (job, (samples, _)) in workload.jobs.iter().zip(&jobs) {
-        if let Some(e) = samples.failed.take() {
-            return Err(e);
-        }
         note(&mut seen, job, samples, workload.seconds as f64);
     }
-    stage::end(&sim, &disks);
+    for ended in threads {
+        ended.await?;
+    }
     Ok(seen)
 }
 
@@ -218,31 +277,37 @@ fn disks(pool: &PoolOf, workload: &Workload, sim: &Sim, seed: u64) -> Vec<SimDis
     (0..=count).filter_map(|n| Some((n, model(n)?))).map(disk).collect()
 }
 
+/// Makes the pool on these devices.
 async fn start(
-    pool: &PoolOf,
-    sim: &Sim,
-    disks: &[SimDisk],
+    rt: &Rt,
+    workload: &Workload,
+    devices: Vec<DevSpec>,
     mut opts: EngineOpts,
     own: &[(String, String)],
 ) -> Result<(Rc<Pool>, Rc<Zfs>)> {
-    let layout = match pool.log {
-        Some(_) if !pool.layout.has_log() => pool.layout.clone().with_log(),
-        _ => pool.layout.clone(),
-    };
+    let pool = &workload.pool;
     opts.arc_max = opts.arc_max.min(CACHE_MAX);
     let recordsize = pool.recordsize.to_string();
     let mut props = vec![("compression", &*pool.compression), ("atime", "off"), ("recordsize", &*recordsize)];
     props.retain(|(name, _)| own.iter().all(|(other, _)| other != name));
     props.extend(own.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-    stage::new_fs_on(&sim.handle(), layout.on(disks), opts, 12, &props).await
+    stage::new_fs_on(rt, pool.whole_layout().on(devices), opts, 12, &props).await
 }
 
-/// Data of `CHUNK` bytes or of a block, whichever is longer. Without compression zeros, which need
-/// no memory on the device; else a part of it at random and the rest zeros, in each 4 KiB.
-fn data(job: &Job, compression: &str, seed: u64) -> Bytes {
+/// What is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Content {
+    /// Zeros, which need no memory on a modelled device.
+    Zeros,
+    /// A part at random and the rest zeros, in each 4 KiB, by the job's `compressible`.
+    Random,
+}
+
+/// Data of `CHUNK` bytes or of a block, whichever is longer.
+fn data(job: &Job, content: Content, seed: u64) -> Bytes {
     let len = job.block.max(CHUNK) as usize;
     let mut buf = Buf::zeroed(len);
-    if compression != "off" {
+    if content == Content::Random {
         let mut rng = Rng::stream(seed, 1);
         for part in buf.chunks_mut(4096) {
             let random = (part.len() as f64 / job.compressible).ceil() as usize;
@@ -253,8 +318,8 @@ fn data(job: &Job, compression: &str, seed: u64) -> Bytes {
 }
 
 /// The files of a job.
-async fn fill(fs: &Zfs, job: &Job, compression: &str, seed: u64) -> Result<Vec<ObjectId>> {
-    let data = data(job, compression, seed);
+async fn fill(fs: &Zfs, job: &Job, content: Content, seed: u64) -> Result<Vec<ObjectId>> {
+    let data = data(job, content, seed);
     let mut files = Vec::new();
     for n in 0..job.threads {
         let name = format!("{}.{n}", job.name.replace('/', "_"));
@@ -276,10 +341,12 @@ struct Thread {
     samples: Rc<Samples>,
     data: Bytes,
     rng: Rng,
+    /// No operation begins from then on.
+    end: Nanos,
 }
 
 impl Thread {
-    async fn go(mut self, rt: rt::Rt) -> Result<()> {
+    async fn go(mut self, rt: Rt) -> Result<()> {
         let job = self.job.clone();
         let blocks = (job.size / job.block).max(1);
         let begin = rt.now() + Nanos(self.rng.below(START.0));
@@ -292,7 +359,10 @@ impl Thread {
                 Rate::Poisson(rate) => due + poisson_gap(rate, self.rng.next_u64()),
                 Rate::Bursts { count, every } => begin + Nanos(every.0.saturating_mul(n / count)),
             };
-            rt.sleep_until(due).await;
+            rt.sleep_until(due.min(self.end)).await;
+            if rt.now() >= self.end {
+                break;
+            }
             let block = if job.pattern == Pattern::Random { self.rng.below(blocks) } else { at % blocks };
             at += 1;
             let offset = block * job.block;
