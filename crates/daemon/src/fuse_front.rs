@@ -117,8 +117,12 @@ async fn innermost_mount(rt: &Rt, at: &Path, mounts: &[Rc<fuse::Mounted>]) -> Re
 struct Snaps(SnapshotsOf);
 
 impl fuse::SnapSource for Snaps {
-    fn is_visible(&self) -> bool {
-        self.0.is_visible()
+    fn snapdir(&self) -> fuse::Snapdir {
+        match self.0.snapdir() {
+            0 => fuse::Snapdir::Hidden,
+            1 => fuse::Snapdir::Visible,
+            _ => fuse::Snapdir::Disabled,
+        }
     }
     fn list(&self) -> LocalBoxFuture<'_, Result<Vec<(String, u64)>>> {
         Box::pin(self.0.list())

@@ -94,8 +94,19 @@ pub enum RedundantMetadata {
     None,
 }
 
-/// The properties of an object set that decide how its blocks are stored; pushed down by the
-/// dataset.
+/// What is read ahead for sequential readers (property `prefetch`, OpenZFS 2.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Prefetch {
+    /// Nothing.
+    None,
+    /// Indirect blocks.
+    Metadata,
+    /// Data as well.
+    All,
+}
+
+/// The properties of an object set that decide how its blocks are stored and read; pushed down by
+/// the dataset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ObjsetProps {
     /// Compression of user data.
@@ -115,6 +126,8 @@ pub struct ObjsetProps {
     /// File blocks of at most this stored size go to the special class, as metadata does
     /// (`special_small_blocks`); 0: none.
     pub special_small: u32,
+    /// What is read ahead.
+    pub prefetch: Prefetch,
 }
 
 impl Default for ObjsetProps {
@@ -128,6 +141,7 @@ impl Default for ObjsetProps {
             dnodesize: 512,
             dedup: None,
             special_small: 0,
+            prefetch: Prefetch::All,
         }
     }
 }

@@ -18,6 +18,7 @@ use rt::cost::COPY;
 use rt::join::Pipeline;
 use zio::{Packed, WriteDone};
 
+use crate::ctx::Prefetch;
 use crate::dirty::{DirtyBlk, Stored, fit, is_large, is_same, resized};
 use crate::dnode::{Dnode, ReadAhead, State};
 use crate::tx::Tx;
@@ -248,6 +249,10 @@ impl Dnode {
 
     /// Recognises sequential readers and reads ahead for them (`dmu_zfetch`).
     fn read_ahead(&self, first: u64, last: u64, size: u64) {
+        let what = self.os.props.get().prefetch;
+        if what == Prefetch::None {
+            return;
+        }
         let mut ra = self.n.read_ahead.get();
         if first == ra.next || (ra.next > 0 && first + 1 == ra.next) {
             ra.run = ra.run.saturating_add(1);
@@ -262,7 +267,11 @@ impl Dnode {
             // A quarter of the distance at a time, so that tasks are few.
             if from <= to && (to - from >= span / 4 || to == max) {
                 ra.ahead = to + 1;
-                self.prefetch_blocks(from, to);
+                if what == Prefetch::All {
+                    self.prefetch_blocks(from, to);
+                } else {
+                    self.prefetch_indirect_blocks(from, to);
+                }
             }
         }
         self.n.read_ahead.set(ra);
@@ -279,6 +288,18 @@ impl Dnode {
         if first <= last {
             self.prefetch_blocks(first, last.min(first + READ_AHEAD_MAX / size));
         }
+    }
+
+    /// Reads the pointers of blocks into the cache.
+    fn prefetch_indirect_blocks(&self, first: u64, last: u64) {
+        let dn = self.clone();
+        self.os.ctx.rt().spawn("dmu prefetch", async move {
+            let step = 1 << dn.n.st.borrow().phys.epb_shift();
+            for blkid in (first / step..=last / step).map(|n| n * step) {
+                // A later read reports the error.
+                let _ = dn.block_pointer(blkid.max(first)).await;
+            }
+        });
     }
 
     fn prefetch_blocks(&self, first: u64, last: u64) {

@@ -40,8 +40,8 @@ mod userused;
 pub use alloc::ObjSpec;
 pub use clone::CloneSource;
 pub use ctx::{
-    BlockAccounting, DmuCtx, DmuFeatures, DmuTunables, FeatureUse, ObjsetProps, RedundantMetadata, Reservation,
-    SpaceGate, TxSpace,
+    BlockAccounting, DmuCtx, DmuFeatures, DmuTunables, FeatureUse, ObjsetProps, Prefetch, RedundantMetadata,
+    Reservation, SpaceGate, TxSpace,
 };
 pub use dnode::Dnode;
 pub use objset::{IntentLog, Objset, ObjsetHooks};

@@ -13,8 +13,8 @@ use base::{Error, ErrorKind, ObjectId, Result, Txg};
 use codec::{ChecksumAlgo, Compression};
 use dmu::zap::{self, ZapValue};
 use dmu::{
-    BlockAccounting, DmuCtx, FeatureUse, Objset, ObjsetHooks, ObjsetProps, RedundantMetadata, Reservation, SpaceGate,
-    TxSpace,
+    BlockAccounting, DmuCtx, FeatureUse, Objset, ObjsetHooks, ObjsetProps, Prefetch, RedundantMetadata, Reservation,
+    SpaceGate, TxSpace,
 };
 use ondisk::blkptr::Blkptr;
 use ondisk::dsl::{DS_FLAG_INCONSISTENT, DslDatasetPhys};
@@ -703,6 +703,11 @@ impl Dataset {
             },
             dedup: dedup_of(num("dedup")),
             special_small: num("special_small_blocks").min(base::MAX_BLOCK) as u32,
+            prefetch: match num("prefetch") {
+                0 => Prefetch::None,
+                1 => Prefetch::Metadata,
+                _ => Prefetch::All,
+            },
         }
     }
 

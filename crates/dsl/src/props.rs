@@ -173,7 +173,14 @@ pub const PROPS: &[Prop] = &[
     index("setuid", FILES, ONOFF, PropKind::Inherit, 1, "on | off"),
     index("readonly", HEADS, ONOFF, PropKind::Inherit, 0, "on | off"),
     index("zoned", FS, ONOFF, PropKind::Inherit, 0, "on | off"),
-    index("snapdir", FS, &[("hidden", 0), ("visible", 1)], PropKind::Inherit, 0, "hidden | visible"),
+    index(
+        "snapdir",
+        FS,
+        &[("hidden", 0), ("visible", 1), ("disabled", 2)],
+        PropKind::Inherit,
+        0,
+        "disabled | hidden | visible",
+    ),
     index(
         "aclmode",
         FS,
@@ -369,6 +376,7 @@ pub const PROPS: &[Prop] = &[
     text("redact_snaps", NO_KIND, PropKind::ReadOnly, "-", "<snapshot>[,...]"),
     size("special_small_blocks", HEADS, PropKind::Inherit, 0, false, "0 to 16M"),
     text("snapshots_changed", HEADS, PropKind::ReadOnly, "-", "<date>"),
+    index("prefetch", ALL, &[("none", 0), ("metadata", 1), ("all", 2)], PropKind::Inherit, 2, "none | metadata | all"),
     index("longname", FS, ONOFF, PropKind::Inherit, 0, "on | off"),
     size("iolimit_bw_read", NO_KIND, PropKind::Default, 0, true, "<size a second> | none"),
     size("iolimit_bw_write", NO_KIND, PropKind::Default, 0, true, "<size a second> | none"),
@@ -748,7 +756,7 @@ mod tests {
             sync dnodesize refcompressratio written logicalused logicalreferenced volmode filesystem_limit \
             snapshot_limit filesystem_count snapshot_count snapdev acltype context fscontext defcontext \
             rootcontext relatime redundant_metadata overlay encryption keylocation keyformat pbkdf2iters \
-            encryptionroot keystatus special_small_blocks snapshots_changed longname";
+            encryptionroot keystatus special_small_blocks snapshots_changed prefetch longname";
         assert_eq!(shown_of(DatasetKind::Filesystem).join(" "), want);
         let want = "type creation used available referenced compressratio origin reservation \
             volsize volblocksize checksum compression readonly createtxg copies refreservation \
@@ -756,16 +764,16 @@ mod tests {
             objsetid dedup mlslabel sync refcompressratio written logicalused logicalreferenced \
             volmode snapshot_limit snapshot_count snapdev context fscontext defcontext rootcontext \
             redundant_metadata encryption keylocation keyformat pbkdf2iters encryptionroot keystatus \
-            special_small_blocks snapshots_changed";
+            special_small_blocks snapshots_changed prefetch";
         assert_eq!(shown_of(DatasetKind::Volume).join(" "), want);
         let want = "type creation used referenced compressratio devices exec setuid \
             createtxg xattr version utf8only normalization casesensitivity nbmand guid \
             primarycache secondarycache defer_destroy userrefs objsetid mlslabel refcompressratio written \
-            clones logicalreferenced acltype context fscontext defcontext rootcontext encryption";
+            clones logicalreferenced acltype context fscontext defcontext rootcontext encryption prefetch";
         assert_eq!(shown_of(DatasetKind::Snapshot).join(" "), want);
         let want = "type creation used referenced compressratio createtxg volsize guid \
             primarycache secondarycache defer_destroy userrefs objsetid mlslabel refcompressratio written \
-            logicalreferenced context fscontext defcontext rootcontext encryption";
+            logicalreferenced context fscontext defcontext rootcontext encryption prefetch";
         assert_eq!(shown_of(DatasetKind::VolumeSnapshot).join(" "), want);
         assert!(["clones", "userrefs", "snapshot_count"].iter().all(|n| find(n).is_none()));
     }

@@ -33,10 +33,21 @@ const TTL: Duration = Duration::from_secs(1);
 const S_IFDIR: u32 = 0o040_000;
 const DT_DIR: u8 = 4;
 
+/// Where `.zfs` is found (property `snapdir`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Snapdir {
+    /// By its name, but in no listing.
+    Hidden,
+    /// In listings, too.
+    Visible,
+    /// Not at all.
+    Disabled,
+}
+
 /// Lists snapshots, finds and opens them.
 pub trait SnapSource {
-    /// Whether listings show `.zfs` (property `snapdir`).
-    fn is_visible(&self) -> bool;
+    /// Where `.zfs` is found.
+    fn snapdir(&self) -> Snapdir;
     /// Names of the snapshots, each with its object, oldest first.
     fn list(&self) -> LocalBoxFuture<'_, Result<Vec<(String, u64)>>>;
     /// The object of the snapshot with that name, if there is one.
@@ -99,7 +110,11 @@ impl SnapDir {
         SnapDir { source, created, slots: RefCell::default() }
     }
     pub(crate) fn is_visible(&self) -> bool {
-        self.source.is_visible()
+        self.source.snapdir() == Snapdir::Visible
+    }
+    /// Fails as if the folders did not exist, if they are disabled.
+    fn enabled(&self) -> Result<(), Errno> {
+        if self.source.snapdir() == Snapdir::Disabled { Err(NO_ENTRY) } else { Ok(()) }
     }
     /// The file system in a slot that is not 0.
     pub(crate) fn zfs(&self, slot: u64) -> Result<Rc<Zfs>, Errno> {
@@ -112,8 +127,10 @@ impl SnapDir {
     }
 
     /// The entry of `.zfs`.
-    pub(crate) fn entry(&self) -> Entry {
-        Entry { node: CTL_DIR, ttl: TTL, attr: folder(CTL_DIR, 1, self.created, self.created), ..Entry::default() }
+    pub(crate) fn entry(&self) -> Result<Entry, Errno> {
+        self.enabled()?;
+        let attr = folder(CTL_DIR, 1, self.created, self.created);
+        Ok(Entry { node: CTL_DIR, ttl: TTL, attr, ..Entry::default() })
     }
     pub(crate) fn attr(&self, node: u64) -> Result<Attr, Errno> {
         match node {
@@ -130,6 +147,7 @@ impl SnapDir {
 
     /// Looks up a name in one of the folders: a folder, or a slot with its file system.
     pub(crate) async fn lookup(&self, parent: u64, name: &[u8]) -> Result<Found, Errno> {
+        self.enabled()?;
         if name == b"." {
             return Ok(Found::Folder(Entry { node: parent, ttl: TTL, attr: self.attr(parent)?, ..Entry::default() }));
         }
@@ -169,6 +187,7 @@ impl SnapDir {
 
     /// Lists one of the folders.
     pub(crate) async fn readdir(&self, node: u64, offset: u64, out: &mut DirOut) -> Result<(), Errno> {
+        self.enabled()?;
         let mut names: Vec<(Vec<u8>, u64)> = vec![(b".".to_vec(), node), (b"..".to_vec(), CTL_DIR)];
         match node {
             CTL_DIR => names.push((SNAP_NAME.to_vec(), SNAP_DIR)),

@@ -295,7 +295,7 @@ impl Handler for ZfsHandler {
             && name == CTL_NAME
             && let Some(snaps) = &self.snaps
         {
-            return Ok(snaps.entry());
+            return snaps.entry();
         }
         let (zfs, obj) = self.at(parent)?;
         let slot = slot_of(parent);

@@ -95,9 +95,9 @@ impl SnapshotsOf {
         SnapshotsOf { dsl, head }
     }
 
-    /// Whether the folder is listed (`snapdir`).
-    pub fn is_visible(&self) -> bool {
-        self.head.dir().prop("snapdir").0.num() != 0
+    /// The number of the property `snapdir`, which says where the folder is found.
+    pub fn snapdir(&self) -> u64 {
+        self.head.dir().prop("snapdir").0.num()
     }
 
     /// Their names and objects.

@@ -262,3 +262,42 @@ fn the_dirty_limit_holds() {
         }
     });
 }
+
+/// Sequential readers have their next blocks read ahead: data, the blocks of pointers, or nothing.
+#[test]
+fn what_is_read_ahead_of_a_sequential_reader() {
+    // 32 pointers in a block: the reader comes near the end of those of the first one.
+    const BLOCK: u64 = 4096;
+    for prefetch in [Prefetch::None, Prefetch::Metadata, Prefetch::All] {
+        let sim = world(3);
+        sim.block_on(async {
+            let mut env = Env::new(&sim, 64 << 20, features(), ObjsetProps { prefetch, ..ObjsetProps::default() });
+            let os = env.create(ObjsetType::Other);
+            let task = env.run(&os, None);
+            let mut data = vec![0; 96 * BLOCK as usize];
+            Rng::new(1).fill(&mut data);
+            let tx = TxPlan::new(&os).create(1).write_new(data.len() as u64).assign().await.unwrap();
+            let spec = ObjSpec::new(ObjectType::PLAIN_FILE, BLOCK as u32).indblkshift(12);
+            os.alloc_at(ObjectId(5), spec, &tx).await.unwrap().write(0, &data, &tx).await.unwrap();
+            drop(tx);
+            env.stop(task).await;
+            let os = env.reopen(os).await;
+            let obj = os.hold(ObjectId(5)).await.unwrap();
+            env.disk.watch_reads();
+            for n in 24..30 {
+                let read = obj.read_range(n * BLOCK, BLOCK).await.unwrap();
+                assert_eq!(read[0][..], data[(n * BLOCK) as usize..][..BLOCK as usize]);
+                env.rt.sleep(Nanos::from_ms(100)).await;
+            }
+            let reads = env.disk.take_reads();
+            let was_read = |bp: ondisk::blkptr::Blkptr| {
+                let mut places = bp.dvas().map(|d| d.offset() + (4 << 20));
+                places.any(|at| reads.iter().any(|&(off, len)| off <= at && at < off + len))
+            };
+            assert!(was_read(obj.block_pointer(24).await.unwrap()), "{reads:?}");
+            let ahead = (was_read(obj.pointer_at(1, 1).await.unwrap()), was_read(obj.block_pointer(40).await.unwrap()));
+            let want = (prefetch != Prefetch::None, prefetch == Prefetch::All);
+            assert_eq!(ahead, want, "{prefetch:?}: pointers and data");
+        });
+    }
+}

@@ -1,22 +1,25 @@
 //! `.zfs/snapshot` of a real mount. Skipped with a message where there is no FUSE.
 
+use std::cell::Cell;
 use std::fs;
 use std::future::Future;
+use std::io;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
 
 use crate::common::{Setup, can_mount, mounted};
 use base::Result;
-use fuse::{MountOpts, SnapSource};
+use fuse::{MountOpts, SnapSource, Snapdir};
 use host::{Engine, EngineConfig, TempDir};
 use zpl::Zfs;
 
-struct Snaps(Rc<spa::Pool>);
+struct Snaps(Rc<spa::Pool>, Rc<Cell<Snapdir>>);
 
 impl SnapSource for Snaps {
-    fn is_visible(&self) -> bool {
-        true
+    fn snapdir(&self) -> Snapdir {
+        self.1.get()
     }
     fn list(&self) -> Pin<Box<dyn Future<Output = Result<Vec<(String, u64)>>> + '_>> {
         Box::pin(async {
@@ -58,7 +61,9 @@ fn names_of_snapshots_are_never_stale_and_the_folders_have_times() {
         // The second mount of the same file system has the folder.
         let (pool, zfs, first) = mounted(&rt, beside.path(), Setup::default()).await;
         let opts = MountOpts::default();
-        let m = fuse::mount(&rt, zfs.clone(), dir.path(), opts, Some(Rc::new(Snaps(pool.clone())))).await.unwrap();
+        let snapdir = Rc::new(Cell::new(Snapdir::Visible));
+        let snaps = Snaps(pool.clone(), snapdir.clone());
+        let m = fuse::mount(&rt, zfs.clone(), dir.path(), opts, Some(Rc::new(snaps))).await.unwrap();
         let root = fs::canonicalize(dir.path()).unwrap();
         let file = root.join("file");
         host::blocking(move || fs::write(file, "x").unwrap()).await.unwrap();
@@ -94,6 +99,28 @@ fn names_of_snapshots_are_never_stale_and_the_folders_have_times() {
             for t in [m.atime(), m.mtime(), m.ctime()] {
                 assert!((before..=rt.wall_clock().secs).contains(&t), "{folder}: {t}");
             }
+        }
+        // What is disabled is not there, even where the kernel remembers the folder.
+        let listed = async || {
+            let root = root.clone();
+            let list = move || {
+                let names = |folder: &Path| -> io::Result<Vec<_>> {
+                    fs::read_dir(folder)?.map(|e| Ok(e?.file_name())).collect()
+                };
+                // The C library ends the listing of a folder that is gone without an error.
+                let kept = |e: io::Error| if e.kind() == io::ErrorKind::NotFound { Ok(Vec::new()) } else { Err(e) };
+                (names(&root).unwrap().contains(&".zfs".into()), names(&root.join(".zfs")).or_else(kept).unwrap())
+            };
+            host::blocking(list).await.unwrap()
+        };
+        let all = vec!["snapshot".into()];
+        for (state, want) in [
+            (Snapdir::Visible, (true, all.clone())),
+            (Snapdir::Disabled, (false, Vec::new())),
+            (Snapdir::Hidden, (false, all)),
+        ] {
+            snapdir.set(state);
+            assert_eq!(listed().await, want, "{state:?}");
         }
         for m in [m, first] {
             m.unmount(false, false).await.unwrap();
