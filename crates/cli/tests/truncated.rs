@@ -9,9 +9,11 @@ use std::fs::OpenOptions;
 use std::process::{Child, Command, Stdio};
 
 use common::world::World;
-use common::{WEIR, outcome_of};
+use common::{ALONE, WEIR, outcome_of};
 
 const SIZE: u64 = 64 << 20;
+/// Of the features that the installed zdb knows.
+const CREATE: &str = "zpool create -o compatibility=openzfs-2.1-linux -O mountpoint=none";
 
 /// A scratch folder with these files of [`SIZE`], and its daemon.
 fn world(tag: &str, files: &[&str]) -> World {
@@ -41,7 +43,7 @@ impl World {
     }
 
     fn judge(&self) {
-        match Command::new("zdb").args(["-e", "-p"]).arg(self.dir.path()).args(["-bcc", "tank"]).output() {
+        match Command::new("zdb").args(ALONE).args(["-e", "-p"]).arg(self.dir.path()).args(["-bcc", "tank"]).output() {
             Ok(o) => assert!(o.status.success(), "zdb: {}", String::from_utf8_lossy(&o.stdout)),
             Err(_) => eprintln!("NOT RUN: zdb is not installed"),
         }
@@ -58,7 +60,7 @@ fn a_file_that_others_can_stand_in_for_is_given_up_and_brought_back() {
     for (layout, names) in [("mirror", &["a.img", "b.img"][..]), ("raidz", &["a.img", "b.img", "c.img"][..])] {
         for grows in [false, true] {
             let w = world("cli-cut", &["a.img", "b.img", "c.img", "new.img"]);
-            w.ok(&format!("zpool create -O mountpoint=none tank {layout} {}", names.join(" ")));
+            w.ok(&format!("{CREATE} tank {layout} {}", names.join(" ")));
             w.ok("zfs create tank/before");
             w.ok("zpool sync tank");
             let held = std::fs::read(w.path("a.img")).unwrap();
@@ -108,7 +110,7 @@ fn a_file_that_others_can_stand_in_for_is_given_up_and_brought_back() {
 fn a_pool_on_one_file_waits_until_that_is_put_back() {
     for grows in [false, true] {
         let w = world("cli-cut-one", &["a.img"]);
-        w.ok("zpool create -O mountpoint=none tank a.img");
+        w.ok(&format!("{CREATE} tank a.img"));
         w.ok("zfs create tank/before");
         w.ok("zpool sync tank");
         let held = std::fs::read(w.path("a.img")).unwrap();
@@ -153,7 +155,7 @@ fn a_pool_on_one_file_waits_until_that_is_put_back() {
 fn a_file_that_comes_online_after_it_was_cut_gets_everything() {
     for noticed in [true, false] {
         let w = world("cli-cut-online", &["a.img", "b.img"]);
-        w.ok("zpool create -O mountpoint=none tank mirror a.img b.img");
+        w.ok(&format!("{CREATE} tank mirror a.img b.img"));
         w.ok("zfs create tank/before");
         w.ok("zpool sync tank");
         if !noticed {

@@ -3,18 +3,20 @@
 
 mod common;
 
+use common::ALONE;
 use common::world::World;
 
 fn world(tag: &str) -> World {
     let w = World::without_mounts(tag);
-    w.ok("zpool create -O mountpoint=none --size 256M tank a.img");
+    // Of the features that the installed zdb knows.
+    w.ok("zpool create -o compatibility=openzfs-2.1-linux -O mountpoint=none --size 256M tank a.img");
     w
 }
 
 /// `zdb` finds nothing wrong with the pool, which is exported; false if there is no zdb.
 fn judge(w: &World) -> bool {
     let mut c = w.command("zdb");
-    let Ok(o) = c.args(["-e", "-p", &w.path(""), "-bcc", "tank"]).output() else {
+    let Ok(o) = c.args(ALONE).args(["-e", "-p", &w.path(""), "-bcc", "tank"]).output() else {
         eprintln!("NOT JUDGED: there is no zdb");
         return false;
     };

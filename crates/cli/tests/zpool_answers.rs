@@ -8,7 +8,7 @@ use std::process::Command;
 
 use host::TempDir;
 
-use common::{Outcome, WEIR, command_in, outcome_of};
+use common::{ALONE, Outcome, WEIR, command_in, outcome_of};
 
 /// A user's world: a scratch folder with a runtime and a state folder of its own.
 struct World {
@@ -64,15 +64,12 @@ const MIB: u64 = 1 << 20;
 const NEW: &str = "zpool create -O mountpoint=none";
 
 #[test]
-fn new_pools_have_the_features_of_2_1() {
+fn new_pools_have_all_features_that_are_written() {
     let w = World::new("cli-features");
     w.files(&["a", "b", "c"], 128 * MIB);
-    w.ok(&format!("{NEW} tank mirror a b"));
-    let all = w.ok("zpool get -H -o property,value all tank");
-    let features: Vec<&str> = all.lines().filter(|l| l.starts_with("feature@")).collect();
-    // Later ones that weir writes have to be asked for.
-    let asked_for = [
+    let later = [
         "head_errlog",
+        "blake3",
         "block_cloning",
         "vdev_zaps_v2",
         "zilsaxattr",
@@ -83,9 +80,18 @@ fn new_pools_have_the_features_of_2_1() {
         "block_cloning_endian",
         "dynamic_gang_header",
     ];
-    let is_off = |l: &&&str| !l.ends_with("\tenabled") && !l.ends_with("\tactive");
-    let off: Vec<&str> = features.iter().filter(is_off).copied().collect();
-    assert_eq!(off, asked_for.map(|name| format!("feature@{name}\tdisabled")));
+    let off = |how: &str| -> Vec<String> {
+        w.ok(&format!("{NEW} {how} tank mirror a b"));
+        let all = w.ok("zpool get -H -o property,value all tank");
+        let features = all.lines().filter(|l| l.starts_with("feature@"));
+        features.filter(|l| !l.ends_with("\tenabled") && !l.ends_with("\tactive")).map(str::to_owned).collect()
+    };
+    assert_eq!(off(""), [""; 0]);
+    w.ok("zpool destroy tank");
+    // The rest of the test is judged by a zdb of 2.1.
+    assert_eq!(off("-o compatibility=openzfs-2.1-linux"), later.map(|name| format!("feature@{name}\tdisabled")));
+    let all = w.ok("zpool get -H -o property,value all tank");
+    let features: Vec<&str> = all.lines().filter(|l| l.starts_with("feature@")).collect();
     for name in ["redaction_bookmarks", "redacted_datasets", "log_spacemap", "livelist", "device_rebuild", "draid"] {
         assert!(features.contains(&format!("feature@{name}\tenabled").as_str()), "{name}: {features:?}");
     }
@@ -98,7 +104,7 @@ fn new_pools_have_the_features_of_2_1() {
     w.ok("zpool checkpoint tank");
     w.ok("zfs destroy tank/clone");
     w.ok("zpool export tank");
-    match Command::new("zdb").args(["-e", "-p"]).arg(w.dir.path()).args(["-bcc", "tank"]).output() {
+    match Command::new("zdb").args(ALONE).args(["-e", "-p"]).arg(w.dir.path()).args(["-bcc", "tank"]).output() {
         Ok(o) => assert!(o.status.success(), "zdb: {}", String::from_utf8_lossy(&o.stdout)),
         Err(_) => eprintln!("NOT RUN: zdb is not installed"),
     }
@@ -624,6 +630,6 @@ fn vdevs_have_properties() {
     assert_eq!(get("allocating", "mirror-1"), "on\tdefault\n");
     w.ok("zpool export tank");
     w.files(&["e"], 128 * MIB);
-    w.ok(&format!("{NEW} old e"));
+    w.ok(&format!("{NEW} -o compatibility=openzfs-2.1-linux old e"));
     w.fails("zpool set comment=x old root", "feature@vdev_zaps_v2=enabled");
 }

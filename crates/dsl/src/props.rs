@@ -163,7 +163,7 @@ pub const PROPS: &[Prop] = &[
         ty: PropType::Compression,
         kinds: HEADS,
         kind: PropKind::Inherit,
-        default: 2,
+        default: 1,
         default_text: "",
         values: "on | off | lzjb | gzip | gzip-[1-9] | zle | lz4 | zstd | zstd-[1-19] | zstd-fast | zstd-fast-[1-10,20,30,40,50,60,70,80,90,100,500,1000]",
     },
@@ -207,7 +207,7 @@ pub const PROPS: &[Prop] = &[
         values: "<uint64>",
     },
     index("canmount", FS, &[("off", 0), ("on", 1), ("noauto", 2)], PropKind::Default, 1, "on | off | noauto"),
-    index("xattr", FILES, &[("off", 0), ("on", 1), ("dir", 1), ("sa", 2)], PropKind::Inherit, 1, "on | off | dir | sa"),
+    index("xattr", FILES, &[("off", 0), ("sa", 2), ("on", 2), ("dir", 1)], PropKind::Inherit, 2, "on | off | dir | sa"),
     Prop {
         name: "copies",
         ty: PropType::Index(&[("1", 1), ("2", 2), ("3", 3)]),
@@ -355,7 +355,7 @@ pub const PROPS: &[Prop] = &[
     text("fscontext", ALL, PropKind::Inherit, "none", "<selinux fscontext>"),
     text("defcontext", ALL, PropKind::Inherit, "none", "<selinux defcontext>"),
     text("rootcontext", ALL, PropKind::Inherit, "none", "<selinux rootcontext>"),
-    index("relatime", FS, ONOFF, PropKind::Inherit, 0, "on | off"),
+    index("relatime", FS, ONOFF, PropKind::Inherit, 1, "on | off"),
     index(
         "redundant_metadata",
         HEADS,

@@ -33,7 +33,7 @@ fn main() -> base::Result<()> {
                 name: "tank".into(),
                 devices: vec![DevSpec { dev, is_disk: false }].into(),
                 ashift: Some(12),
-                features: ondisk::feature::default_features(),
+                features: ondisk::feature::features_of_2_1(),
                 comment: None,
                 fs_props: props.iter().map(|(k, v)| (k.to_string(), PropValue::Num(*v))).collect(),
                 init: init_fs(owner, FsCreateProps::default()),

@@ -78,7 +78,7 @@ pub async fn new_fs_on(
         name: "lab".into(),
         devices,
         ashift: Some(ashift),
-        features: ondisk::feature::default_features(),
+        features: ondisk::feature::features_of_2_1(),
         comment: None,
         fs_props: props.iter().map(prop).collect::<Result<_>>()?,
         init: init_fs(InitOwner { uid: 0, gid: 0, mode: 0o755, time }, FsCreateProps::default()),

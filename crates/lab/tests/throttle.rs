@@ -114,7 +114,7 @@ fn dirty_when_one_half_is_written(policy: ThrottlePolicy) -> (u64, u64) {
         name: "lab".into(),
         devices: Layout { groups: vec![group], ..Layout::default() },
         ashift: Some(12),
-        features: ondisk::feature::default_features(),
+        features: ondisk::feature::features_of_2_1(),
         comment: None,
         fs_props: vec![prop("compression", "off"), prop("recordsize", "8k")],
         init: init_fs(

@@ -75,15 +75,12 @@ pub struct Feature {
     pub release: Release,
     /// weir's support for pools where it is active.
     pub support: Support,
-    /// Whether `zpool create` of weir enables it by default: the features of OpenZFS 2.1, and
-    /// blake3. Later ones that weir may enable ([`Feature::may_be_enabled`]) have to be asked for.
-    pub default_on: bool,
     /// Its purpose, as stored in `feature_descriptions`.
     pub description: &'static str,
 }
 
 macro_rules! features {
-    ($($id:ident $name:literal $guid:literal $zap:ident [$($flag:ident),*] [$($dep:ident),*] $release:ident $support:ident $default:ident $desc:literal;)*) => {
+    ($($id:ident $name:literal $guid:literal $zap:ident [$($flag:ident),*] [$($dep:ident),*] $release:ident $support:ident $desc:literal;)*) => {
         /// Every known feature; `id.get()` is its row of the table.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum FeatureId {
@@ -103,66 +100,63 @@ macro_rules! features {
                 depends: &[$(FeatureId::$dep),*],
                 release: Release::$release,
                 support: Support::$support,
-                default_on: features!(@default $default),
                 description: $desc,
             };
             $(f.$flag = true;)*
             f
         }),*];
     };
-    (@default on) => { true };
-    (@default off) => { false };
 }
 
 features! {
-    AsyncDestroy "async_destroy" "com.delphix:async_destroy" Write [] [] Zol061 Write on "Destroys datasets in the background.";
-    EmptyBpobj "empty_bpobj" "com.delphix:empty_bpobj" Write [] [] Zol061 Write on "Shares one object among all empty lists of blocks.";
-    Lz4Compress "lz4_compress" "org.illumos:lz4_compress" Read [activate_on_enable] [] Zol061 Write on "LZ4 compression.";
-    MultiVdevCrashDump "multi_vdev_crash_dump" "com.joyent:multi_vdev_crash_dump" Read [] [] Zol07 Write on "Crash dumps to pools of several vdevs.";
-    SpacemapHistogram "spacemap_histogram" "com.delphix:spacemap_histogram" Write [] [] Zol064 Write on "Space maps keep a histogram of their free segments.";
-    EnabledTxg "enabled_txg" "com.delphix:enabled_txg" Write [] [] Zol064 Write on "Remembers the txg in which each feature was enabled.";
-    HoleBirth "hole_birth" "com.delphix:hole_birth" Read [mos, activate_on_enable] [EnabledTxg] Zol064 Write on "Holes remember the txg that punched them.";
-    ExtensibleDataset "extensible_dataset" "com.delphix:extensible_dataset" Read [] [] Zol064 Write on "Datasets and directories can carry further attributes.";
-    EmbeddedData "embedded_data" "com.delphix:embedded_data" Read [mos, activate_on_enable] [] Zol064 Write on "Blocks that compress very well live in their block pointer.";
-    Bookmarks "bookmarks" "com.delphix:bookmarks" Write [] [ExtensibleDataset] Zol064 Write on "Bookmarks: incremental sends from snapshots that are gone.";
-    FilesystemLimits "filesystem_limits" "com.joyent:filesystem_limits" Write [] [ExtensibleDataset] Zol065 Write on "Limits on the number of file systems and snapshots.";
-    LargeBlocks "large_blocks" "org.open-zfs:large_blocks" Read [per_dataset] [ExtensibleDataset] Zol065 Write on "Blocks larger than 128 KiB.";
-    LargeDnode "large_dnode" "org.zfsonlinux:large_dnode" Read [per_dataset] [ExtensibleDataset] Zol07 Write on "Dnodes larger than 512 bytes.";
-    Sha512 "sha512" "org.illumos:sha512" Read [per_dataset] [ExtensibleDataset] Zol07 Write on "SHA-512/256 checksums.";
-    Skein "skein" "org.illumos:skein" Read [per_dataset] [ExtensibleDataset] Zol07 Write on "Skein checksums.";
-    Edonr "edonr" "org.illumos:edonr" Read [per_dataset] [ExtensibleDataset] Zol07 Write on "Edon-R checksums.";
-    UserobjAccounting "userobj_accounting" "org.zfsonlinux:userobj_accounting" Write [per_dataset] [ExtensibleDataset] Zol07 Write on "Counts objects by user and group.";
-    Encryption "encryption" "com.datto:encryption" Read [per_dataset] [ExtensibleDataset, BookmarkV2] Zol08 Write on "Encrypted datasets.";
-    ProjectQuota "project_quota" "org.zfsonlinux:project_quota" Write [per_dataset] [ExtensibleDataset] Zol08 Write on "Counts space and objects by project.";
-    DeviceRemoval "device_removal" "com.delphix:device_removal" Read [mos] [] Zol08 Write on "Top-level vdevs can be removed; their blocks are reached through a mapping.";
-    ObsoleteCounts "obsolete_counts" "com.delphix:obsolete_counts" Write [] [ExtensibleDataset, DeviceRemoval] Zol08 Write on "Counts which parts of a removed vdev's mapping are still in use.";
-    ZpoolCheckpoint "zpool_checkpoint" "com.delphix:zpool_checkpoint" Write [] [] Zol08 Write on "The pool's state can be kept and gone back to.";
-    SpacemapV2 "spacemap_v2" "com.delphix:spacemap_v2" Write [activate_on_enable] [] Zol08 Write on "Space map entries for large segments.";
-    AllocationClasses "allocation_classes" "org.zfsonlinux:allocation_classes" Write [] [] Zol08 Write on "Separate vdevs for metadata, small blocks and dedup tables.";
-    ResilverDefer "resilver_defer" "com.datto:resilver_defer" Write [] [] Zol08 Write on "A resilver that comes while another runs waits for it.";
-    BookmarkV2 "bookmark_v2" "com.datto:bookmark_v2" Read [] [ExtensibleDataset, Bookmarks] Zol08 Write on "Larger bookmarks.";
-    RedactionBookmarks "redaction_bookmarks" "com.delphix:redaction_bookmarks" Read [] [BookmarkV2, ExtensibleDataset, Bookmarks] OpenZfs20 Write on "Bookmarks that list redacted blocks.";
-    RedactedDatasets "redacted_datasets" "com.delphix:redacted_datasets" Read [per_dataset] [ExtensibleDataset] OpenZfs20 Write on "Datasets received from redacted streams.";
-    BookmarkWritten "bookmark_written" "com.delphix:bookmark_written" Read [] [BookmarkV2, ExtensibleDataset, Bookmarks] OpenZfs20 Write on "Bookmarks keep the accounting that written@ needs.";
-    LogSpacemap "log_spacemap" "com.delphix:log_spacemap" Write [] [SpacemapV2] OpenZfs20 Write on "Allocations are logged for the whole pool and reach the metaslabs' space maps later.";
-    Livelist "livelist" "com.delphix:livelist" Write [] [ExtensibleDataset] OpenZfs20 Write on "Clones list their own blocks, so that they are destroyed fast.";
-    DeviceRebuild "device_rebuild" "org.openzfs:device_rebuild" Write [] [] OpenZfs20 Write on "Mirrors and draids can be rebuilt in the order of their space.";
-    ZstdCompress "zstd_compress" "org.freebsd:zstd_compress" Read [per_dataset] [ExtensibleDataset] OpenZfs20 Write on "Zstandard compression.";
-    Draid "draid" "org.openzfs:draid" Read [mos] [] OpenZfs21 Write on "Declustered RAID-Z with distributed spares.";
-    HeadErrlog "head_errlog" "com.delphix:head_errlog" Read [activate_on_enable] [] OpenZfs22 Write off "The error log names damaged blocks by dataset head.";
-    Blake3 "blake3" "org.openzfs:blake3" Read [per_dataset] [ExtensibleDataset] OpenZfs22 Write on "BLAKE3 checksums.";
-    BlockCloning "block_cloning" "com.fudosecurity:block_cloning" Write [] [] OpenZfs22 Write off "Files can share blocks by reference counts.";
-    VdevZapsV2 "vdev_zaps_v2" "com.klarasystems:vdev_zaps_v2" Read [mos] [] OpenZfs22 Write off "The root vdev has a ZAP, too.";
-    Zilsaxattr "zilsaxattr" "org.openzfs:zilsaxattr" Write [per_dataset] [ExtensibleDataset] OpenZfs22 Write off "The intent log knows extended attributes kept as system attributes.";
-    RedactionListSpill "redaction_list_spill" "com.delphix:redaction_list_spill" Read [] [RedactionBookmarks] OpenZfs23 Read off "Redaction lists may name many snapshots.";
-    RaidzExpansion "raidz_expansion" "org.openzfs:raidz_expansion" Read [mos] [] OpenZfs23 Write off "A raidz can grow by a device.";
-    FastDedup "fast_dedup" "com.klarasystems:fast_dedup" Write [] [] OpenZfs23 Write off "Dedup tables with a log.";
-    Longname "longname" "org.zfsonlinux:longname" Read [per_dataset] [ExtensibleDataset] OpenZfs23 Write off "File names up to 1023 bytes.";
-    LargeMicrozap "large_microzap" "com.klarasystems:large_microzap" Write [per_dataset] [ExtensibleDataset, LargeBlocks] OpenZfs23 Write off "Micro ZAPs larger than 128 KiB.";
-    BlockCloningEndian "block_cloning_endian" "com.truenas:block_cloning_endian" Write [] [] OpenZfs24 Write off "The table of shared blocks in one byte order everywhere.";
-    DynamicGangHeader "dynamic_gang_header" "com.klarasystems:dynamic_gang_header" Read [mos] [] OpenZfs24 Write off "Gang headers as large as the pool's sectors.";
-    PhysicalRewrite "physical_rewrite" "com.truenas:physical_rewrite" Write [per_dataset] [ExtensibleDataset] OpenZfs24 Read off "Blocks can be rewritten and keep their logical birth.";
-    DraidFailureDomains "draid_failure_domains" "org.openzfs:draid_failure_domains" Read [mos] [Draid] Master None off "Draids that survive the loss of an enclosure.";
+    AsyncDestroy "async_destroy" "com.delphix:async_destroy" Write [] [] Zol061 Write "Destroys datasets in the background.";
+    EmptyBpobj "empty_bpobj" "com.delphix:empty_bpobj" Write [] [] Zol061 Write "Shares one object among all empty lists of blocks.";
+    Lz4Compress "lz4_compress" "org.illumos:lz4_compress" Read [activate_on_enable] [] Zol061 Write "LZ4 compression.";
+    MultiVdevCrashDump "multi_vdev_crash_dump" "com.joyent:multi_vdev_crash_dump" Read [] [] Zol07 Write "Crash dumps to pools of several vdevs.";
+    SpacemapHistogram "spacemap_histogram" "com.delphix:spacemap_histogram" Write [] [] Zol064 Write "Space maps keep a histogram of their free segments.";
+    EnabledTxg "enabled_txg" "com.delphix:enabled_txg" Write [] [] Zol064 Write "Remembers the txg in which each feature was enabled.";
+    HoleBirth "hole_birth" "com.delphix:hole_birth" Read [mos, activate_on_enable] [EnabledTxg] Zol064 Write "Holes remember the txg that punched them.";
+    ExtensibleDataset "extensible_dataset" "com.delphix:extensible_dataset" Read [] [] Zol064 Write "Datasets and directories can carry further attributes.";
+    EmbeddedData "embedded_data" "com.delphix:embedded_data" Read [mos, activate_on_enable] [] Zol064 Write "Blocks that compress very well live in their block pointer.";
+    Bookmarks "bookmarks" "com.delphix:bookmarks" Write [] [ExtensibleDataset] Zol064 Write "Bookmarks: incremental sends from snapshots that are gone.";
+    FilesystemLimits "filesystem_limits" "com.joyent:filesystem_limits" Write [] [ExtensibleDataset] Zol065 Write "Limits on the number of file systems and snapshots.";
+    LargeBlocks "large_blocks" "org.open-zfs:large_blocks" Read [per_dataset] [ExtensibleDataset] Zol065 Write "Blocks larger than 128 KiB.";
+    LargeDnode "large_dnode" "org.zfsonlinux:large_dnode" Read [per_dataset] [ExtensibleDataset] Zol07 Write "Dnodes larger than 512 bytes.";
+    Sha512 "sha512" "org.illumos:sha512" Read [per_dataset] [ExtensibleDataset] Zol07 Write "SHA-512/256 checksums.";
+    Skein "skein" "org.illumos:skein" Read [per_dataset] [ExtensibleDataset] Zol07 Write "Skein checksums.";
+    Edonr "edonr" "org.illumos:edonr" Read [per_dataset] [ExtensibleDataset] Zol07 Write "Edon-R checksums.";
+    UserobjAccounting "userobj_accounting" "org.zfsonlinux:userobj_accounting" Write [per_dataset] [ExtensibleDataset] Zol07 Write "Counts objects by user and group.";
+    Encryption "encryption" "com.datto:encryption" Read [per_dataset] [ExtensibleDataset, BookmarkV2] Zol08 Write "Encrypted datasets.";
+    ProjectQuota "project_quota" "org.zfsonlinux:project_quota" Write [per_dataset] [ExtensibleDataset] Zol08 Write "Counts space and objects by project.";
+    DeviceRemoval "device_removal" "com.delphix:device_removal" Read [mos] [] Zol08 Write "Top-level vdevs can be removed; their blocks are reached through a mapping.";
+    ObsoleteCounts "obsolete_counts" "com.delphix:obsolete_counts" Write [] [ExtensibleDataset, DeviceRemoval] Zol08 Write "Counts which parts of a removed vdev's mapping are still in use.";
+    ZpoolCheckpoint "zpool_checkpoint" "com.delphix:zpool_checkpoint" Write [] [] Zol08 Write "The pool's state can be kept and gone back to.";
+    SpacemapV2 "spacemap_v2" "com.delphix:spacemap_v2" Write [activate_on_enable] [] Zol08 Write "Space map entries for large segments.";
+    AllocationClasses "allocation_classes" "org.zfsonlinux:allocation_classes" Write [] [] Zol08 Write "Separate vdevs for metadata, small blocks and dedup tables.";
+    ResilverDefer "resilver_defer" "com.datto:resilver_defer" Write [] [] Zol08 Write "A resilver that comes while another runs waits for it.";
+    BookmarkV2 "bookmark_v2" "com.datto:bookmark_v2" Read [] [ExtensibleDataset, Bookmarks] Zol08 Write "Larger bookmarks.";
+    RedactionBookmarks "redaction_bookmarks" "com.delphix:redaction_bookmarks" Read [] [BookmarkV2, ExtensibleDataset, Bookmarks] OpenZfs20 Write "Bookmarks that list redacted blocks.";
+    RedactedDatasets "redacted_datasets" "com.delphix:redacted_datasets" Read [per_dataset] [ExtensibleDataset] OpenZfs20 Write "Datasets received from redacted streams.";
+    BookmarkWritten "bookmark_written" "com.delphix:bookmark_written" Read [] [BookmarkV2, ExtensibleDataset, Bookmarks] OpenZfs20 Write "Bookmarks keep the accounting that written@ needs.";
+    LogSpacemap "log_spacemap" "com.delphix:log_spacemap" Write [] [SpacemapV2] OpenZfs20 Write "Allocations are logged for the whole pool and reach the metaslabs' space maps later.";
+    Livelist "livelist" "com.delphix:livelist" Write [] [ExtensibleDataset] OpenZfs20 Write "Clones list their own blocks, so that they are destroyed fast.";
+    DeviceRebuild "device_rebuild" "org.openzfs:device_rebuild" Write [] [] OpenZfs20 Write "Mirrors and draids can be rebuilt in the order of their space.";
+    ZstdCompress "zstd_compress" "org.freebsd:zstd_compress" Read [per_dataset] [ExtensibleDataset] OpenZfs20 Write "Zstandard compression.";
+    Draid "draid" "org.openzfs:draid" Read [mos] [] OpenZfs21 Write "Declustered RAID-Z with distributed spares.";
+    HeadErrlog "head_errlog" "com.delphix:head_errlog" Read [activate_on_enable] [] OpenZfs22 Write "The error log names damaged blocks by dataset head.";
+    Blake3 "blake3" "org.openzfs:blake3" Read [per_dataset] [ExtensibleDataset] OpenZfs22 Write "BLAKE3 checksums.";
+    BlockCloning "block_cloning" "com.fudosecurity:block_cloning" Write [] [] OpenZfs22 Write "Files can share blocks by reference counts.";
+    VdevZapsV2 "vdev_zaps_v2" "com.klarasystems:vdev_zaps_v2" Read [mos] [] OpenZfs22 Write "The root vdev has a ZAP, too.";
+    Zilsaxattr "zilsaxattr" "org.openzfs:zilsaxattr" Write [per_dataset] [ExtensibleDataset] OpenZfs22 Write "The intent log knows extended attributes kept as system attributes.";
+    RedactionListSpill "redaction_list_spill" "com.delphix:redaction_list_spill" Read [] [RedactionBookmarks] OpenZfs23 Read "Redaction lists may name many snapshots.";
+    RaidzExpansion "raidz_expansion" "org.openzfs:raidz_expansion" Read [mos] [] OpenZfs23 Write "A raidz can grow by a device.";
+    FastDedup "fast_dedup" "com.klarasystems:fast_dedup" Write [] [] OpenZfs23 Write "Dedup tables with a log.";
+    Longname "longname" "org.zfsonlinux:longname" Read [per_dataset] [ExtensibleDataset] OpenZfs23 Write "File names up to 1023 bytes.";
+    LargeMicrozap "large_microzap" "com.klarasystems:large_microzap" Write [per_dataset] [ExtensibleDataset, LargeBlocks] OpenZfs23 Write "Micro ZAPs larger than 128 KiB.";
+    BlockCloningEndian "block_cloning_endian" "com.truenas:block_cloning_endian" Write [] [] OpenZfs24 Write "The table of shared blocks in one byte order everywhere.";
+    DynamicGangHeader "dynamic_gang_header" "com.klarasystems:dynamic_gang_header" Read [mos] [] OpenZfs24 Write "Gang headers as large as the pool's sectors.";
+    PhysicalRewrite "physical_rewrite" "com.truenas:physical_rewrite" Write [per_dataset] [ExtensibleDataset] OpenZfs24 Read "Blocks can be rewritten and keep their logical birth.";
+    DraidFailureDomains "draid_failure_domains" "org.openzfs:draid_failure_domains" Read [mos] [Draid] Master None "Draids that survive the loss of an enclosure.";
 }
 
 impl Feature {
@@ -217,9 +211,21 @@ pub fn enable_closure<S: AsRef<str>>(names: &[S]) -> Result<Vec<FeatureId>> {
     Ok(enable_closure_ids(&names.iter().map(lookup).collect::<Result<Vec<_>>>()?))
 }
 
-/// The features that weir enables on a new pool, dependencies first.
+/// The features that weir enables on a new pool, dependencies first: those of releases of OpenZFS,
+/// as there, that it can write.
 pub fn default_features() -> Vec<FeatureId> {
-    enable_closure_ids(&FEATURES.iter().filter(|f| f.default_on).map(|f| f.id).collect::<Vec<_>>())
+    writable(|f| f.release < Release::Master)
+}
+
+/// The features that tools of OpenZFS 2.1 know, and blake3, which they miss only once it is used;
+/// dependencies first.
+pub fn features_of_2_1() -> Vec<FeatureId> {
+    writable(|f| f.release <= Release::OpenZfs21 || f.id == FeatureId::Blake3)
+}
+
+fn writable(is_wanted: impl Fn(&Feature) -> bool) -> Vec<FeatureId> {
+    let wanted = FEATURES.iter().filter(|f| f.may_be_enabled() && is_wanted(f));
+    enable_closure_ids(&wanted.map(|f| f.id).collect::<Vec<_>>())
 }
 
 /// The features that `compatibility=NAME` allows, in the order of the table; `None` for a name that

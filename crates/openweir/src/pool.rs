@@ -38,8 +38,8 @@ pub struct CreateOptions {
     /// Properties of the root file system, name and value as `zfs set` takes them.
     pub properties: Vec<(String, String)>,
     /// Only features of this release (`openzfs-2.1-linux`, `grub2` ...; several with commas), as
-    /// the pool property `compatibility`. The default is the set that weir has tested against
-    /// OpenZFS 2.1.
+    /// the pool property `compatibility`. The default is all that weir writes of the features of
+    /// OpenZFS 2.4.
     pub compatibility: Option<String>,
     /// Also on devices that belong to a pool already, which is lost then.
     pub force: bool,

@@ -117,7 +117,7 @@ impl Bench {
             name: "bench".into(),
             devices: vec![DevSpec { dev: self.dev()?, is_disk: false }].into(),
             ashift: Some(12),
-            features: ondisk::feature::default_features(),
+            features: ondisk::feature::features_of_2_1(),
             comment: None,
             fs_props: compression.map(|v: u64| ("compression".to_string(), PropValue::Num(v))).into_iter().collect(),
             init: Box::new(|_, _| Box::pin(async { Ok(()) })),

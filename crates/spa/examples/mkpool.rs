@@ -22,7 +22,7 @@ fn main() -> base::Result<()> {
             name,
             devices: devices.into(),
             ashift: None,
-            features: ondisk::feature::default_features(),
+            features: ondisk::feature::features_of_2_1(),
             comment: None,
             fs_props: Vec::new(),
             init,

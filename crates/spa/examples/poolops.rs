@@ -29,7 +29,7 @@ fn main() -> base::Result<()> {
             name: name.clone(),
             devices: devices.into(),
             ashift: None,
-            features: ondisk::feature::default_features(),
+            features: ondisk::feature::features_of_2_1(),
             comment: Some("made by poolops".into()),
             fs_props: Vec::new(),
             init: init(),

@@ -103,7 +103,7 @@ impl Bench {
             name: "bench".into(),
             devices: vec![DevSpec { dev, is_disk: false }].into(),
             ashift: Some(12),
-            features: ondisk::feature::default_features(),
+            features: ondisk::feature::features_of_2_1(),
             comment: None,
             fs_props: vec![prop("atime", "off")?],
             init: init(),

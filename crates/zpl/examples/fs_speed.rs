@@ -441,7 +441,7 @@ async fn make(rt: &Rt, image: &str) -> Result<()> {
         name: POOL.into(),
         devices: vec![DevSpec { dev: device(rt, image)?, is_disk: false }].into(),
         ashift: None,
-        features: ondisk::feature::default_features(),
+        features: ondisk::feature::features_of_2_1(),
         comment: None,
         fs_props: vec![("compression".into(), off)],
         init: init(),

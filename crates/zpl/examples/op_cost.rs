@@ -39,7 +39,7 @@ async fn start(sim: &Sim, disk: &SimDisk) -> Result<(Rc<Pool>, Rc<Zfs>)> {
         name: "cost".into(),
         devices: vec![DevSpec { dev: disk.dev(), is_disk: false }].into(),
         ashift: Some(12),
-        features: ondisk::feature::default_features(),
+        features: ondisk::feature::features_of_2_1(),
         comment: None,
         fs_props,
         init: init_fs(InitOwner { uid: 0, gid: 0, mode: 0o755, time }, FsCreateProps::default()),

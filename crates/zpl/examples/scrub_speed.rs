@@ -126,7 +126,7 @@ async fn work(rt: Rt, files: Vec<String>, keys: BTreeMap<String, String>) -> Res
         name: "bench".into(),
         devices: layout(&kind, devices(&rt, &files)?),
         ashift: Some(12),
-        features: ondisk::feature::default_features(),
+        features: ondisk::feature::features_of_2_1(),
         comment: None,
         fs_props: vec![("recordsize".into(), PropValue::Num(num("record", 128) << 10))],
         init: init_fs(owner, FsCreateProps::default()),

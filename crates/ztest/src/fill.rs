@@ -464,7 +464,7 @@ fn new_fs_of(sim: &SimHandle) -> dsl::Init {
 pub fn layout(rng: &mut Rng, shape: &'static Shape) -> Layout {
     let size = (64 + rng.below(64)) << 20;
     let mut layout = Layout::draw(rng, size);
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     layout = layout.shaped(shape, rng);
     layout.ashift = 9 + rng.below(5) as u8;
     layout

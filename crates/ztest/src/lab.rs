@@ -101,7 +101,7 @@ impl Layout {
         };
         let each = (size / count).max(MIN);
         let devices = (0..count).map(|_| (each + rng.below(1 << 22)) & !4095).collect();
-        let mut features = ondisk::feature::default_features();
+        let mut features = ondisk::feature::features_of_2_1();
         if rng.percent(15) {
             // A pool with a few of them, as `-d -o feature@x=enabled` makes it.
             features.retain(|_| rng.percent(50));
@@ -201,8 +201,14 @@ impl Lab {
     pub fn images(&self) -> Vec<DiskImage> {
         self.disks.iter().map(SimDisk::image).collect()
     }
-    /// Makes a pool on the disks.
-    pub async fn create(&self, layout: &Layout, fs_props: Vec<(String, PropValue)>) -> Result<Rc<Pool>> {
+    /// Makes a pool on the disks. Unless a property says otherwise, what is written takes its
+    /// space, and every reading changes the access time.
+    pub async fn create(&self, layout: &Layout, mut fs_props: Vec<(String, PropValue)>) -> Result<Rc<Pool>> {
+        for (name, value) in [("compression", codec::CompressAlgo::Off as u64), ("relatime", 0)] {
+            if fs_props.iter().all(|(other, _)| other != name) {
+                fs_props.push((name.into(), PropValue::Num(value)));
+            }
+        }
         let mut devices = self.disks.iter().map(|d| DevSpec { dev: d.dev(), is_disk: false });
         let mut take = |n: usize| devices.by_ref().take(n).collect::<Vec<DevSpec>>();
         let devices = match layout.shape.groups {

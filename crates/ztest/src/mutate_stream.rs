@@ -171,7 +171,7 @@ impl StreamVictim {
     pub fn new(seed: u64) -> Check<StreamVictim> {
         let mut rng = Rng::stream(seed, 0x57e);
         let mut layout = Layout::draw(&mut rng, 96 << 20);
-        layout.features = ondisk::feature::default_features();
+        layout.features = ondisk::feature::features_of_2_1();
         let from = Lab::new(seed, &layout);
         let streams = within(&from, async {
             let pool = from.create(&layout, Vec::new()).await?;

@@ -526,7 +526,7 @@ fn layout_of(rng: &mut Rng) -> Layout {
     let mut layout = Layout::draw(rng, 256 << 20).shaped(shape, rng);
     // Room for all streams beside the slop, which is half of a small pool.
     layout.devices.iter_mut().for_each(|size| *size = (*size).max(DEVICE_MIN));
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     layout
 }
 

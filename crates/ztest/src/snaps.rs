@@ -109,7 +109,7 @@ impl Snaps {
         let mut rng = Rng::new(seed ^ 0x5eed_cafe);
         let mut layout = Layout::draw(&mut rng, 128 << 20);
         if rng.percent(60) {
-            layout.features = ondisk::feature::default_features();
+            layout.features = ondisk::feature::features_of_2_1();
             if rng.percent(50) {
                 use ondisk::feature::FeatureId::{BookmarkV2, BookmarkWritten};
                 layout.features.extend([BookmarkV2, BookmarkWritten]);

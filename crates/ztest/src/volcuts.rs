@@ -348,7 +348,7 @@ async fn run_load(lab: &Lab, layout: &Layout, load: Load, regions: &Regions, rng
 fn record(seed: u64, steps: u64) -> Check<Recording<Regions>> {
     let mut rng = Rng::stream(seed, 0x701);
     let mut layout = Layout::draw(&mut rng, 64 << 20);
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     let shape: &Shape = &SHAPES[rng.below(SHAPES.len() as u64) as usize];
     layout = layout.shaped(shape, &mut rng);
     let policy = CommitPolicy::ALL[rng.below(3) as usize];

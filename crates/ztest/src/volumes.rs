@@ -458,7 +458,7 @@ async fn same(name: &str, vol: &Volume, v: &Vol, data: &[u8]) -> Check {
 pub fn run_seed(seed: u64, shape: &'static Shape, ops: u64) -> Result<Vec<DiskImage>, String> {
     let mut rng = Rng::new(seed ^ 0x701_cafe);
     let mut layout = Layout::draw(&mut rng, 128 << 20);
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     layout = layout.shaped(shape, &mut rng);
     let lab = Rc::new(Lab::new(seed, &layout));
     let mut volumes =

@@ -180,7 +180,7 @@ fn record(seed: u64, how: Cutting) -> Check<Recording<Folders>> {
     let Cutting { steps, trouble, all, .. } = how;
     let mut rng = Rng::stream(seed, 0x21c);
     let mut layout = Layout::draw(&mut rng, 64 << 20);
-    layout.features = if all { crate::lab::all_features() } else { ondisk::feature::default_features() };
+    layout.features = if all { crate::lab::all_features() } else { ondisk::feature::features_of_2_1() };
     let fit: Vec<&Shape> = SHAPES.iter().filter(|s| !trouble.needs_log() || !log_disks(s).is_empty()).collect();
     let shape = fit[rng.below(fit.len() as u64) as usize];
     layout = layout.shaped(shape, &mut rng);

@@ -120,19 +120,21 @@ impl TempProps {
 
     /// The effective number of a property; a temporary "on" keeps the stored kind (`xattr=sa`).
     pub fn number(self, dir: &Dir, prop: &str) -> u64 {
-        number(self.get(prop), dir.prop(prop).0.num())
+        number(prop, self.get(prop), dir.prop(prop).0.num())
     }
 
     /// The effective number, if it differs from the stored one.
     pub fn changed(self, dir: &Dir, prop: &str) -> Option<u64> {
         let stored = dir.prop(prop).0.num();
-        let counts = number(self.get(prop), stored);
+        let counts = number(prop, self.get(prop), stored);
         (counts != stored).then_some(counts)
     }
 }
 
-fn number(temporary: Option<bool>, stored: u64) -> u64 {
+fn number(prop: &str, temporary: Option<bool>, stored: u64) -> u64 {
     match temporary {
+        // `xattr` means `sa`, as `xattr=on` does.
+        Some(true) if prop == "xattr" && stored == 0 => 2,
         Some(on) if on != (stored != 0) => u64::from(on),
         _ => stored,
     }
@@ -172,9 +174,10 @@ mod tests {
     #[test]
     fn what_is_on_keeps_its_kind() {
         for (temporary, stored, want) in
-            [(None, 2, 2), (Some(true), 2, 2), (Some(true), 0, 1), (Some(false), 2, 0), (Some(false), 0, 0)]
+            [(None, 2, 2), (Some(true), 2, 2), (Some(true), 1, 1), (Some(false), 2, 0), (Some(false), 0, 0)]
         {
-            assert_eq!(number(temporary, stored), want);
+            assert_eq!(number("xattr", temporary, stored), want);
         }
+        assert_eq!((number("atime", Some(true), 0), number("xattr", Some(true), 0)), (1, 2));
     }
 }

@@ -22,7 +22,8 @@ Makes a pool over files or block devices and mounts its root file system.
   -n      check everything and show the layout, but write nothing
   -d      enable no features but those named with -o feature@x=enabled
   -o      a property of the pool: ashift, comment, failmode, autoexpand,
-          compatibility, feature@<name>=enabled|disabled ...
+          compatibility (openzfs-2.1-linux: a pool for OpenZFS 2.1 too),
+          feature@<name>=enabled|disabled ...
   -O      a property of the root file system: compression, recordsize, atime,
           mountpoint ...
   -m      where to mount it: a path, none, or legacy (default /<pool>)

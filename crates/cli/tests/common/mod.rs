@@ -11,6 +11,9 @@ use std::process::{Command, Output};
 
 pub const WEIR: &str = env!("CARGO_BIN_EXE_weir");
 
+/// Options of OpenZFS's zdb: without the machine's list of pools, which other judges write.
+pub const ALONE: [&str; 2] = ["-U", "/nonexistent/zpool.cache"];
+
 /// The result of a command.
 #[derive(Debug)]
 pub struct Outcome {

@@ -196,7 +196,7 @@ fn changes_of_snapshots_leave_their_time() {
     for stored in [true, false] {
         let world = World::with_sizes(4, &[64 << 20]);
         world.sim.block_on(async {
-            let features = if stored { ondisk::feature::default_features() } else { Vec::new() };
+            let features = if stored { ondisk::feature::features_of_2_1() } else { Vec::new() };
             let pool = create_of(&world, "tank", GroupKind::Single, &[0], 9, features).await;
             let dsl = pool.dsl().clone();
             for fs in ["tank/a", "tank/b"] {

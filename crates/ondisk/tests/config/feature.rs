@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use ondisk::feature::{
     FEATURES, FeatureId, FeatureZap, Release, Support, compatibility_set, default_features, enable_closure,
-    enable_closure_ids, support_of,
+    enable_closure_ids, features_of_2_1, support_of,
 };
 
 #[test]
@@ -14,8 +14,7 @@ fn the_table_is_consistent() {
         assert_eq!(f.guid.split_once(':').unwrap().1, f.name);
         assert_eq!(FeatureId::lookup(f.name), Some(f.id));
         assert_eq!(FeatureId::by_guid(f.guid), Some(f.id));
-        assert!(f.may_be_enabled() || !f.default_on, "{}: a new pool has what weir writes", f.name);
-        assert!(f.default_on || f.release > Release::OpenZfs21, "{}: a new pool has the features of 2.1", f.name);
+        assert!(f.may_be_enabled() || f.release > Release::OpenZfs21, "{}: those of 2.1 are written", f.name);
         assert!(f.zap == FeatureZap::Read || f.support >= Support::Read, "{} cannot hinder reading", f.name);
         assert!(!f.mos || f.zap == FeatureZap::Read, "{} is in labels", f.name);
         if f.per_dataset {
@@ -70,7 +69,9 @@ fn closures_put_dependencies_first() {
     assert!(enable_closure(&["lz5"]).unwrap_err().to_string().contains("lz5"));
     let on = default_features();
     assert!(on.iter().all(|f| f.get().may_be_enabled()));
-    assert!(on.contains(&FeatureId::LogSpacemap) && !on.contains(&FeatureId::HeadErrlog));
+    assert!(on.contains(&FeatureId::HeadErrlog) && !on.contains(&FeatureId::DraidFailureDomains));
+    let old = features_of_2_1();
+    assert!(old.contains(&FeatureId::LogSpacemap) && !old.contains(&FeatureId::HeadErrlog));
     let may = |id: FeatureId| id.get().may_be_enabled();
     assert!(!may(FeatureId::DraidFailureDomains) && may(FeatureId::RedactedDatasets));
 }

@@ -114,7 +114,9 @@ fn what_nobody_synced_may_be_lost_and_a_restart_loses_nothing() {
 fn damage_is_found_and_mended() {
     let sim = Simulator::new(5).unwrap();
     let disks: Vec<_> = (0..2).map(|_| sim.disk(SIZE, DiskKind::Nvme).wait().unwrap()).collect();
-    let pool = sim.engine().create_pool("tank", Vdev::mirror(disks.clone()), CreateOptions::default()).wait().unwrap();
+    // The file keeps its size.
+    let options = CreateOptions { properties: vec![("compression".into(), "off".into())], ..CreateOptions::default() };
+    let pool = sim.engine().create_pool("tank", Vdev::mirror(disks.clone()), options).wait().unwrap();
     let fs = pool.filesystem("tank").wait().unwrap();
     fs.write("f", vec![7; 4 << 20]).wait().unwrap();
     pool.sync().wait().unwrap();

@@ -3,7 +3,7 @@
 //! power cut brings them back; without it a commit waits for the txg. A dataset has the feature's
 //! key for as long as it has a log.
 
-use ondisk::feature::{FeatureId, default_features, enable_closure_ids};
+use ondisk::feature::{FeatureId, enable_closure_ids, features_of_2_1};
 use sim::{DiskImage, SimDisk};
 use spa::{DevSpec, Pool, PoolSpec};
 use zpl::{FileKind, FsCreateProps, MountOpts, RenameFlags, SetXattr, XattrMode, Zfs, init_fs};
@@ -24,7 +24,7 @@ pub(crate) fn spec(disk: &SimDisk, features: Vec<FeatureId>) -> PoolSpec {
 }
 
 fn with_zilsaxattr() -> Vec<FeatureId> {
-    let mut features = default_features();
+    let mut features = features_of_2_1();
     features.push(FeatureId::Zilsaxattr);
     enable_closure_ids(&features)
 }
@@ -111,7 +111,7 @@ fn records_of_2_2_are_replayed() {
 
 #[test]
 fn without_the_feature_commits_wait_for_the_txg() {
-    let seen = changed_and_replayed(32, default_features(), true);
+    let seen = changed_and_replayed(32, features_of_2_1(), true);
     assert!(seen.commits_by_txg > 0, "{seen:?}");
     assert_eq!((seen.count_while_used, seen.applied), (None, 0), "{seen:?}");
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::{ErrorKind, ObjectId};
-use ondisk::feature::{FeatureId, default_features, enable_closure_ids};
+use ondisk::feature::{FeatureId, enable_closure_ids, features_of_2_1};
 use sim::DiskImage;
 use spa::Pool;
 use zpl::{FileKind, MountOpts, RenameFlags, Zfs};
@@ -16,7 +16,7 @@ use crate::log_records::spec;
 use crate::tmpfile_crash::{cuts, recover, world};
 
 fn with_longname() -> Vec<FeatureId> {
-    let mut features = default_features();
+    let mut features = features_of_2_1();
     features.push(FeatureId::Longname);
     enable_closure_ids(&features)
 }
@@ -153,7 +153,7 @@ fn without_the_feature_the_property_changes_nothing() {
     let (sim, disk) = world(42, DiskImage::zeroed(128 << 20));
     let rt = sim.rt();
     sim.block_on(async {
-        let pool = Pool::create(rt.clone(), spec(&disk, default_features()), opts()).await.unwrap();
+        let pool = Pool::create(rt.clone(), spec(&disk, features_of_2_1()), opts()).await.unwrap();
         let fs = mount(&pool).await;
         set(&fs, true);
         assert_eq!(fs.statfs().namelen, 255);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use crate::common::{ROOT_CRED, mount, opts, owner};
 use bdev::Bytes;
-use ondisk::feature::default_features;
+use ondisk::feature::features_of_2_1;
 use sim::{CutStyle, DiskConfig, DiskImage, Model, Sim, SimConfig, SimDisk};
 use spa::{DevSpec, ImportOpts, Pool, PoolSpec};
 use zpl::{FileKind, FsCreateProps, RenameFlags, Zfs, init_fs};
@@ -62,7 +62,7 @@ fn names_are_durable_with_what_they_name() {
             name: "tank".into(),
             devices: vec![DevSpec { dev: disk.dev(), is_disk: false }].into(),
             ashift: Some(12),
-            features: default_features(),
+            features: features_of_2_1(),
             comment: None,
             fs_props: Vec::new(),
             init: init_fs(owner(), FsCreateProps::default()),

@@ -24,7 +24,7 @@ const DATA: u64 = 4 << 20;
 fn layout(seed: u64, shape: &'static Shape) -> Layout {
     let mut rng = Rng::new(seed);
     let mut layout = Layout::draw(&mut rng, 192 << 20).shaped(shape, &mut rng);
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     layout.ashift = 9;
     layout.arc_max = 16 << 20;
     layout

@@ -324,7 +324,7 @@ async fn own_pool(lab: &Lab, layout: &Layout) -> Rc<Pool> {
 fn own_world(seed: u64) -> (Lab, Layout) {
     let mut rng = Rng::new(seed);
     let mut layout = Layout::draw(&mut rng, 64 << 20);
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     layout.features.push(FeatureId::BlockCloning);
     if seed.is_multiple_of(2) {
         layout.features.push(FeatureId::BlockCloningEndian);

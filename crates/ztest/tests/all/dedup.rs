@@ -31,7 +31,7 @@ fn world(seed: u64, shape: &str) -> (Lab, Layout) {
     let mut rng = Rng::new(seed);
     let shape = SHAPES.iter().find(|s| s.name == shape).expect("a known shape");
     let mut layout = Layout::draw(&mut rng, 128 << 20).shaped(shape, &mut rng);
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     // Labels list the other feature, so that the zdb of 2.4 is asked.
     layout.features.extend([FAST, FeatureId::VdevZapsV2]);
     layout.dirty_max = 64 << 20;

@@ -110,7 +110,7 @@ fn ask(lab: &Lab, name: &str, keys: &[String]) {
 fn encrypted_file_systems() {
     let mut rng = Rng::new(7);
     let mut layout = Layout::draw(&mut rng, 128 << 20);
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     let lab = Lab::new(7, &layout);
     let suites = [Suite::Aes128Ccm, Suite::Aes192Ccm, Suite::Aes256Ccm, Suite::Aes128Gcm, Suite::Aes192Gcm];
     run(&lab, |sim| {
@@ -229,7 +229,7 @@ fn encrypted_file_systems() {
 fn the_key_follows_a_promotion() {
     let mut rng = Rng::new(9);
     let mut layout = Layout::draw(&mut rng, 128 << 20);
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     let lab = Lab::new(9, &layout);
     let fs = |name: &str| format!("{POOL}/{name}");
     let everything = async |pool: &Rc<Pool>| {

@@ -22,7 +22,7 @@ pub fn layout(seed: u64, shape: &str) -> Layout {
     if shape.groups.is_empty() {
         layout.devices = vec![96 << 20; 2];
     }
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     layout.arc_max = 1 << 20;
     layout.dirty_max = 8 << 20;
     layout

@@ -18,7 +18,7 @@ const DATA: &[u8] = b"what was written must be read";
 fn world(seed: u64) -> (Lab, Layout) {
     let mut rng = Rng::new(seed);
     let mut layout = Layout::draw(&mut rng, 64 << 20);
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     let shape = SHAPES.iter().find(|s| s.name == "mirror").expect("a known shape");
     let layout = layout.shaped(shape, &mut rng);
     (Lab::new(seed, &layout), layout)

@@ -24,7 +24,7 @@ fn one_device(ashift: u8) -> Layout {
         devices: vec![128 << 20],
         shape: &SHAPES[0],
         ashift,
-        features: ondisk::feature::default_features(),
+        features: ondisk::feature::features_of_2_1(),
         dirty_max: 64 << 20,
         arc_max: 16 << 20,
         txg_timeout: Nanos::from_secs(5),

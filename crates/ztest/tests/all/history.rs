@@ -42,7 +42,7 @@ fn events_are_recorded() {
     let mut rng = Rng::new(4300);
     let shape = SHAPES.iter().find(|s| s.name == "mirror").expect("it is there");
     let mut layout = Layout::draw(&mut rng, 128 << 20).shaped(shape, &mut rng);
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     let lab = Lab::new(4300, &layout);
     lab.sim.block_on(async {
         let fs = |name: &str| format!("{POOL}/{name}");

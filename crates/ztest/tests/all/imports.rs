@@ -9,7 +9,7 @@ use ztest::snaps::check_images;
 fn lab(seed: u64, shape: &str) -> (Lab, Layout) {
     let mut rng = Rng::new(seed);
     let mut layout = Layout::draw(&mut rng, 100 << 20);
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     let shape = SHAPES.iter().find(|s| s.name == shape).expect("a known shape");
     let layout = layout.shaped(shape, &mut rng);
     (Lab::new(seed, &layout), layout)

@@ -112,7 +112,7 @@ fn a_scrub_mends_blocks_of_every_kind() {
     let mut rng = Rng::new(3400);
     let shape = SHAPES.iter().find(|s| s.name == "mirror").expect("known");
     let mut layout = Layout::draw(&mut rng, 64 << 20).shaped(shape, &mut rng);
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     // Small objects would have no blocks.
     layout.features.retain(|f| *f != ondisk::feature::FeatureId::EmbeddedData);
     layout.devices.fill(96 << 20);

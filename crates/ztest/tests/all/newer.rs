@@ -20,7 +20,7 @@ use ztest::snaps::check_images;
 fn world(seed: u64, features: &[FeatureId]) -> (Lab, Layout) {
     let mut rng = Rng::new(seed);
     let mut layout = Layout::draw(&mut rng, 64 << 20);
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     layout.features.extend(features);
     let shape = SHAPES.iter().find(|s| s.name == "mirror").expect("a known shape");
     let layout = layout.shaped(shape, &mut rng);
@@ -601,7 +601,7 @@ fn new_vdevs_say_their_unit() {
         let mut rng = Rng::new(seed);
         let shape = SHAPES.iter().find(|s| s.name == name).expect("a known shape");
         let mut layout = Layout::draw(&mut rng, 64 << 20).shaped(shape, &mut rng);
-        layout.features = ondisk::feature::default_features();
+        layout.features = ondisk::feature::features_of_2_1();
         layout.features.push(FeatureId::VdevZapsV2);
         layout.ashift = 12;
         let lab = Lab::new(seed, &layout);
@@ -651,7 +651,7 @@ fn vdevs_keep_their_properties() {
     let shape = SHAPES.iter().find(|s| s.name == "mirrors").expect("a known shape");
     let mut rng = Rng::new(71);
     let mut layout = Layout::draw(&mut rng, 64 << 20).shaped(shape, &mut rng);
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     layout.features.push(FeatureId::VdevZapsV2);
     // The others need room for all that a vdev has, beside the slop space.
     layout.devices.fill(256 << 20);

@@ -86,7 +86,7 @@ fn shared_blocks_that_move_are_brought_back() {
     for (seed, to) in [(3300, "lab/early"), (3301, "lab/late")] {
         let mut rng = Rng::new(seed);
         let mut layout = Layout::draw(&mut rng, 64 << 20).shaped(shape("mirror"), &mut rng);
-        layout.features = ondisk::feature::default_features();
+        layout.features = ondisk::feature::features_of_2_1();
         layout.devices.fill(160 << 20);
         (layout.arc_max, layout.dirty_max) = (1 << 20, 64 << 20);
         let lab = Rc::new(Lab::new(seed, &layout));
@@ -152,7 +152,7 @@ fn shared_blocks_that_move_are_brought_back() {
 fn a_resilver_waits_for_what_is_being_freed() {
     let mut rng = Rng::new(3310);
     let mut layout = Layout::draw(&mut rng, 64 << 20).shaped(shape("mirror"), &mut rng);
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     layout.devices.fill(160 << 20);
     let lab = Rc::new(Lab::new(3310, &layout));
     lab.sim.block_on(async {

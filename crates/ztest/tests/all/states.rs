@@ -18,7 +18,7 @@ use ztest::lab::{Lab, Layout, POOL};
 use crate::images::reader;
 
 fn layout(ashift: u8) -> Layout {
-    let mut features = ondisk::feature::default_features();
+    let mut features = ondisk::feature::features_of_2_1();
     features.push(FeatureId::ZpoolCheckpoint);
     Layout {
         devices: vec![96 << 20, 80 << 20],

@@ -15,7 +15,7 @@ fn percent(pool: &Pool, kind: WorkKind) -> (WorkState, u64) {
 fn works_go_on_after_an_import() {
     let mut layout = Layout::draw(&mut Rng::new(4500), 64 << 20);
     layout.devices = vec![512 << 20];
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     assert!(SHAPES[0].groups.is_empty());
     for (seed, kind) in [(4500, WorkKind::Initialize), (4501, WorkKind::Trim)] {
         let lab = Lab::new(seed, &layout);

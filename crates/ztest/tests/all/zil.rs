@@ -92,7 +92,7 @@ fn a_scrub_mends_logs_that_wait_for_replay() {
     let shape = ztest::lab::SHAPES.iter().find(|s| s.name == "mirror").expect("it is there");
     let mut rng = sim::Rng::new(4400);
     let mut layout = ztest::lab::Layout::draw(&mut rng, 128 << 20).shaped(shape, &mut rng);
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     layout.txg_timeout = base::Nanos::from_secs(3600);
     let lab = Lab::new(4400, &layout);
     let mut left = lab.sim.block_on(async {
@@ -160,7 +160,7 @@ fn a_scrub_mends_logs_that_wait_for_replay() {
 fn logs_that_wait_for_their_keys_keep_their_blocks() {
     let mut rng = sim::Rng::new(4403);
     let mut layout = ztest::lab::Layout::draw(&mut rng, 128 << 20).shaped(&ztest::lab::SHAPES[0], &mut rng);
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     layout.txg_timeout = base::Nanos::from_secs(3600);
     let lab = Lab::new(4403, &layout);
     let name = format!("{}/sealed", ztest::lab::POOL);
@@ -213,7 +213,7 @@ fn a_log_on_a_lost_device_is_given_up() {
         let shape = ztest::lab::SHAPES.iter().find(|s| s.name == "log").expect("it is there");
         let mut rng = sim::Rng::new(4402);
         let mut layout = ztest::lab::Layout::draw(&mut rng, 128 << 20).shaped(shape, &mut rng);
-        layout.features = ondisk::feature::default_features();
+        layout.features = ondisk::feature::features_of_2_1();
         layout.txg_timeout = base::Nanos::from_secs(3600);
         let lab = Lab::new(4402, &layout);
         let mut left = lab.sim.block_on(async {
@@ -278,7 +278,7 @@ fn a_log_device_is_removed_under_load() {
     let shape = ztest::lab::SHAPES.iter().find(|s| s.name == "log").expect("it is there");
     let mut rng = sim::Rng::new(4401);
     let mut layout = ztest::lab::Layout::draw(&mut rng, 128 << 20).shaped(shape, &mut rng);
-    layout.features = ondisk::feature::default_features();
+    layout.features = ondisk::feature::features_of_2_1();
     let lab = Lab::new(4401, &layout);
     lab.sim.block_on(async {
         let pool = lab.create(&layout, Vec::new()).await.expect("created");

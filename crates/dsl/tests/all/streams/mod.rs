@@ -91,7 +91,7 @@ pub async fn create_with(
     ashift: u8,
     more: &[FeatureId],
 ) -> Rc<Pool> {
-    let features = ondisk::feature::default_features().into_iter().chain(more.iter().copied()).collect();
+    let features = ondisk::feature::features_of_2_1().into_iter().chain(more.iter().copied()).collect();
     create_of(world, name, kind, disks, ashift, features).await
 }
 
@@ -111,7 +111,8 @@ pub async fn create_of(
         ashift: Some(ashift),
         features,
         comment: None,
-        fs_props: Vec::new(),
+        // What compresses is part of the tests.
+        fs_props: vec![("compression".into(), dsl::props::PropValue::Num(2))],
         init: world.new_fs(),
     };
     Pool::create(world.sim.rt(), spec, opts()).await.unwrap()

@@ -56,7 +56,7 @@ pub async fn mounted(rt: &rt::Rt, dir: &Path, setup: Setup) -> (Rc<Pool>, Rc<Zfs
         name: "tank".into(),
         devices: vec![DevSpec { dev: dev as Rc<dyn BlockDev>, is_disk: false }].into(),
         ashift: Some(12),
-        features: ondisk::feature::default_features().into_iter().chain(setup.features.iter().copied()).collect(),
+        features: ondisk::feature::features_of_2_1().into_iter().chain(setup.features.iter().copied()).collect(),
         comment: None,
         fs_props: props.iter().map(|(k, v)| (k.to_string(), PropValue::Num(*v))).collect(),
         init: init_fs(InitOwner { uid: 0, gid: 0, mode: 0o755, time: rt.wall_clock() }, setup.fs),

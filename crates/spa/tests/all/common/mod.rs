@@ -62,7 +62,7 @@ impl World {
             name: POOL.into(),
             devices,
             ashift: Some(12),
-            features: ondisk::feature::default_features(),
+            features: ondisk::feature::features_of_2_1(),
             comment: None,
             fs_props: Vec::new(),
             init: self.new_fs(),

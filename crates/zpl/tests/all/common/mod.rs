@@ -11,7 +11,7 @@ use std::rc::Rc;
 use base::{ObjectId, WallTime};
 use bdev::{BlockDev, Bytes, MemDev};
 use dsl::props::PropValue;
-use ondisk::feature::default_features;
+use ondisk::feature::features_of_2_1;
 use sim::{Sim, SimConfig};
 use spa::{DevSpec, EngineOpts, ImportOpts, Pool, PoolSpec};
 use zpl::{Cred, FsCreateProps, InitOwner, MountOpts, XattrMode, Zfs, init_fs};
@@ -62,7 +62,7 @@ impl World {
             name: "tank".into(),
             devices: vec![DevSpec { dev: dev.clone() as Rc<dyn BlockDev>, is_disk: false }].into(),
             ashift: Some(12),
-            features: default_features(),
+            features: features_of_2_1(),
             comment: None,
             fs_props: setup.props.iter().map(|(k, v)| (k.to_string(), PropValue::Num(*v))).collect(),
             init: init_fs(owner(), setup.fs),
