@@ -5,7 +5,7 @@ set -e
 W=${WEIR:-weir}
 export WEIR_RUNTIME_DIR=$PWD/run WEIR_STATE_DIR=$PWD/state
 go() { layout="$1"; shift; bad="$*"
- rm -f *.img *.away; $W zpool create -m $PWD/tank --size 80M tank $layout
+ rm -f *.img *.away; $W zpool create -o compatibility=openzfs-2.1-linux -m $PWD/tank --size 80M tank $layout
  for i in 0 1 2 3 4 5 6 7 8 9; do head -c 400000 /dev/urandom > f$i; cp f$i tank/f$i; done
  $W zpool sync
  for b in $bad; do dd if=/dev/urandom of=$b bs=1M seek=4 count=75 conv=notrunc status=none; done

@@ -19,10 +19,11 @@
 //! way. With `--nested` the loads work in a file system mounted within another one. Both work for
 //! plain users, too.
 //!
-//! Every [`ROUNDS_PER_POOL`] rounds the pool is exported, given to zdb, and made anew. The last
-//! line is `rounds=N held=N acks=N lost=0 broken=0 zdb=N`: *lost* counts loads whose acknowledged
-//! data were not there, *broken* rounds in which the pool, the mount or a data base could not be
-//! used.
+//! Every [`ROUNDS_PER_POOL`] rounds the pool is exported, given to zdb, and made anew: in turn
+//! with the features of OpenZFS 2.1, and with all, if `ZFS24_DIR` names a folder with a zdb of 2.4.
+//! The last line is `rounds=N held=N acks=N lost=0 broken=0 zdb=N`: *lost* counts loads whose
+//! acknowledged data were not there, *broken* rounds in which the pool, the mount or a data base
+//! could not be used.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader};
@@ -156,7 +157,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             return Err(format!("{program} is missing: install it (apt-get install fio python3 zfsutils-linux)"));
         }
     }
-    let mut yard = Yard { o, held: false };
+    let mut yard = Yard { o, held: false, zdb24: None };
     let mut tally = Tally::default();
     let mut rng = yard.o.seed;
     for round in 0..yard.o.rounds {
@@ -180,11 +181,18 @@ pub(crate) fn draw(rng: &mut u64, n: u64) -> u64 {
     (*rng >> 33) % n
 }
 
+/// The zdb of OpenZFS 2.4.
+fn zdb24() -> Option<PathBuf> {
+    Some(Path::new(&std::env::var_os("ZFS24_DIR")?).join("bin/zdb24")).filter(|path| path.is_file())
+}
+
 /// Where it happens: a pool, its mount, the daemon.
 struct Yard {
     o: Options,
     /// Whether the daemon that runs holds writes.
     held: bool,
+    /// The zdb of OpenZFS 2.4, if the pool has features of that.
+    zdb24: Option<PathBuf>,
 }
 
 impl Yard {
@@ -272,8 +280,13 @@ impl Yard {
         let mountpoint = format!("mountpoint={}", self.mount().display());
         let disks: Vec<String> = disks.iter().map(|d| d.display().to_string()).collect();
         let mut args = vec!["zpool", "create", "-f", "-O", &mountpoint, "pool", &disks[0]];
+        let pool = round / ROUNDS_PER_POOL;
+        self.zdb24 = zdb24().filter(|_| (pool + self.o.seed).is_multiple_of(2));
+        if self.zdb24.is_none() {
+            args.splice(3..3, ["-o", "compatibility=openzfs-2.1-linux"]);
+        }
         // With and without a log device.
-        if (round / ROUNDS_PER_POOL) % 2 == 1 {
+        if pool % 2 == 1 {
             args.extend(["log", &disks[1]]);
         }
         self.weir(&args)?;
@@ -287,7 +300,10 @@ impl Yard {
     fn judge(&mut self, tally: &mut Tally) -> Result<(), String> {
         self.weir(&["zpool", "export", "pool"])?;
         let disks = text(&self.o.dir.join("disk"));
-        output(command(&["zdb", "-e", "-p", &disks, "-bcc", "pool"])).map_err(|e| format!("zdb: {e}"))?;
+        let zdb = self.zdb24.as_deref().map_or("zdb".into(), text);
+        // Without the machine's list of pools, which other judges write.
+        let args = [&zdb, "-U", "/nonexistent/zpool.cache", "-e", "-p", &disks, "-bcc", "pool"];
+        output(command(&args)).map_err(|e| format!("{zdb}: {e}"))?;
         tally.zdb += 1;
         Ok(())
     }
