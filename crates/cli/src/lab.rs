@@ -7,6 +7,7 @@ mod coldstart;
 mod fragmentation;
 mod randwrite;
 mod real;
+pub(crate) mod recorded;
 mod run;
 mod starvation;
 pub(crate) mod study;

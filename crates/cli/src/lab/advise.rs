@@ -5,27 +5,52 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use admin::tunables::{Tunables, find};
-use base::Error;
 use lab::advise::knob::{Change, Kind, changes};
-use lab::advise::{Load, Means, Search, Settings};
+use lab::advise::{Advice, Load, Means, Search, Settings};
 use lab::device::Device;
 use lab::layout::LayoutSpec;
-use lab::replay::Replay;
 use lab::study::State;
 use lab::workload::Workload;
 
 use super::print_report;
+use super::recorded::{self, Machine, Recorded};
 use super::study::{JOBS_MAX, cache_file, engine, left, number, size};
-use crate::lab_replay;
 use crate::opts::Parsed;
 use crate::progress::Bar;
 use crate::zpool::parse_for;
 use crate::{Done, Fail};
 
-/// Memory of the machine of a recording if nothing is said, as for a replay.
-const MEM: u64 = 8 << 30;
 /// Seeds of the last round if nothing is said.
 const SEEDS: u64 = 8;
+
+/// Long options of every search; those of one command come before them.
+macro_rules! search_options {
+    ($($own:expr),* $(,)?) => {
+        $crate::lab::recorded::replay_options![
+            $($own,)*
+            ("goal", true, 'g'),
+            ("only", true, 'O'),
+            ("seeds", true, 'n'),
+            ("jobs", true, 'J'),
+            ("state", true, 'F'),
+        ]
+    };
+}
+
+/// Their letters.
+macro_rules! search_letters {
+    ($own:literal) => {
+        concat!($own, "g:O:n:J:F:", $crate::lab::recorded::replay_letters!(""))
+    };
+}
+
+/// How a search is done, by its options.
+struct How {
+    first: u64,
+    seeds: usize,
+    jobs: usize,
+    layouts: Vec<LayoutSpec>,
+}
 
 /// What is searched from: the load, and what is set now.
 struct Now {
@@ -34,38 +59,45 @@ struct Now {
     layout: LayoutSpec,
     recordsize: u64,
     has_log: bool,
+    /// Names the load: part of the key of a run that is kept.
+    key: String,
 }
 
 /// Runs `weir lab advise ARGS`.
 pub fn run(args: &[String]) -> Done {
-    let long = &[
-        ("goal", true, 'g'),
-        ("layout", true, 'l'),
-        ("model", true, 'm'),
-        ("log-model", true, 'L'),
-        ("tunable", true, 't'),
-        ("mem", true, 'M'),
-        ("cores", true, 'c'),
-        ("only", true, 'o'),
-        ("seeds", true, 'n'),
-        ("seed", true, 'S'),
-        ("jobs", true, 'J'),
-        ("state", true, 'F'),
-        ("json", false, 'j'),
-    ];
-    let p = parse_for("lab", args, "g:l:m:L:t:M:c:o:n:S:J:F:j", long, "advise")?;
+    let p = parse_for("lab", args, search_letters!(""), search_options![], "advise")?;
     let [path] = p.operands.as_slice() else {
         return Err(Fail::Usage("one recording or workload is needed".into(), "advise"));
     };
-    let goal = p.value('g').unwrap_or("throughput").to_string();
-    let first = number(&p, 'S', "seed", 0, 0, u64::from(u32::MAX))?;
-    let seeds = number(&p, 'n', "seeds", SEEDS, 2, 1000)? as usize;
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-    let jobs = number(&p, 'J', "jobs", cores, 1, JOBS_MAX)? as usize;
-
+    let how = How::of(&p)?;
     let is_workload = [".toml", ".fio", ".job"].iter().any(|end| path.ends_with(end));
-    let now = if is_workload { workload(&p, path)? } else { recording(&p, path)? };
-    let alternatives = alternatives(&p, &now)?;
+    let now = match is_workload {
+        true => workload(&p, path)?,
+        false => recording(&p, Recorded::read(path)?, path, &Machine::of(&p)?)?,
+    };
+    let goal = p.value('g').unwrap_or("throughput");
+    search(&p, how, now, goal, |advice| print_report(&p, || serde_json::to_string(advice), || advice.text()))
+}
+
+impl How {
+    /// By the options.
+    fn of(p: &Parsed) -> Result<How, Fail> {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+        Ok(How {
+            first: number(p, 'S', "seed", 0, 0, u64::from(u32::MAX))?,
+            seeds: number(p, 'n', "seeds", SEEDS, 2, 1000)? as usize,
+            jobs: number(p, 'J', "jobs", cores, 1, JOBS_MAX)? as usize,
+            layouts: p.values('l').map(LayoutSpec::parse).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// Searches, and has what it found reported. Finished runs are kept until then.
+fn search(p: &Parsed, how: How, now: Now, goal: &str, report: impl FnOnce(&Advice) -> Done) -> Done {
+    let mut layouts = how.layouts;
+    if p.has('L') && !now.has_log {
+        layouts.push(now.layout.clone().with_log());
+    }
     let base = now.tunables.settings("lab", 1);
     let value = |kind, name: &str| match (kind, name) {
         (Kind::Tunable, _) => Some(find(name).ok()?.get(&base)),
@@ -73,10 +105,10 @@ pub fn run(args: &[String]) -> Done {
         (Kind::Property, "logbias") => Some(0),
         _ => None,
     };
-    let mut all = changes(&value, &now.layout, &alternatives);
+    let mut all = changes(&value, &now.layout, &layouts);
     // Values that a machine with this memory cannot have are no advice.
     all.retain(|c| c.kind != Kind::Tunable || find(&c.name).is_ok_and(|t| t.parse(&c.value).is_ok()));
-    if let Some(only) = p.value('o') {
+    if let Some(only) = p.value('O') {
         let parts: Vec<&str> = only.split(',').map(str::trim).collect();
         all.retain(|c| parts.iter().any(|part| c.name.contains(part)));
     }
@@ -92,30 +124,24 @@ pub fn run(args: &[String]) -> Done {
     let mut progress = |done: u64, total: u64| {
         bar.show(&format!("advise: {done} of about {total} runs{}", left(started, done, total)), done, total);
     };
-    let bytes = std::fs::read(path).map_err(|e| Error::invalid(format!("'{path}' cannot be read: {e}")))?;
     let set = now.tunables.all();
     let search = Search {
-        what: format!("{:016x} {set:?} {:?} {}", codec::sha256(&bytes).0[0], now.load, goal_free(&p)),
-        goal,
+        what: format!("{} {set:?} {:?}", now.key, now.load),
+        goal: goal.to_string(),
         load: now.load,
         changes: all,
         settings: settings(now.tunables),
-        first,
-        seeds,
+        first: how.first,
+        seeds: how.seeds,
     };
-    let means = Means { jobs, engine: &engine, state: state.as_mut(), progress: &mut progress };
+    let means = Means { jobs: how.jobs, engine: &engine, state: state.as_mut(), progress: &mut progress };
     let advice = search.run(means)?;
     bar.clear();
-    print_report(&p, || serde_json::to_string(&advice), || advice.text())?;
+    report(&advice)?;
     match state.filter(|_| own.is_none()) {
         Some(state) => Ok(state.remove()?),
         None => Ok(()),
     }
-}
-
-/// Options that a run depends on and that are not in the load.
-fn goal_free(p: &Parsed) -> String {
-    ['m', 'L', 'M', 'c'].map(|letter| p.value(letter).unwrap_or_default()).join(" ")
 }
 
 /// The engine's settings for changed tunables.
@@ -129,15 +155,6 @@ fn settings(tunables: Tunables) -> Settings {
     })
 }
 
-/// Layouts to try: those that were named, and the present one with a log device.
-fn alternatives(p: &Parsed, now: &Now) -> Result<Vec<LayoutSpec>, Fail> {
-    let mut out = p.values('l').map(LayoutSpec::parse).collect::<Result<Vec<_>, _>>()?;
-    if p.has('L') && !now.has_log {
-        out.push(now.layout.clone().with_log());
-    }
-    Ok(out)
-}
-
 fn workload(p: &Parsed, path: &str) -> Result<Now, Fail> {
     let mut workload = Workload::read(Path::new(path))?;
     if let Some(name) = p.value('m') {
@@ -149,30 +166,17 @@ fn workload(p: &Parsed, path: &str) -> Result<Now, Fail> {
     let log = p.value('L').map(Device::of).transpose()?.map(Box::new);
     let (layout, recordsize) = (workload.pool.layout.clone(), workload.pool.recordsize);
     let has_log = layout.has_log() || workload.pool.log.is_some();
-    Ok(Now { load: Load::Workload(Box::new(workload), log), tunables, layout, recordsize, has_log })
+    let load = Load::Workload(Box::new(workload), log);
+    // Everything about it is in the load.
+    Ok(Now { load, tunables, layout, recordsize, has_log, key: "workload".into() })
 }
 
-fn recording(p: &Parsed, path: &str) -> Result<Now, Fail> {
-    let mem = size(p, 'M', "mem", MEM)?;
-    if !(256 << 20..=1 << 40).contains(&mem) {
-        return Err(Error::invalid("a replay needs 256M to 1T of memory").into());
-    }
-    let recording = lab_replay::read(path)?;
-    let mut tunables = lab_replay::recorded_tunables(&recording, path, mem)?;
-    p.values('t').try_for_each(|assignment| tunables.set(assignment))?;
-    let layout = lab_replay::layout(&recording, path, None)?;
-    let replay = Replay {
-        layout: layout.clone(),
-        model: p.value('m').unwrap_or("nvme").into(),
-        log_model: p.value('L').map(String::from),
-        props: Vec::new(),
-        opts: tunables.settings("lab", 1).engine,
-        cores: number(p, 'c', "cores", 2, 1, 1024)? as usize,
-        ashift: lab_replay::ashift(&recording),
-        seed: 0,
-    };
-    replay.check()?;
-    let recordsize = replay.recordsize(&recording);
+/// What is searched from with a recording on a machine; `path` names it in errors.
+fn recording(p: &Parsed, recorded: Recorded, path: &str, machine: &Machine) -> Result<Now, Fail> {
+    let Recorded { recording, key } = recorded;
+    let (tunables, replay) = recorded::replay(p, &recording, path, machine, None)?;
+    let (layout, recordsize) = (replay.layout.clone(), replay.recordsize(&recording));
     let has_log = layout.has_log();
-    Ok(Now { load: Load::Recording(Arc::new(recording), Box::new(replay)), tunables, layout, recordsize, has_log })
+    let load = Load::Recording(Arc::new(recording), Box::new(replay));
+    Ok(Now { load, tunables, layout, recordsize, has_log, key })
 }

@@ -56,7 +56,8 @@ impl std::fmt::Debug for Load {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Load::Recording(_, replay) => {
-                write!(f, "{} {} {} {}", replay.layout.text(), replay.model, replay.cores, replay.ashift)
+                let Replay { layout, model, log_model, cores, ashift, .. } = &**replay;
+                write!(f, "{} {model} {log_model:?} {cores} {ashift}", layout.text())
             }
             Load::Workload(workload, log) => write!(f, "{workload:?} {log:?}"),
         }
