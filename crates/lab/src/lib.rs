@@ -13,7 +13,8 @@
 //! [`starvation`]: a writer with gzip-9 beside a reader. [`throttle_sweep`]: throttles over seeds.
 //! [`randwrite`]: random writes to a file of a real file system. [`replay`]: recorded operations of
 //! users on any layout. [`advise`]: settings that serve a goal better. [`zil_study`]: the intent
-//! log over seeds. [`device`]: models from files; [`calibrate`]: those of real devices.
+//! log over seeds. [`device`]: models from files; [`calibrate`]: those of real devices. [`parts`]:
+//! where the time of a run goes.
 //!
 //! [`study`] is what studies are made of: cells that run on all processors, the table of published
 //! and measured figures, the page with plots, runs that go on after an interruption.
@@ -26,6 +27,7 @@ pub mod device;
 pub mod fragmentation;
 pub mod hist;
 pub mod layout;
+pub mod parts;
 pub mod published;
 pub mod randwrite;
 pub mod replay;

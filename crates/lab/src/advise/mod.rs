@@ -27,6 +27,7 @@ use spa::EngineOpts;
 
 use crate::device::Device;
 use crate::layout::LayoutSpec;
+use crate::parts;
 use crate::replay::{Recording, Replay};
 use crate::study::{Cell, MEMORY_MAX, RunOpts, Seen, Spread, State, Study};
 use crate::workload::{self, Workload};
@@ -195,6 +196,9 @@ pub struct Advice {
     pub runs: u64,
     /// Figures now and then.
     pub figures: Vec<Figure>,
+    /// Where the time goes ([`crate::parts`]), and how long operations took when they were
+    /// recorded.
+    pub parts: Vec<Figure>,
     /// Single changes, best first.
     pub tried: Vec<Attempt>,
 }
@@ -432,6 +436,7 @@ impl Search {
             let (now, then) = (trials.mean(&Vec::new(), &name)?, trials.mean(&then, &name)?);
             Some(Figure { name, now, then })
         };
+        let others = ["mean_us", "recorded_p50_us", "recorded_p99_us"].into_iter().map(String::from);
         Advice {
             goal: self.goal.clone(),
             missed_now: trials.missed(&Vec::new()),
@@ -444,6 +449,7 @@ impl Search {
             seeds: found.seeds,
             runs: trials.runs,
             figures: names.into_iter().filter_map(figure).collect(),
+            parts: others.chain(parts::figures()).filter_map(figure).collect(),
             tried,
         }
     }

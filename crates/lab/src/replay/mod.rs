@@ -38,6 +38,7 @@ pub use rt::oplog::{FILE_MAX, Recording, parse};
 
 use crate::calibrate::LIMITS;
 use crate::device::Device;
+use crate::parts::Watch;
 use crate::study::Seen;
 use crate::{hist, stage};
 use plan::{Act, Chain, ROOT, Slot};
@@ -171,6 +172,8 @@ pub struct Report {
     pub groups: Vec<KindReport>,
     /// Whether the time is as predicted, within the limit for rates.
     pub time_fits: bool,
+    /// Where the replayed time went ([`crate::parts`]).
+    pub parts: BTreeMap<String, f64>,
     /// Identifies the run: equal for equal replays.
     pub digest: String,
 }
@@ -275,6 +278,7 @@ impl Replay {
         });
         let (pool, stage) = begun?;
         let begin = sim.now();
+        let watch = Watch::begin(&sim.rt());
         let tasks: Vec<_> = plan
             .chains
             .iter()
@@ -291,10 +295,17 @@ impl Replay {
         if let Some(e) = pool.txg().ended() {
             return Err(e);
         }
-        Ok(self.report(recording, plan, &stage, stage.last_end.get().since(begin), sim.digest()))
+        Ok(self.report(recording, plan, &stage, (stage.last_end.get().since(begin), watch), sim.digest()))
     }
 
-    fn report(&self, recording: &Recording, plan: &Plan, stage: &Stage, span: Nanos, digest: u64) -> Report {
+    fn report(
+        &self,
+        recording: &Recording,
+        plan: &Plan,
+        stage: &Stage,
+        (span, watch): (Nanos, Watch),
+        digest: u64,
+    ) -> Report {
         let seconds = |n: Nanos| n.0 as f64 / 1e9;
         let spans = [seconds(plan.span), seconds(span)];
         let bytes = |kind: OpKind| {
@@ -314,6 +325,8 @@ impl Replay {
         let writes = [OpKind::Write, OpKind::Fsync, OpKind::SyncFs];
         let all = [&[OpKind::Read][..], &writes].concat();
         let groups = [group("reads", &[OpKind::Read]), group("writes", &writes), group("data", &all)];
+        let moved = bytes(OpKind::Read) + bytes(OpKind::Write);
+        let parts = watch.end(spans[1], groups[2].count, moved).values;
         let groups = groups.into_iter().filter(|g| g.count > 0).collect();
         let kinds = samples.iter().map(|(kind, [a, b])| KindReport::of(kind.name(), a.clone(), b.clone()));
         let time_fits = (spans[1] / spans[0].max(1e-9) - 1.0).abs() * 100.0 <= LIMITS.0;
@@ -331,6 +344,7 @@ impl Replay {
             kinds: kinds.collect(),
             groups,
             time_fits,
+            parts,
             digest: format!("{digest:016x}"),
         }
     }
@@ -349,7 +363,11 @@ impl Report {
                 _ => "",
             };
             group.predicted.put(&mut seen, prefix);
+            if prefix.is_empty() {
+                group.recorded.put(&mut seen, "recorded_");
+            }
         }
+        seen.values.extend(self.parts.clone());
         seen
     }
 }
@@ -612,10 +630,13 @@ mod tests {
     }
 
     fn replay(model: &str, layout: &str, seed: u64) -> Report {
-        let opts = EngineOpts::for_memory(1 << 30);
         let layout = LayoutSpec::parse(layout).unwrap();
-        let (model, log_model, props) = (model.into(), None, Vec::new());
-        Replay { layout, model, log_model, props, opts, cores: 2, ashift: 12, seed }.run(&recording()).unwrap()
+        replay_of(layout, model, seed).run(&recording()).unwrap()
+    }
+
+    fn replay_of(layout: LayoutSpec, model: &str, seed: u64) -> Replay {
+        let opts = EngineOpts::for_memory(1 << 30);
+        Replay { layout, model: model.into(), log_model: None, props: Vec::new(), opts, cores: 2, ashift: 12, seed }
     }
 
     #[test]
@@ -630,6 +651,10 @@ mod tests {
         };
         assert_eq!((of(&fast, "write").0, of(&fast, "read").0, of(&fast, "remove").0), (90, 30, 3));
         assert_eq!(of(&fast, "write").1, 200.0);
+        // The first read of what was there before takes as long as the device.
+        let part = |r: &Report, name: &str| r.parts[name];
+        assert!(part(&slow, "read_disk.p99_us") >= 5000.0 && part(&fast, "read_disk.p99_us") < 1000.0, "{slow:?}");
+        assert!(part(&slow, "log_write.mean_us") > part(&fast, "log_write.mean_us"), "{slow:?}");
         // What is durable waits for the device; what is read was not in the cache.
         assert!(of(&fast, "fsync").2 < 1000.0, "{fast:?}");
         assert!(of(&slow, "fsync").2 >= 5000.0, "{slow:?}");
@@ -643,16 +668,7 @@ mod tests {
     fn layouts_are_used() {
         let r = replay("nvme", "raidz1:3,log-single", 2);
         assert_eq!(r.failed, 0, "{r:?}");
-        let bad = Replay {
-            layout: LayoutSpec::parse("log-single").unwrap(),
-            model: "nvme".into(),
-            log_model: None,
-            props: Vec::new(),
-            opts: EngineOpts::for_memory(1 << 30),
-            cores: 2,
-            ashift: 12,
-            seed: 0,
-        };
+        let bad = replay_of(LayoutSpec::parse("log-single").unwrap(), "nvme", 0);
         assert!(bad.run(&recording()).is_err(), "a pool of a log alone");
         assert!(Replay { model: "tape".into(), ..bad }.check().is_err());
     }

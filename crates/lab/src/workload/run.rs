@@ -17,6 +17,7 @@ use zpl::Zfs;
 use super::{Job, Pattern, PoolOf, Rate, Sync, Workload};
 use crate::calibrate::LIMITS;
 use crate::device::Device;
+use crate::parts::Watch;
 use crate::replay::Latency;
 use crate::study::plot::{Axis, Body, Curve};
 use crate::study::{Cell, PUBLISHED, Plot, Row, Rule, Seen, Spread, Study};
@@ -196,13 +197,14 @@ async fn measure(rt: &Rt, fs: &Rc<Zfs>, workload: &Workload, seed: u64, content:
     }
     rt.sleep_until(counts).await;
     jobs.iter().for_each(|(samples, _)| samples.on.set(true));
+    let watch = Watch::begin(rt);
     for n in 1..=workload.seconds * 1_000_000_000 / BIN.0 {
         rt.sleep_until(counts + Nanos(BIN.0 * n)).await;
         jobs.iter().for_each(|(samples, _)| samples.bins.borrow_mut().push(samples.bytes.get()));
     }
     jobs.iter().for_each(|(samples, _)| samples.on.set(false));
     let mut seen = Seen::default();
-    totals(&mut seen, &jobs, workload.seconds as f64);
+    totals(&mut seen, &jobs, workload.seconds as f64, watch);
     for (job, (samples, _)) in workload.jobs.iter().zip(&jobs) {
         note(&mut seen, job, samples, workload.seconds as f64);
     }
@@ -213,7 +215,7 @@ async fn measure(rt: &Rt, fs: &Rc<Zfs>, workload: &Workload, seed: u64, content:
 }
 
 /// The figures of all jobs together.
-fn totals(seen: &mut Seen, jobs: &[(Rc<Samples>, Vec<ObjectId>)], seconds: f64) {
+fn totals(seen: &mut Seen, jobs: &[(Rc<Samples>, Vec<ObjectId>)], seconds: f64, watch: Watch) {
     let (mut reads, mut writes) = (Vec::new(), Vec::new());
     for (samples, _) in jobs {
         reads.extend_from_slice(&samples.reads.borrow());
@@ -223,6 +225,7 @@ fn totals(seen: &mut Seen, jobs: &[(Rc<Samples>, Vec<ObjectId>)], seconds: f64) 
     seen.set("ops_per_s", (reads.len() + writes.len()) as f64 / seconds);
     seen.set("bytes_per_s", bytes as f64 / seconds);
     let all = [reads.as_slice(), &writes].concat();
+    seen.values.extend(watch.end(seconds, all.len() as u64, bytes as f64).values);
     for (prefix, list) in [("read_", reads), ("write_", writes), ("", all)] {
         if !list.is_empty() {
             Latency::of(list).put(seen, prefix);
