@@ -113,7 +113,7 @@ What a pool does, live; Ctrl-C ends it with a summary.
     Page {
         name: "lab advise",
         usage: &[
-            "advise [--goal goal] [--layout vdevs] ... [--model name|file] [--log-model name|file] [--tunable name=value] ... [--only parts] [--mem size] [--cores n] [--seeds n] [--seed n] [--jobs n] [--state file] [--json] <recording>|<workload>",
+            "advise [--goal goal] [--layout vdevs] ... [--model name|file] [--log-model name|file] [--tunable name=value] ... [--only parts] [--mem size] [--cores n] [--warm] [--seeds n] [--seed n] [--jobs n] [--state file] [--json] <recording>|<workload>",
         ],
         text: "\
 Settings and layouts with which a recording ('weir help trace record') or a
@@ -134,6 +134,7 @@ nothing is surely better by 3 %. Equal seeds give equal advice.
   --only       changes only settings whose names have one of these parts
   --mem        memory of the machine (of the workload; 8G for a recording)
   --cores      its cores (2; a workload has its own)
+  --warm       the cache of a recorded pool is warm, as for 'weir lab replay'
   --seeds      runs of the last candidates (8)
   --seed       the first of them (0)
   --jobs       runs at once (as many as processors)
@@ -397,7 +398,7 @@ measured over the seeds, verdict; 'weir help lab arc' explains those options):
     Page {
         name: "lab replay",
         usage: &[
-            "replay [--layout vdevs] [--model name|file] [--log-model name|file] [--tunable name=value] ... [--mem size] [--cores n] [--seed n] [--json] <recording>",
+            "replay [--layout vdevs] [--model name|file] [--log-model name|file] [--tunable name=value] ... [--mem size] [--cores n] [--warm] [--seed n] [--json] <recording>",
         ],
         text: "\
 The operations of a recording ('weir help trace record') in virtual time, and
@@ -413,6 +414,8 @@ that they took themselves. Equal seeds give equal reports.
   --tunable    another value than the recorded pool had; more than once
   --mem        memory of the machine (8G)
   --cores      its cores for compression and the like (2)
+  --warm       what is there before is in the cache, as far as it has room; else
+               the cache is empty
   --seed       what is left to chance (0)
   --json       one object
 ",

@@ -28,6 +28,7 @@ macro_rules! replay_options {
             ("mem", true, 'M'),
             ("cores", true, 'c'),
             ("seed", true, 'S'),
+            ("warm", false, 'W'),
             ("json", false, 'j'),
         ]
     };
@@ -37,7 +38,7 @@ pub(crate) use replay_options;
 /// Their letters.
 macro_rules! replay_letters {
     ($own:literal) => {
-        concat!($own, "l:m:L:t:M:c:S:j")
+        concat!($own, "l:m:L:t:M:c:S:Wj")
     };
 }
 pub(crate) use replay_letters;
@@ -128,6 +129,7 @@ pub(crate) fn replay(
         cores: number(p, 'c', "cores", 2, 1, 1024)? as usize,
         ashift: recording.header.get("ashift").and_then(|text| text.parse().ok()).unwrap_or(12),
         seed: 0,
+        warm: p.has('W'),
     };
     replay.check()?;
     Ok((tunables, replay))

@@ -57,8 +57,8 @@ impl std::fmt::Debug for Load {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Load::Recording(_, replay) => {
-                let Replay { layout, model, log_model, cores, ashift, .. } = &**replay;
-                write!(f, "{} {model} {log_model:?} {cores} {ashift}", layout.text())
+                let Replay { layout, model, log_model, cores, ashift, warm, .. } = &**replay;
+                write!(f, "{} {model} {log_model:?} {cores} {ashift} {warm}", layout.text())
             }
             Load::Workload(workload, log) => write!(f, "{workload:?} {log:?}"),
         }

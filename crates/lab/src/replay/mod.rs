@@ -10,7 +10,8 @@
 //! **What is not in a recording.** Contents: blocks are zeros, stored uncompressed at their full
 //! size. Names: see [`plan`]. The pool: it is new, its files were written one after the other, and
 //! the cache is empty when the replay begins. All file systems are replayed as one, with the
-//! properties of the one that has most operations.
+//! properties of the one that has most operations. With [`Replay::warm`] what is there before is
+//! read once, so that the cache has it as far as it has room.
 //!
 //! Latencies on both sides are from the request to its answer within the engine: the kernel's part
 //! is in neither.
@@ -69,6 +70,8 @@ pub struct Replay {
     pub ashift: u8,
     /// Seed of the world.
     pub seed: u64,
+    /// The cache has what is there before, as far as it has room; else it is empty.
+    pub warm: bool,
 }
 
 /// Percentiles of latencies in microseconds.
@@ -274,7 +277,11 @@ impl Replay {
             let layout = self.layout.on(disks.iter().map(stage::device).collect());
             let opts = self.opts.clone();
             let (pool, fs) = stage::new_fs_on(&sim.rt(), layout, opts, self.ashift, &props).await?;
-            Ok::<_, Error>((pool.clone(), Stage::fill(&sim.rt(), fs, &pool, plan, progress).await?))
+            let stage = Stage::fill(&sim.rt(), fs, &pool, plan, progress).await?;
+            if self.warm {
+                stage.warm().await?;
+            }
+            Ok::<_, Error>((pool.clone(), stage))
         });
         let (pool, stage) = begun?;
         let begin = sim.now();
@@ -434,6 +441,20 @@ impl Stage {
             steps: (Cell::new(0), plan.chains.iter().map(|chain| chain.steps.len() as u64).sum()),
             progress,
         }))
+    }
+
+    /// Reads all files that are there.
+    async fn warm(&self) -> Result<()> {
+        for (s, slot) in self.slots.iter().enumerate().filter(|(_, slot)| !slot.is_dir) {
+            let size = slot.before.unwrap_or(0);
+            let mut done = 0;
+            while done < size {
+                let len = (size - done).min(FILL);
+                self.fs.read(self.obj(s), done, len).await?;
+                done += len;
+            }
+        }
+        Ok(())
     }
 
     /// Follows a chain of a replay that began at `begin`.
@@ -636,7 +657,17 @@ mod tests {
 
     fn replay_of(layout: LayoutSpec, model: &str, seed: u64) -> Replay {
         let opts = EngineOpts::for_memory(1 << 30);
-        Replay { layout, model: model.into(), log_model: None, props: Vec::new(), opts, cores: 2, ashift: 12, seed }
+        Replay {
+            layout,
+            model: model.into(),
+            log_model: None,
+            props: Vec::new(),
+            opts,
+            cores: 2,
+            ashift: 12,
+            seed,
+            warm: false,
+        }
     }
 
     #[test]
@@ -662,6 +693,13 @@ mod tests {
         // Clients keep their own time, 46 ms each, and wait longer on the slow one.
         assert!(fast.predicted_seconds >= 0.046, "{fast:?}");
         assert!(slow.predicted_seconds > fast.predicted_seconds + 0.050, "{slow:?}");
+    }
+
+    #[test]
+    fn a_warm_cache_has_what_is_there_before() {
+        let warm = Replay { warm: true, ..replay_of(LayoutSpec::single(), "fixed:5000:2000", 1) };
+        let r = warm.run(&recording()).unwrap();
+        assert!(r.kinds.iter().find(|k| k.kind == "read").unwrap().predicted.max_us < 1000.0, "{r:?}");
     }
 
     #[test]
