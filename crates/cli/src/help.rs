@@ -144,6 +144,7 @@ usage: weir <command> ...
         ("tune", "settings, at run time"),
         ("top", "how data flow through pools, drawn anew every second"),
         ("trace", "what a pool does, live"),
+        ("advise", "settings that would serve what a pool does better"),
     ] {
         out.push_str(&row(name, text));
     }

@@ -1,6 +1,6 @@
 //! `weir lab`: studies in virtual time.
 
-mod advise;
+pub(crate) mod advise;
 mod arc;
 mod calibrate;
 mod coldstart;

@@ -9,6 +9,7 @@
 //! Reading order: [`opts`] (options), [`table`] (columns), `zpool` and `zfs` with their `_out`
 //! modules (pure functions from views to text), `help`, `quickstart`.
 
+mod advise;
 mod cp;
 mod daemon_cmd;
 mod dedup_out;
@@ -111,6 +112,7 @@ fn weir(args: &[String]) -> u8 {
         Some("daemon") => report("daemon", daemon_cmd::run(rest)),
         Some("nbd") => report("nbd", nbd::run(rest)),
         Some("tune") => report("tune", tune::run(rest)),
+        Some("advise") => report("advise", advise::run(rest)),
         Some("trace") => report("trace", trace::run(rest)),
         Some("cp") => report("cp", cp::run(rest)),
         Some("top") => report("top", top::run(rest)),

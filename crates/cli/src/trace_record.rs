@@ -7,8 +7,42 @@ use std::time::Duration;
 use admin::request::{TraceRecord, TraceRecordEnd};
 use base::{Error, ErrorKind};
 
+use crate::opts::Parsed;
 use crate::zpool::parse_for;
 use crate::{Done, Fail, ask, ask_bytes, print};
+
+/// The file of a recording. It is replaced only by one that has begun.
+pub(crate) struct Output<'p> {
+    path: &'p str,
+    file: Option<File>,
+}
+
+impl<'p> Output<'p> {
+    /// Not begun.
+    pub(crate) fn new(path: &'p str) -> Output<'p> {
+        Output { path, file: None }
+    }
+
+    /// Writes bytes behind the others.
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> base::Result<()> {
+        let path = self.path;
+        let failed = |e: std::io::Error| Error::new(ErrorKind::Io, format!("cannot write '{path}': {e}"));
+        let out = match &mut self.file {
+            Some(out) => out,
+            None => self.file.insert(File::create(path).map_err(failed)?),
+        };
+        out.write_all(bytes).map_err(failed)
+    }
+}
+
+/// How many seconds `-s` asks for.
+pub(crate) fn seconds(p: &Parsed, topic: &'static str) -> Result<Option<u64>, Fail> {
+    match p.value('s').map(|text| (text, text.parse::<u64>())) {
+        None => Ok(None),
+        Some((_, Ok(n))) if n > 0 => Ok(Some(n)),
+        Some((text, _)) => Err(Fail::Usage(format!("'{text}' is not a number of seconds above 0"), topic)),
+    }
+}
 
 /// Runs `weir trace record ARGS`.
 pub fn run(args: &[String]) -> Done {
@@ -16,24 +50,14 @@ pub fn run(args: &[String]) -> Done {
     let usage = |text: String| Err(Fail::Usage(text, "record"));
     let [pool] = p.operands.as_slice() else { return usage("one pool is needed".into()) };
     let Some(path) = p.value('o') else { return usage("the file of the recording is missing (-o FILE)".into()) };
-    let seconds = match p.value('s').map(|text| (text, text.parse::<u64>())) {
-        None => None,
-        Some((_, Ok(n))) if n > 0 => Some(n),
-        Some((text, _)) => return usage(format!("'{text}' is not a number of seconds above 0")),
-    };
-    let failed = |e: std::io::Error| Error::new(ErrorKind::Io, format!("cannot write '{path}': {e}"));
-    // Replaced only by a recording that has begun.
-    let mut file: Option<File> = None;
+    let seconds = seconds(&p, "record")?;
+    let mut out = Output::new(path);
     let signals = host::Signals::hold();
     let token = token();
     let mut ending = false;
     let request = TraceRecord { pool: pool.clone(), seconds, token };
     let recorded = ask_bytes(&request, &mut |bytes| {
-        let out = match &mut file {
-            Some(out) => out,
-            None => file.insert(File::create(path).map_err(failed)?),
-        };
-        out.write_all(bytes).map_err(failed)?;
+        out.put(bytes)?;
         // Something comes ten times a second, also from an idle pool.
         if !ending && signals.wait_for(Duration::ZERO) {
             ending = true;
@@ -51,7 +75,7 @@ pub fn run(args: &[String]) -> Done {
 }
 
 /// A number that no other recording has.
-fn token() -> u64 {
+pub(crate) fn token() -> u64 {
     let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
     u64::from(std::process::id()) << 32 | u64::from(since.subsec_nanos())
 }

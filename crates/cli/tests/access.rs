@@ -116,6 +116,7 @@ const REFUSED: &[&str] = &[
     "tune set zfs_txg_timeout=1",
     "tune set tank:zfs_txg_timeout=1",
     "trace txg tank",
+    "advise -s 1 tank",
     "daemon status",
     "daemon stop",
     "daemon stop -f",

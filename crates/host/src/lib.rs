@@ -59,7 +59,7 @@ pub use fusefd::{
 pub use holder::holder;
 pub use ident::{entropy, host_identity, physmem_bytes};
 pub use mounttable::{DevNumber, MountEntry, MountTable, MountWatch};
-pub use open::{Direct, Lock, OpenOpts, create_sparse, open_untrusted};
+pub use open::{Direct, Lock, Medium, OpenOpts, create_sparse, medium, open_untrusted};
 pub use passed_file::{Access, PassedFile, passable};
 pub use passing::{PASSED_MAX, PassedStream, Received, receive_with, send_with};
 pub use process::{

@@ -304,6 +304,43 @@ fn queue_attribute(dev: u64, name: &str) -> Option<u64> {
         .and_then(|s| s.trim().parse().ok())
 }
 
+/// What the kernel says that a device is made of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Medium {
+    /// A spinning disk.
+    Spinning,
+    /// Flash behind SATA, SAS or the like.
+    Flash,
+    /// Flash behind NVMe.
+    Nvme,
+    /// No block device, or a virtual one, which mostly says that it spins whatever it is.
+    Unknown,
+}
+
+/// What the device at a path is made of.
+pub fn medium(path: &Path) -> Medium {
+    let Ok(meta) = std::fs::metadata(path) else { return Medium::Unknown };
+    if !meta.file_type().is_block_device() {
+        return Medium::Unknown;
+    }
+    let dev = meta.rdev();
+    let sysfs = format!("/sys/dev/block/{}:{}", libc::major(dev), libc::minor(dev));
+    let real = std::fs::canonicalize(sysfs).unwrap_or_default();
+    medium_by(&real.to_string_lossy(), queue_attribute(dev, "rotational"))
+}
+
+/// What a device is made of, by its place in sysfs and whether it says that it spins.
+fn medium_by(sysfs: &str, rotational: Option<u64>) -> Medium {
+    let is_virtual =
+        ["/virtio", "/vbd-", "/vmbus", "/devices/virtual/block/loop"].iter().any(|bus| sysfs.contains(bus));
+    match rotational {
+        Some(0) if sysfs.contains("/nvme") => Medium::Nvme,
+        Some(0) => Medium::Flash,
+        Some(1) if !is_virtual => Medium::Spinning,
+        _ => Medium::Unknown,
+    }
+}
+
 /// Opens a file for reading in a folder of another user: no link is followed, and nothing there can
 /// make the call wait.
 pub fn open_untrusted(path: &Path) -> io::Result<File> {
@@ -332,4 +369,30 @@ pub fn create_sparse(path: impl AsRef<Path>, size: u64) -> Result<()> {
         return Err(os_error(&name, "cannot be made that long", &e));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn media_are_known_by_their_place_in_sysfs() {
+        for (sysfs, rotational, want) in [
+            ("/sys/devices/pci0000:00/0000:00:1d.0/nvme/nvme0/nvme0n1/nvme0n1p1", Some(0), Medium::Nvme),
+            ("/sys/devices/pci0000:00/0000:00:17.0/ata1/host0/target0:0:0/0:0:0:0/block/sda", Some(0), Medium::Flash),
+            (
+                "/sys/devices/pci0000:00/0000:00:17.0/ata1/host0/target0:0:0/0:0:0:0/block/sda",
+                Some(1),
+                Medium::Spinning,
+            ),
+            ("/sys/devices/virtual/block/dm-0", Some(1), Medium::Spinning),
+            ("/sys/devices/pci0000:00/0000:00:02.0/virtio1/block/vda", Some(1), Medium::Unknown),
+            ("/sys/devices/pci0000:00/0000:00:02.0/virtio1/block/vda", Some(0), Medium::Flash),
+            ("/sys/devices/virtual/block/loop0", Some(1), Medium::Unknown),
+            ("", None, Medium::Unknown),
+        ] {
+            assert_eq!(medium_by(sysfs, rotational), want, "{sysfs} {rotational:?}");
+        }
+        assert_eq!(medium(Path::new("/dev/null")), Medium::Unknown);
+    }
 }

@@ -36,6 +36,7 @@ fn search(toml: &str, goal: &str, log: bool) -> (Search, u64) {
     let search = Search {
         what: toml.into(),
         goal: goal.into(),
+        names: ("tank".into(), "tank/data".into()),
         changes: changes(&now, &layout, &layouts),
         load: Load::Workload(Box::new(workload), Some(Box::new(Device::of("fixed:50:500").unwrap()))),
         settings,
@@ -75,6 +76,17 @@ fn a_log_device_is_found_for_synchronous_writers() {
     // A gain is one of throughput, without what a missed limit counts.
     assert!((advice.gain_percent / 100.0 + 1.0 - ops.then / ops.now).abs() < 0.2 * ops.then / ops.now);
     assert!(advice.missed_then.is_empty() && advice.better == 3 && advice.runs > count);
+    // Most of a write's time is that of the log.
+    let said = advice.sentences();
+    assert!(
+        said.len() == 3 && said[0] == "Change layout from single to single,log-single, which is another pool.",
+        "{said:?}"
+    );
+    assert!(
+        said[1].starts_with("The limit write p99<2ms, missed now, holds then; operations a second rise"),
+        "{said:?}"
+    );
+    assert!(said[2].starts_with("The reason: ") && said[2].contains(" in place of "), "{said:?}");
     // Whatever runs at once.
     assert_eq!(run(&search, 1), advice);
 }
@@ -87,6 +99,8 @@ fn what_nothing_helps_is_left_as_it_is() {
     let advice = run(&search, 2);
     assert!(advice.changes.is_empty(), "{advice:?}");
     assert!(advice.text().contains("leave it"), "{}", advice.text());
+    let said = advice.sentences();
+    assert!(said.len() == 1 && said[0].starts_with("Leave it: "), "{said:?}");
     assert!(advice.figures.iter().all(|f| f.now == f.then));
 }
 

@@ -111,6 +111,34 @@ What a pool does, live; Ctrl-C ends it with a summary.
 ",
     },
     Page {
+        name: "advise",
+        usage: &[
+            "[-s seconds] [-o file] [--goal goal] [--model name|file] [--layout vdevs] ... [--log-model name|file] [--tunable name=value] ... [--only parts] [--mem size] [--cores n] [--warm] [--seeds n] [--seed n] [--jobs n] [--state file] [--json] <pool>",
+        ],
+        text: "\
+Records what users do in the mounts of a pool for a minute, searches settings
+that serve a goal better in virtual time, as 'weir lab advise' does, and says in
+at most three sentences what to change, what that brings and how sure it is, and
+why; then come the commands that do it and what each costs. Or it says 'Leave
+it', and why. Nothing is changed, and the pool never waits for the recording.
+
+  -s, --seconds         how long to record (60)
+  -o, --keep-recording  keeps the recording in this file, for 'weir lab replay'
+                        and 'weir lab advise'
+  --goal       as for 'weir lab advise' (throughput if clients wait for the pool
+               in more than half of their time, else p99)
+  --model      the devices (by what sysfs says of them: hdd, sata-ssd or nvme;
+               nvme for files and virtual disks, which do not say what they are)
+  --mem        memory of the machine (what it has)
+  --warm       the cache is warm (what comes closer to the recorded reads)
+  --json       one object: sentences, notes, commands, and the whole advice
+
+A recording keeps the pace of its clients. Those that act at a rate of their own
+have hardly more throughput from any setting, which a note says; a percentile is
+the goal for them. 'weir help lab advise' explains the other options.
+",
+    },
+    Page {
         name: "lab advise",
         usage: &[
             "advise [--goal goal] [--layout vdevs] ... [--model name|file] [--log-model name|file] [--tunable name=value] ... [--only parts] [--mem size] [--cores n] [--warm] [--seeds n] [--seed n] [--jobs n] [--state file] [--json] <recording>|<workload>",

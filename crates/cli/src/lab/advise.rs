@@ -1,4 +1,5 @@
-//! `weir lab advise FILE|WORKLOAD --goal GOAL`: settings and layouts that serve a goal better.
+//! `weir lab advise FILE|WORKLOAD --goal GOAL`: settings and layouts that serve a goal better; and
+//! the search that `weir advise` does as well.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -36,6 +37,7 @@ macro_rules! search_options {
         ]
     };
 }
+pub(crate) use search_options;
 
 /// Their letters.
 macro_rules! search_letters {
@@ -43,9 +45,10 @@ macro_rules! search_letters {
         concat!($own, "g:O:n:J:F:", $crate::lab::recorded::replay_letters!(""))
     };
 }
+pub(crate) use search_letters;
 
 /// How a search is done, by its options.
-struct How {
+pub(crate) struct How {
     first: u64,
     seeds: usize,
     jobs: usize,
@@ -53,7 +56,7 @@ struct How {
 }
 
 /// What is searched from: the load, and what is set now.
-struct Now {
+pub(crate) struct Now {
     load: Load,
     tunables: Tunables,
     layout: LayoutSpec,
@@ -76,12 +79,23 @@ pub fn run(args: &[String]) -> Done {
         false => recording(&p, Recorded::read(path)?, path, &Machine::of(&p)?)?,
     };
     let goal = p.value('g').unwrap_or("throughput");
-    search(&p, how, now, goal, |advice| print_report(&p, || serde_json::to_string(advice), || advice.text()))
+    let names = ("POOL".into(), "POOL".into());
+    search(&p, how, now, goal, names, |advice| print_report(&p, || serde_json::to_string(advice), || advice.text()))
+}
+
+impl Now {
+    /// Has a recording replayed with a warm cache if that is closer to what was recorded. Whether
+    /// it is.
+    pub(crate) fn choose_cache(&mut self) -> Result<bool, Fail> {
+        let Load::Recording(recording, replay) = &mut self.load else { return Ok(false) };
+        replay.warm = replay.warm || replay.looks_warm(recording)?;
+        Ok(replay.warm)
+    }
 }
 
 impl How {
     /// By the options.
-    fn of(p: &Parsed) -> Result<How, Fail> {
+    pub(crate) fn of(p: &Parsed) -> Result<How, Fail> {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
         Ok(How {
             first: number(p, 'S', "seed", 0, 0, u64::from(u32::MAX))?,
@@ -92,8 +106,16 @@ impl How {
     }
 }
 
-/// Searches, and has what it found reported. Finished runs are kept until then.
-fn search(p: &Parsed, how: How, now: Now, goal: &str, report: impl FnOnce(&Advice) -> Done) -> Done {
+/// Searches, and has what it found reported; `names` are the pool and its file system. Finished
+/// runs are kept until then.
+pub(crate) fn search(
+    p: &Parsed,
+    how: How,
+    now: Now,
+    goal: &str,
+    names: (String, String),
+    report: impl FnOnce(&Advice) -> Done,
+) -> Done {
     let mut layouts = how.layouts;
     if p.has('L') && !now.has_log {
         layouts.push(now.layout.clone().with_log());
@@ -128,6 +150,7 @@ fn search(p: &Parsed, how: How, now: Now, goal: &str, report: impl FnOnce(&Advic
     let search = Search {
         what: format!("{} {set:?} {:?}", now.key, now.load),
         goal: goal.to_string(),
+        names,
         load: now.load,
         changes: all,
         settings: settings(now.tunables),
@@ -172,7 +195,7 @@ fn workload(p: &Parsed, path: &str) -> Result<Now, Fail> {
 }
 
 /// What is searched from with a recording on a machine; `path` names it in errors.
-fn recording(p: &Parsed, recorded: Recorded, path: &str, machine: &Machine) -> Result<Now, Fail> {
+pub(crate) fn recording(p: &Parsed, recorded: Recorded, path: &str, machine: &Machine) -> Result<Now, Fail> {
     let Recorded { recording, key } = recorded;
     let (tunables, replay) = recorded::replay(p, &recording, path, machine, None)?;
     let (layout, recordsize) = (replay.layout.clone(), replay.recordsize(&recording));

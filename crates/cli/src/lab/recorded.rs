@@ -5,6 +5,7 @@ use std::io::Read;
 
 use admin::tunables::{Tunables, find};
 use base::{Error, ErrorKind};
+use lab::device::Device;
 use lab::replay::{LayoutSpec, Recording, Replay};
 
 use super::study::{number, size};
@@ -14,7 +15,7 @@ use crate::opts::Parsed;
 /// Memory of the machine if nothing is said: half is the cache's, a tenth may be dirty.
 const MEM: u64 = 8 << 30;
 /// The model of devices if nothing is said.
-const MODEL: &str = "nvme";
+pub(crate) const MODEL: &str = "nvme";
 
 /// Long options of every command about a recording; those of one command come before them.
 macro_rules! replay_options {
@@ -44,7 +45,7 @@ macro_rules! replay_letters {
 pub(crate) use replay_letters;
 
 /// Bytes of memory of the machine that `--mem` names.
-fn memory(p: &Parsed, default: u64) -> Result<u64, Fail> {
+pub(crate) fn memory(p: &Parsed, default: u64) -> Result<u64, Fail> {
     match size(p, 'M', "mem", default)? {
         mem if (256 << 20..=1 << 40).contains(&mem) => Ok(mem),
         _ => Err(Error::invalid("a replay needs 256M to 1T of memory").into()),
@@ -66,6 +67,12 @@ impl Machine {
     pub(crate) fn of(p: &Parsed) -> Result<Machine, Fail> {
         let model = p.value('m').unwrap_or(MODEL).to_string();
         Ok(Machine { mem: memory(p, MEM)?, model, log_model: p.value('L').map(String::from) })
+    }
+
+    /// Fails if there is no such model.
+    pub(crate) fn check(&self) -> Result<(), Fail> {
+        self.log_model.iter().chain([&self.model]).try_for_each(|name| Device::of(name).map(drop))?;
+        Ok(())
     }
 }
 

@@ -214,7 +214,7 @@ fn layout_cost(old: &LayoutSpec, new: &LayoutSpec) -> String {
 }
 
 /// Command lines that make a change: of weir, of OpenZFS on Linux and of OpenZFS on FreeBSD. `pool`
-/// is the pool and its file system.
+/// is the pool, or for a property its file system.
 pub fn lines(change: &Change, pool: &str) -> Vec<String> {
     let Change { name, value, .. } = change;
     match change.kind {

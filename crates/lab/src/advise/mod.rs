@@ -4,7 +4,7 @@
 //! ([`crate::workload`]), with the settings of a candidate and a seed. **What is tried** are
 //! changes of single settings and then some of them together ([`knob`]). **What counts** is the
 //! goal ([`goal`]). **How it is searched**, and when the answer is to leave everything as it is,
-//! is in [`search`].
+//! is in [`search`]. **Why** is in [`explain`].
 //!
 //! Runs go through [`crate::study`], so they use all processors, stay within its memory, and a
 //! search that was stopped goes on where it was. Equal seeds give equal advice.
@@ -13,6 +13,7 @@
 //! engine of weir; tunables that OpenZFS has too mean the same there, but nobody has measured them
 //! there for this load.
 
+pub mod explain;
 pub mod goal;
 pub mod knob;
 pub mod search;
@@ -104,6 +105,8 @@ pub struct Search {
     pub what: String,
     /// What it is for, as text.
     pub goal: String,
+    /// The pool and its file system, as command lines name them.
+    pub names: (String, String),
     /// What runs.
     pub load: Load,
     /// Single changes to try.
@@ -395,6 +398,7 @@ impl Search {
     ) -> Advice {
         let found = verdict(&whole.gains(now));
         let then = if found.change { winner.clone() } else { Vec::new() };
+        let (pool, file_system) = &self.names;
         let mean = |gains: &[f64]| percent(Spread::of(gains).map_or(0.0, |s| s.mean));
         let advised = |c: &Change| {
             let rest = without.get(&c.name).cloned().unwrap_or_default();
@@ -405,7 +409,7 @@ impl Search {
                 cost: c.cost.clone(),
                 adds_percent: mean(&trials.gains(winner, &rest)),
                 needed_for: trials.missed(&rest),
-                lines: lines(c, "POOL"),
+                lines: lines(c, if c.kind == Kind::Property { file_system } else { pool }),
             }
         };
         let mut tried: Vec<(f64, Attempt)> = singles

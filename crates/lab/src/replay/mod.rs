@@ -48,6 +48,8 @@ use plan::{Act, Chain, ROOT, Slot};
 const FILL: u64 = 1 << 20;
 /// Steps between two reports of progress.
 const SHOWN_EVERY: u64 = 512;
+/// Microseconds below which an operation did not wait for a device.
+const HIT: f64 = 50.0;
 /// Entries that a listing takes at a time.
 const LIST: usize = 128;
 
@@ -228,6 +230,23 @@ impl Replay {
     pub fn recordsize(&self, recording: &Recording) -> u64 {
         let of = |plan: Plan| recording.header.get(&format!("dataset.{}.recordsize", plan.dataset))?.parse().ok();
         Plan::new(recording).ok().and_then(of).unwrap_or(128 << 10)
+    }
+
+    /// Whether the recorded pool had a warm cache when it began: whether a replay with one comes
+    /// closer to the median and the 99th percentile of reads, or without any of all data. What
+    /// takes less than [`HIT`] is a hit, however long.
+    pub fn looks_warm(&self, recording: &Recording) -> Result<bool> {
+        let apart = |warm: bool| {
+            let report = Replay { warm, ..self.clone() }.run(recording)?;
+            let ratio = |a: f64, b: f64| (a.max(HIT) / b.max(HIT)).ln().abs();
+            let of = |g: &KindReport| {
+                let (a, b) = (g.recorded, g.predicted);
+                ratio(a.p50_us, b.p50_us) + ratio(a.p99_us, b.p99_us)
+            };
+            let group = report.groups.iter().find(|g| g.kind == "reads").or(report.groups.last());
+            Ok::<f64, Error>(group.map_or(0.0, of))
+        };
+        Ok(apart(true)? <= apart(false)?)
     }
 
     /// Runs it.
@@ -700,6 +719,17 @@ mod tests {
         let warm = Replay { warm: true, ..replay_of(LayoutSpec::single(), "fixed:5000:2000", 1) };
         let r = warm.run(&recording()).unwrap();
         assert!(r.kinds.iter().find(|k| k.kind == "read").unwrap().predicted.max_us < 1000.0, "{r:?}");
+        // The recording's reads took 200 us.
+        assert!(warm.looks_warm(&recording()).unwrap());
+        let slow = Recording { ops: recording().ops.into_iter().map(slower).collect(), ..recording() };
+        assert!(!warm.looks_warm(&slow).unwrap());
+    }
+
+    fn slower(mut o: OpRecord) -> OpRecord {
+        if o.op.kind == OpKind::Read {
+            (o.op.took, o.end) = (Nanos::from_ms(5), o.end + Nanos::from_ms(5));
+        }
+        o
     }
 
     #[test]

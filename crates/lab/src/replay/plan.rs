@@ -183,6 +183,22 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// The share of their time in which clients wait for the pool, between the begin of their first
+    /// operation and the end of their last; the rest they take themselves. What the kernel writes
+    /// back follows the clock and does not count.
+    pub fn waiting(&self) -> f64 {
+        let (mut waits, mut all) = (0.0, 0.0);
+        for chain in self.chains.iter().filter(|chain| !chain.by_clock) {
+            for (at, step) in chain.steps.iter().enumerate() {
+                waits += step.took.0 as f64;
+                all += step.took.0 as f64 + if at == 0 { 0.0 } else { step.wait.0 as f64 };
+            }
+        }
+        waits / f64::max(all, 1.0)
+    }
+}
+
 /// What each operation does, and the slots.
 fn acts(ops: &[OpRecord], order: &[usize]) -> Result<(Vec<Act>, Vec<Slot>)> {
     let mut slots = Slots::default();
@@ -388,6 +404,8 @@ mod tests {
         ]);
         let waits: Vec<(bool, Vec<u64>)> =
             p.chains.iter().map(|c| (c.by_clock, c.steps.iter().map(|s| s.wait.0 / 1000).collect())).collect();
+        // They wait for 10 + 7 of 20 us, and for 10 + 1 of 26.
+        assert!((p.waiting() - 28.0 / 46.0).abs() < 1e-9, "{}", p.waiting());
         // The last follows the one that ended at 25.
         assert_eq!(waits, [(false, vec![0, 3]), (true, vec![12]), (false, vec![15, 15])]);
         assert_eq!((p.slots.len(), p.slots[1].before, p.dataset), (2, Some(40), 1));
