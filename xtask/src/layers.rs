@@ -27,11 +27,13 @@ const EDGES: &[(&str, &[&str])] = &[
     ("zdb", &["base", "codec", "ondisk"]),
     // What proves a block is its checksum: geometry and ciphers may be the engine's.
     ("rescue", &["base", "codec", "ondisk", "vdev", "zio", "zdb"]),
+    // Predicts with the allocator's own trees and weights, and the disks of the simulator.
+    ("defrag", &["base", "ondisk", "bdev", "metaslab", "sim", "zdb"]),
     ("zstream", &["base", "codec", "ondisk"]),
     ("fuse", &["base", "rt", "bdev", "host", "zpl", "zvol"]),
     ("admin", &["*", "host"]),
     ("daemon", &["*", "host", "fuse", "admin"]),
-    ("cli", &["*", "host", "admin", "daemon", "zdb", "rescue", "zstream", "lab", "openweir"]),
+    ("cli", &["*", "host", "admin", "daemon", "zdb", "rescue", "defrag", "zstream", "lab", "openweir"]),
     // Maps of metaslabs are those of the checker, which reads the modelled disks.
     ("lab", &["*", "sim", "zdb"]),
     ("ztest", &["*", "sim", "zdb", "rescue"]),

@@ -138,6 +138,7 @@ usage: weir <command> ...
     for (name, text) in [
         ("zdb", "look into and check pools that are not imported"),
         ("rescue", "copy what can be read from a pool that does not import"),
+        ("defrag", "which files to rewrite for faster reads or longer free segments"),
         ("cp", "copy files by sharing their blocks"),
         ("daemon", "start, stop, status of the daemon that owns imported pools"),
         ("quickstart", "a tour on a scratch pool"),

@@ -101,6 +101,17 @@ fn rescue(rest: &[String]) -> u8 {
     u8::try_from(code).unwrap_or(1)
 }
 
+fn defrag(rest: &[String]) -> u8 {
+    let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
+    let disk = |name: &str| {
+        let ::lab::device::Device { name, model, host } = ::lab::device::Device::of(name)?;
+        Ok(defrag::Disk { name, model, host })
+    };
+    let (usage, page) = (help::usage("defrag"), help::topic("defrag").unwrap_or_default());
+    let code = defrag::main(rest, &defrag::Around { usage: &usage, page: &page, disk: &disk }, &mut out, &mut err);
+    u8::try_from(code).unwrap_or(1)
+}
+
 fn weir(args: &[String]) -> u8 {
     let rest = args.get(1..).unwrap_or_default();
     match args.first().map(String::as_str) {
@@ -108,6 +119,7 @@ fn weir(args: &[String]) -> u8 {
         Some("zfs") => report("zfs", zfs::run(rest)),
         Some("zdb") => zdb(rest),
         Some("rescue") => rescue(rest),
+        Some("defrag") => defrag(rest),
         Some("zstream") => report("zstream", zstream::run(rest)),
         Some("daemon") => report("daemon", daemon_cmd::run(rest)),
         Some("nbd") => report("nbd", nbd::run(rest)),

@@ -524,4 +524,36 @@ NAME~txg-N. The exit status is 0 if everything was copied as it was last, 1 if
 something is missing, 2 if there is no way to the pool.
 ",
     },
+    Page {
+        name: "defrag",
+        usage: &[
+            "defrag plan [-q] [--json] [--goal read | space] [--bytes n] [--min-gain n%] [--model name] [-p path] ... pool",
+        ],
+        text: "\
+Plans which files of a pool to rewrite with 'zfs rewrite', in which order, and
+predicts what that gains: how fast they are read from begin to end, and how long
+the free segments are, before and after; how many bytes it writes, and by how
+many the pool grows because snapshots hold the old blocks. The pool is only
+read, and may be imported. Nothing is rewritten by the plan.
+
+  pool          its name or guid
+  -p, --path    a device of the pool, an image, or a folder of them (default:
+                the devices of this machine); can be given several times
+  --goal        read: files that are in many pieces (the default); space: files
+                in metaslabs whose free space is in many pieces
+  --bytes       write no more than so many bytes, such as 500M or 1.5T
+  --min-gain    leave out files that gain less than this share of their time of
+                reading, or of their bytes for the goal space (default: 10%)
+  --model       the disks: nvme, ssd, sata-ssd, sas-ssd, hdd, hdd-10k, a model
+                file such as 'weir lab calibrate' writes (default: hdd)
+  --sample      blocks of the files that are read in the simulator (default:
+                32768)
+  --no-predict  no times, for vdevs whose reads are not modelled (dRAID)
+  --json        the plan for programs, with all files
+  -q, --quiet   no progress
+
+The exit status is 0 if there is something to rewrite, 1 if not, 2 if there is
+no way to the pool or to a plan.
+",
+    },
 ];

@@ -1,0 +1,35 @@
+//! Plans defragmentation: which files of a pool to rewrite, in which order, what that writes, and
+//! how fast files are read and how long free segments are before and after.
+//!
+//! A pool that is nearly full and much changed has its files in many short runs. `zfs rewrite`
+//! writes a file anew, and the allocator puts it where there is room now; that costs writes, and
+//! space where snapshots hold the old blocks. This crate says for which files it pays. It reads a
+//! pool as the checker does (`zdb`), in use or not, changes nothing, and predicts with the disk
+//! models of the simulator (`sim`) and the policy of the allocator (`metaslab`) on the pool's own
+//! maps.
+//!
+//! In the order of a plan:
+//! * [`space`]: free segments from the space maps, and where new blocks would go;
+//! * [`extents`], [`survey`]: how each file lies, in runs;
+//! * [`predict`]: sequential reads in virtual time;
+//! * [`plan`](mod@plan): the policy, pure;
+//! * [`pool_plan`]: all of these for one pool;
+//! * [`report`], [`cli`]: text, JSON, the command `weir defrag plan`.
+//!
+//! Everything read is hostile: errors name the place, memory is bounded, nothing panics.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod cli;
+mod extents;
+mod plan;
+mod pool_plan;
+mod predict;
+mod report;
+mod space;
+mod survey;
+
+pub use cli::{Around, main};
+pub use plan::Goal;
+pub use pool_plan::{Opts, PoolPlan, plan};
+pub use predict::Disk;
