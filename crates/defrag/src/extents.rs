@@ -4,11 +4,11 @@
 //! the allocated bytes there. A *run* is a sequence of blocks of a file, in file order, each right
 //! behind the one before on the same vdev; a reader of the file moves the head once for each run. A
 //! gang block is in pieces, so it is a run of its own. A block is *held* if rewriting the file does
-//! not give its space back: a snapshot has it, or it was cloned from another file. A block is *fixed*
-//! if rewriting does not move it: its dedup table leads back to the old place.
+//! not give its space back: a snapshot has it, or it was cloned from another file. A block is
+//! *fixed* if rewriting does not move it: its dedup table leads back to the old place.
 //!
-//! [`Runs::push`] takes the blocks of a file one by one and keeps sums only, so a file of any length
-//! costs the same memory.
+//! [`Runs::push`] takes the blocks of a file one by one and keeps sums only, so a file of any
+//! length costs the same memory.
 
 use base::{Error, Result, Txg};
 use ondisk::blkptr::Blkptr;
@@ -64,6 +64,11 @@ impl Place {
     fn follows(&self, before: &Place) -> bool {
         self.vdev == before.vdev && before.offset.checked_add(before.asize) == Some(self.offset)
     }
+}
+
+/// A sum that stops at the end of numbers: what is added comes from disk.
+pub(crate) fn total(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
 }
 
 /// Sums over the blocks of a file.

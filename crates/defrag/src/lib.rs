@@ -9,18 +9,18 @@
 //! maps.
 //!
 //! In the order of a plan:
-//! * [`space`]: free segments from the space maps, and where new blocks would go;
-//! * [`extents`], [`survey`]: how each file lies, in runs;
-//! * [`predict`]: sequential reads in virtual time;
-//! * [`plan`](mod@plan): the policy, pure;
-//! * [`pool_plan`]: all of these for one pool;
-//! * [`report`], [`cli`]: text, JSON, the command `weir defrag plan`.
+//! * `space`: free segments from the space maps, and where new blocks would go;
+//! * `extents`, `survey`: how each file lies, in runs;
+//! * `predict`: sequential reads in virtual time;
+//! * `plan`: the policy, pure;
+//! * `pool_plan`: all of these for one pool;
+//! * `report`, `cli`: text, JSON, the command `weir defrag plan`.
 //!
 //! Everything read is hostile: errors name the place, memory is bounded, nothing panics.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-pub mod cli;
+mod cli;
 mod extents;
 mod plan;
 mod pool_plan;

@@ -14,8 +14,6 @@ use crate::extents::Runs;
 use crate::predict::Costs;
 use crate::space::{BUCKETS, segments_for};
 
-/// Bytes of a file under way that are there twice: what is freed is not at once free again.
-const TRANSIT: u64 = 1 << 30;
 /// Least and greatest bytes that no plan uses, unless half the pool is less (`spa_slop_shift` 5).
 const SLOP: (u64, u64) = (128 << 20, 128 << 30);
 
@@ -61,7 +59,10 @@ pub(crate) struct Limits {
     pub(crate) bytes: u64,
     /// Bytes by which the pool may grow, the slop left alone.
     pub(crate) room: u64,
-    /// Share of itself, 0 to 1, that a file gains at least: of its time of reading, or of its bytes.
+    /// Bytes of a file under way that are there twice: what is freed is not at once free again.
+    pub(crate) transit: u64,
+    /// Share of itself, 0 to 1, that a file gains at least: of its time of reading, or of its
+    /// bytes.
     pub(crate) min_gain: f64,
 }
 
@@ -127,7 +128,7 @@ pub(crate) fn choose(all: &[Candidate], costs: &Costs, limits: &Limits) -> Choic
     for i in order {
         let c = &all[i];
         let gain = c.share(limits.goal, costs);
-        let transit = c.runs.bytes.saturating_sub(c.runs.held).min(TRANSIT);
+        let transit = c.runs.bytes.saturating_sub(c.runs.held).min(limits.transit);
         let grows = choice.held.saturating_add(c.runs.held);
         let writes = choice.bytes.saturating_add(c.runs.bytes);
         if gain <= 0.0 || gain < limits.min_gain {
@@ -156,7 +157,7 @@ mod tests {
         Candidate { dataset: 1, object, runs, runs_after: 1.min(runs.runs) }
     }
     fn limits() -> Limits {
-        Limits { goal: Goal::Read, bytes: u64::MAX, room: u64::MAX, min_gain: 0.1 }
+        Limits { goal: Goal::Read, bytes: u64::MAX, room: u64::MAX, transit: 1 << 30, min_gain: 0.1 }
     }
     fn chosen(all: &[Candidate], l: &Limits) -> Vec<u64> {
         choose(all, &COSTS, l).files.iter().map(|&i| all[i].object).collect()
@@ -197,7 +198,7 @@ mod tests {
         assert_eq!((none.files.len(), none.no_room), (0, 3));
         // Of a large file only a part is there twice.
         let large = [file(1, 1 << 40, 1 << 23, 0)];
-        assert_eq!(chosen(&large, &Limits { room: TRANSIT, ..limits() }), [1]);
+        assert_eq!(chosen(&large, &Limits { room: 1 << 30, ..limits() }), [1]);
     }
 
     #[test]

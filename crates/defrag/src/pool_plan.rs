@@ -1,10 +1,10 @@
 //! The plan of a pool: from its maps and block trees to files in their order and a prediction.
 //!
 //! In order: the space maps; the costs of the disk model; the survey of all files; the choice; then
-//! each chosen file once more, block by block: the allocator's policy gives each block its new place
-//! and the old one comes free, if nothing holds it. Of the places before and after a sample is read
-//! in the simulator. The sample is windows of [`WINDOW`] bytes of files, so that what is read in one
-//! go stays in one go, drawn with a fixed seed.
+//! each chosen file once more, block by block: the allocator's policy gives each block its new
+//! place and the old one comes free, if nothing holds it. Of the places before and after a sample
+//! is read in the simulator. The sample is windows of [`WINDOW`] bytes of files, so that what is
+//! read in one go stays in one go, drawn with a fixed seed.
 //!
 //! Nothing is written. The pool may be in use: what is read is the state of one txg, and a file
 //! whose blocks were overwritten meanwhile is left out and counted.
@@ -15,7 +15,7 @@ use zdb::PoolReader;
 use zdb::dsl::Dsl;
 use zdb::heatmap::fragmentation;
 
-use crate::extents::{Place, Runs};
+use crate::extents::{Place, Runs, total};
 use crate::plan::{Candidate, Choice, Goal, Limits, choose, slop};
 use crate::predict::{Costs, Disk, Shapes, costs, read_times};
 use crate::space::{self, BUCKETS, SlabFigures};
@@ -83,7 +83,7 @@ impl FreeSpace {
     }
     /// Bytes.
     pub(crate) fn free(&self) -> u64 {
-        self.slabs.iter().map(|s| s.free).sum()
+        total(self.slabs.iter().map(|s| s.free))
     }
     /// Segments.
     pub(crate) fn count(&self) -> u64 {
@@ -176,8 +176,8 @@ impl Windows {
 /// Plans.
 ///
 /// # Errors
-/// `Corrupt` if the space maps or the tree of datasets cannot be read, `Unsupported` if the disks of
-/// a vdev are not modelled.
+/// `Corrupt` if the space maps or the tree of datasets cannot be read, `Unsupported` if the disks
+/// of a vdev are not modelled.
 pub fn plan(pool: &PoolReader, opts: &Opts, progress: &mut dyn FnMut(&str)) -> Result<PoolPlan> {
     progress("space maps");
     let mut space = space::load(pool)?;
@@ -192,14 +192,15 @@ pub fn plan(pool: &PoolReader, opts: &Opts, progress: &mut dyn FnMut(&str)) -> R
     let scale = Scale { segments: before.segments, costs: &costs, goal: opts.goal, min_gain };
     let survey = Survey::of(pool, &dsl, &space, &scale, progress);
     let (size, free) = space.room();
-    let limits = Limits { goal: opts.goal, bytes: opts.bytes, room: free.saturating_sub(slop(size)), min_gain };
+    let room = free.saturating_sub(slop(size));
+    let limits = Limits { goal: opts.goal, bytes: opts.bytes, room, transit: space.lag(), min_gain };
     let mut choice = choose(&survey.candidates, &costs, &limits);
     choice.little += survey.little + survey.forgotten;
 
     progress("new places");
     let mut notes = Vec::new();
     let chosen: Vec<Candidate> = choice.files.iter().map(|&i| survey.candidates[i]).collect();
-    let blocks = chosen.iter().map(|c| c.runs.blocks).sum();
+    let blocks = total(chosen.iter().map(|c| c.runs.blocks));
     let (mut sample, mut files, mut unreadable) = (Sample::default(), Vec::new(), survey.unreadable);
     for (n, file) in chosen.iter().enumerate() {
         let share = if shapes.is_some() { (opts.sample, blocks) } else { (0, 1) };
@@ -229,8 +230,8 @@ pub fn plan(pool: &PoolReader, opts: &Opts, progress: &mut dyn FnMut(&str)) -> R
             Err(_) => unreadable += 1,
         }
     }
-    choice.bytes = files.iter().map(|f| f.file.runs.bytes).sum();
-    choice.held = files.iter().map(|f| f.file.runs.held).sum();
+    choice.bytes = total(files.iter().map(|f| f.file.runs.bytes));
+    choice.held = total(files.iter().map(|f| f.file.runs.held));
     choice.files.clear();
     space.settle(0);
     name(pool, &dsl, &mut files);
@@ -239,7 +240,7 @@ pub fn plan(pool: &PoolReader, opts: &Opts, progress: &mut dyn FnMut(&str)) -> R
         (Some(shapes), Some(disk)) if sample.blocks > 0 => {
             progress("simulated reads");
             let sum = |streams: &[Vec<Place>]| Nanos(read_times(shapes, disk, streams).iter().map(|t| t.0).sum());
-            let bytes = sample.now.iter().flatten().map(|p| p.lsize).sum();
+            let bytes = total(sample.now.iter().flatten().map(|p| p.lsize));
             let (now, after) = (sum(&sample.now), sum(&sample.after));
             Some(Prediction { model: disk.name.clone(), blocks: sample.blocks, bytes, now, after })
         }

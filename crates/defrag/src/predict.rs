@@ -41,6 +41,8 @@ const AGGREGATE: u64 = 1 << 20;
 const GAP: u64 = 32 << 10;
 /// Bytes of a disk beyond what its vdev allocates.
 const BEYOND: u64 = 8 << 20;
+/// Most bytes of a vdev: sums with offsets in it are numbers.
+const SIZE_MAX: u64 = 1 << 56;
 /// The seed of all that is left to chance.
 const SEED: u64 = 1;
 /// Blocks of a stream by which a model is measured, and their bytes.
@@ -126,17 +128,19 @@ impl Shapes {
     }
 
     fn add(&mut self, kind: Kind, size: u64) {
+        let size = size.min(SIZE_MAX);
         let (disks, each) = match kind {
             Kind::Mirror(n) => (n, size),
             Kind::Raidz(n, ..) => (n as usize, size.div_ceil(n)),
             Kind::Removed => (0, 0),
         };
         self.tops.push(Some(TopShape { kind, first: self.disks.len(), size }));
-        let each = each.saturating_add(DATA_START + BEYOND).min(1 << 56) & !4095;
+        let each = (each + DATA_START + BEYOND) & !4095;
         self.disks.extend(std::iter::repeat_n(each, disks));
     }
 
-    /// What a reader of the block at `place` reads: ranges of disks. A mirror's name its first disk.
+    /// What a reader of the block at `place` reads: ranges of disks. Those of a mirror name its
+    /// first disk.
     fn parts(&self, place: &Place) -> Vec<Part> {
         let Some(Some(top)) = self.tops.get(place.vdev as usize) else { return Vec::new() };
         if place.offset.checked_add(place.asize).is_none_or(|end| end > top.size) || place.asize > AGGREGATE * 64 {

@@ -10,6 +10,7 @@ use std::fmt::Write as _;
 use base::NiceNum;
 use serde_json::{Value, json};
 
+use crate::extents::total;
 use crate::plan::Goal;
 use crate::pool_plan::{FreeSpace, PlannedFile, PoolPlan, Prediction};
 
@@ -95,7 +96,7 @@ impl PoolPlan {
             let [now, after] = p.rates().map(|r| format!("{}/s", NiceNum(r as u64)));
             row("sequential read", now, after);
         }
-        let sum = |f: fn(&PlannedFile) -> u64| self.files.iter().map(f).sum::<u64>().to_string();
+        let sum = |f: fn(&PlannedFile) -> u64| total(self.files.iter().map(f)).to_string();
         row("runs of these files", sum(|f| f.file.runs.runs), sum(|f| f.after.runs));
         row("fragmentation", percent(self.before.fragmentation()), percent(self.after.fragmentation()));
         row("free segments", self.before.count().to_string(), self.after.count().to_string());
@@ -151,14 +152,14 @@ impl PoolPlan {
         let mut lines = Vec::new();
         let c = &self.choice;
         for (n, what) in [
-            (c.little, "files that would gain little"),
-            (c.beyond, "files beyond the limit of bytes"),
-            (c.no_room, "files for which there is no room"),
-            (self.volumes, "volumes, which are not rewritten in place"),
-            (self.unreadable, "files that could not be read"),
+            (c.little, "little gain"),
+            (c.beyond, "beyond the limit of bytes"),
+            (c.no_room, "no room"),
+            (self.unreadable, "unreadable"),
+            (self.volumes, "volumes"),
         ] {
             if n > 0 {
-                lines.push(format!("{n} {what}"));
+                lines.push(format!("{what} {n}"));
             }
         }
         if !lines.is_empty() {
@@ -311,7 +312,7 @@ mod tests {
             "... and 2 more files",
             "1 of 1      0 of 1",
             "vdev 0, 3",
-            "4 files for which there is no room, 1 volumes",
+            "left out: no room 4, volumes 1",
             "A sentence.",
         ] {
             assert!(text.contains(want), "{want}:\n{text}");

@@ -14,7 +14,7 @@
 //! Invariant: free bytes are what was loaded, less what was allocated, more what was freed, and
 //! nothing is allocated twice (the range trees refuse).
 //!
-//! Memory: about 30 bytes for each free segment of the pool, and [`FREE_LAG`] bytes of places.
+//! Memory: about 30 bytes for each free segment of the pool, and the places of [`FREE_LAG`] bytes.
 
 use std::collections::VecDeque;
 
@@ -26,11 +26,12 @@ use ondisk::zap::ZapValue;
 use zdb::check::Finding;
 use zdb::{PoolReader, zap};
 
-use crate::extents::Place;
+use crate::extents::{Place, total};
 
-/// Bytes that are written until what was freed before can be allocated again: the txgs that are
-/// under way and two more, none of them full.
-const FREE_LAG: u64 = 1 << 30;
+/// Most bytes that are written until what was freed before can be allocated again: the txgs that
+/// are under way and two more, none of them full. Of a small pool it is a part: 2 to the power of
+/// minus the other number.
+const FREE_LAG: (u64, u32) = (1 << 30, 5);
 /// A metaslab is fragmented from so many percent on, as `zpool list` counts: free space in segments
 /// of 128 KiB is 50.
 pub(crate) const FRAGMENTED: u8 = 40;
@@ -110,6 +111,8 @@ pub(crate) struct Space {
     /// Places that are free soon, with the count of written bytes from which on they are.
     waiting: VecDeque<(u64, u32, u64, u64)>,
     written: u64,
+    /// Bytes that are written until a place that was given back can be allocated.
+    lag: u64,
 }
 
 impl Top {
@@ -136,7 +139,7 @@ impl Top {
     }
 
     fn free(&self) -> u64 {
-        self.slabs.iter().map(|s| s.free.total()).sum()
+        total(self.slabs.iter().map(|s| s.free.total()))
     }
 
     /// A place of `asize` bytes.
@@ -177,7 +180,9 @@ impl Slab {
 
 impl Space {
     fn new(tops: Vec<Top>) -> Space {
-        Space { tops, tunables: AllocTunables::default(), rotors: [0; 2], waiting: VecDeque::new(), written: 0 }
+        let size = total(tops.iter().flat_map(|t| &t.slabs).map(|s| s.size));
+        let lag = FREE_LAG.0.min(size >> FREE_LAG.1);
+        Space { tops, tunables: AllocTunables::default(), rotors: [0; 2], waiting: VecDeque::new(), written: 0, lag }
     }
 
     fn top(&self, vdev: u32) -> Option<&Top> {
@@ -197,7 +202,9 @@ impl Space {
     /// Bytes of all vdevs of data: all, free.
     pub(crate) fn room(&self) -> (u64, u64) {
         let normal = self.tops.iter().filter(|t| t.class == Class::Normal);
-        normal.fold((0, 0), |(size, free), t| (size + t.slabs.iter().map(|s| s.size).sum::<u64>(), free + t.free()))
+        normal.fold((0, 0), |(size, free): (u64, u64), t| {
+            (size.saturating_add(total(t.slabs.iter().map(|s| s.size))), free.saturating_add(t.free()))
+        })
     }
 
     /// A new place for a block that lies at `old`.
@@ -205,7 +212,7 @@ impl Space {
     /// # Errors
     /// `NoSpace` if there is no segment that is large enough.
     pub(crate) fn allocate(&mut self, old: &Place) -> Result<Place> {
-        self.settle(FREE_LAG);
+        self.settle(self.lag);
         let class = self.class(old.vdev);
         let members: Vec<usize> = (0..self.tops.len()).filter(|&i| self.tops[i].class == class).collect();
         let rotor = usize::from(class == Class::Special);
@@ -231,7 +238,8 @@ impl Space {
         Err(Error::new(base::ErrorKind::NoSpace, what))
     }
 
-    /// Bytes that the vdev at `at` gets before the rotor goes on: more if it is emptier than others.
+    /// Bytes that the vdev at `at` gets before the rotor goes on: more if it is emptier than
+    /// others.
     fn share(&self, members: &[usize], at: usize) -> u64 {
         if members.len() < 2 {
             return u64::MAX;
@@ -251,6 +259,11 @@ impl Space {
     /// Gives a place back, so that it can be allocated some bytes later.
     pub(crate) fn free(&mut self, place: &Place) {
         self.waiting.push_back((self.written, place.vdev, place.offset, place.asize));
+    }
+
+    /// Bytes that are written until a place that was given back can be allocated.
+    pub(crate) fn lag(&self) -> u64 {
+        self.lag
     }
 
     /// Makes free what was given back at least `lag` written bytes ago.
@@ -457,8 +470,8 @@ mod tests {
         let old = at(0, 4 * M, 128 * K);
         s.free(&old);
         s.free(&old);
-        s.settle(FREE_LAG);
-        assert_eq!(s.room().1, M);
+        s.settle(s.lag());
+        assert_eq!((s.room().1, s.lag()), (M, 2 * M));
         s.settle(0);
         assert_eq!(s.room().1, M + 128 * K);
         assert_eq!(s.figures()[0].emptied, 128 * K);

@@ -2,9 +2,9 @@
 //!
 //! For each head file system, in order of name, each plain file: its level-0 blocks in file order
 //! as [`Runs`]. Indirect blocks and dnodes are not encrypted, so file systems without their key are
-//! surveyed like others, only paths need the key. Volumes are counted and left out: nothing rewrites
-//! them in place. A file that cannot be read is counted and left out: in a pool that is in use
-//! blocks of the state that is read may have been overwritten.
+//! surveyed like others, only paths need the key. Volumes are counted and left out: nothing
+//! rewrites them in place. A file that cannot be read is counted and left out: in a pool that is in
+//! use blocks of the state that is read may have been overwritten.
 //!
 //! Memory: sums, and of the [`FILES_MAX`] files that are worth most their sums each.
 
