@@ -1,8 +1,8 @@
 //! How long sequential reads take, by the disk models of the simulator.
 //!
 //! A *stream* is the places of consecutive blocks of one file. [`read_times`] reads streams one
-//! after the other in virtual time, as the engine reads a file from begin to end:
-//! [`READ_WINDOW`] blocks are wanted at a time, in file order; each leaf has [`ACTIVE`] operations
+//! after the other in virtual time, as the engine reads a file from begin to end: [`AHEAD`] bytes,
+//! or [`WANTED`] blocks, are wanted at a time, in file order; each leaf has [`ACTIVE`] operations
 //! in flight at most; waiting operations that are near each other become one. A block of RAID-Z is
 //! read by its data columns, one of a mirror from the side that has least to do.
 //!
@@ -31,8 +31,10 @@ use zdb::raidz::{self, Shape};
 
 use crate::extents::Place;
 
-/// Blocks that a sequential reader waits for at a time (`dmu`'s window of reads).
-const READ_WINDOW: usize = 32;
+/// Bytes that are read ahead of a sequential reader: 32 times its reads of 128 KiB (`dmu`).
+const AHEAD: u64 = 4 << 20;
+/// Blocks that it waits for at a time: four tasks read ahead, each with a window of 32 (`dmu`).
+const WANTED: usize = 128;
 /// Reads in flight at a leaf (`zfs_vdev_sync_read_max_active`).
 const ACTIVE: usize = 10;
 /// Longest operation at a leaf in bytes (`zfs_vdev_aggregation_limit`).
@@ -193,8 +195,11 @@ struct Leaf {
 struct Reader<'a> {
     shapes: &'a Shapes,
     leaves: Vec<Leaf>,
-    /// Parts that are still to come of each block of the stream, from `oldest` on.
-    left: VecDeque<usize>,
+    /// Parts that are still to come of each block of the stream, from `oldest` on, and the bytes of
+    /// its content.
+    left: VecDeque<(usize, u64)>,
+    /// The sum of those bytes.
+    ahead: u64,
     oldest: usize,
     next: usize,
 }
@@ -202,9 +207,11 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// Wants the next blocks of a stream, as many as may be wanted at a time.
     fn want(&mut self, stream: &[Place]) {
-        while self.next < stream.len() && self.left.len() < READ_WINDOW {
+        while self.next < stream.len() && (self.left.is_empty() || self.left.len() < WANTED && self.ahead < AHEAD) {
             let parts = self.shapes.parts(&stream[self.next]);
-            self.left.push_back(parts.len());
+            let bytes = stream[self.next].lsize;
+            self.left.push_back((parts.len(), bytes));
+            self.ahead = self.ahead.saturating_add(bytes);
             for part in parts {
                 let leaf = self.side(&part);
                 self.leaves[leaf].waiting.push_back(Part { block: self.next, ..part });
@@ -225,8 +232,9 @@ impl Reader<'_> {
 
     /// Forgets the oldest blocks as far as they are complete: a reader takes blocks in order.
     fn retire(&mut self) {
-        while self.left.front() == Some(&0) {
+        while let Some(&(0, bytes)) = self.left.front() {
             self.left.pop_front();
+            self.ahead = self.ahead.saturating_sub(bytes);
             self.oldest += 1;
         }
     }
@@ -235,7 +243,7 @@ impl Reader<'_> {
     fn done(&mut self, leaf: usize, blocks: &[usize]) {
         self.leaves[leaf].active -= 1;
         for block in blocks {
-            if let Some(left) = block.checked_sub(self.oldest).and_then(|at| self.left.get_mut(at)) {
+            if let Some((left, _)) = block.checked_sub(self.oldest).and_then(|at| self.left.get_mut(at)) {
                 *left = left.saturating_sub(1);
             }
         }
@@ -300,7 +308,7 @@ pub(crate) fn read_times(shapes: &Shapes, disk: &Disk, streams: &[Vec<Place>]) -
         Leaf { disk: SimDisk::with(&sim.handle(), config), waiting: VecDeque::new(), active: 0, last: 0 }
     };
     let leaves = shapes.disks.iter().enumerate().map(leaf).collect();
-    let mut reader = Reader { shapes, leaves, left: VecDeque::new(), oldest: 0, next: 0 };
+    let mut reader = Reader { shapes, leaves, left: VecDeque::new(), ahead: 0, oldest: 0, next: 0 };
     let finished: Rc<Finished> = Rc::default();
     let mut times = Vec::new();
     for stream in streams {

@@ -2,10 +2,10 @@
 //!
 //! [`load`] reads the space maps, logs included. [`Space::allocate`] then follows the policy of the
 //! engine's allocator on a copy in memory: the group at the rotor of the block's class, in it the
-//! active metaslab or else the one with the best weight, in that the first fit from the cursor on,
-//! or the best fit where there is little room. [`Space::free`] gives places back some bytes later,
-//! as txgs do. So the places of a file that is rewritten, and the free segments after it, come from
-//! the pool's own maps.
+//! active metaslab or else the one with the best weight that no further copies go to, in that the
+//! first fit from the cursor on, or the best fit where there is little room. [`Space::free`] gives
+//! places back some bytes later, as txgs do. So the places of a file that is rewritten, and the
+//! free segments after it, come from the pool's own maps.
 //!
 //! What is left out: other writers, metadata, further copies, gang blocks (a block without a place
 //! makes a plan impossible, which is not found out by writing gangs), the metaslab of the embedded
@@ -32,6 +32,11 @@ use crate::extents::{Place, total};
 /// are under way and two more, none of them full. Of a small pool it is a part: 2 to the power of
 /// minus the other number.
 const FREE_LAG: (u64, u32) = (1 << 30, 5);
+/// Txgs in that time: at the end of each the allocator looks whether a metaslab is used up.
+const TXGS: u64 = 3;
+/// Metaslabs of a vdev that further copies of metadata are written to, if it has more than these
+/// and two others: each copy has an active metaslab of its own, which data keep out of.
+const COPIES: usize = 2;
 /// A metaslab is fragmented from so many percent on, as `zpool list` counts: free space in segments
 /// of 128 KiB is 50.
 pub(crate) const FRAGMENTED: u8 = 40;
@@ -76,6 +81,8 @@ struct Top {
     slabs: Vec<Slab>,
     /// The metaslab in use and its log2 of the largest segments when it was chosen.
     active: Option<(usize, Option<u32>)>,
+    /// Metaslabs that data keep out of while there is room elsewhere.
+    copies: Vec<usize>,
     /// Bytes allocated since the rotor came here.
     used: u64,
 }
@@ -113,6 +120,8 @@ pub(crate) struct Space {
     written: u64,
     /// Bytes that are written until a place that was given back can be allocated.
     lag: u64,
+    /// Bytes written since the last look at active metaslabs.
+    txg: u64,
 }
 
 impl Top {
@@ -142,20 +151,34 @@ impl Top {
         total(self.slabs.iter().map(|s| s.free.total()))
     }
 
+    /// Leaves the active metaslab if its largest segments have become much smaller.
+    fn end_txg(&mut self, t: &AllocTunables) {
+        let worn = self.active.is_some_and(|(slab, index)| {
+            let now = self.weight(slab).index();
+            now.is_none() || index.zip(now).is_some_and(|(then, now)| now + t.switch_threshold <= then)
+        });
+        if worn {
+            self.active = None;
+        }
+    }
+
+    /// Metaslabs from the best on.
+    fn by_weight(&self) -> Vec<usize> {
+        let mut all: Vec<usize> = (0..self.slabs.len()).collect();
+        all.sort_by_key(|&i| (std::cmp::Reverse(self.weight(i)), i));
+        all
+    }
+
     /// A place of `asize` bytes.
     fn take(&mut self, asize: u64, t: &AllocTunables) -> Option<u64> {
-        // An active metaslab is left when its largest segments have become much smaller.
-        let stale = self.active.is_some_and(|(slab, index)| {
-            let now = self.weight(slab).index().unwrap_or(0);
-            index.is_some_and(|then| now + t.switch_threshold <= then)
-        });
-        if let Some((slab, _)) = self.active.filter(|_| !stale)
+        if let Some((slab, _)) = self.active
             && let Some(offset) = self.slabs[slab].take(asize, t)
         {
             return Some(offset);
         }
         let fits = |i: &usize| self.slabs[*i].free.largest() >= asize;
-        let best = (0..self.slabs.len()).filter(fits).max_by_key(|&i| (self.weight(i), std::cmp::Reverse(i)))?;
+        let all: Vec<usize> = self.by_weight().into_iter().filter(fits).collect();
+        let best = *all.iter().find(|i| !self.copies.contains(i)).or(all.first())?;
         self.active = Some((best, self.weight(best).index()));
         self.slabs[best].take(asize, t)
     }
@@ -179,10 +202,22 @@ impl Slab {
 }
 
 impl Space {
-    fn new(tops: Vec<Top>) -> Space {
+    fn new(mut tops: Vec<Top>) -> Space {
+        for top in tops.iter_mut().filter(|t| t.slabs.len() > COPIES + 2) {
+            // Data came first.
+            top.copies = top.by_weight().into_iter().skip(1).take(COPIES).collect();
+        }
         let size = total(tops.iter().flat_map(|t| &t.slabs).map(|s| s.size));
         let lag = FREE_LAG.0.min(size >> FREE_LAG.1);
-        Space { tops, tunables: AllocTunables::default(), rotors: [0; 2], waiting: VecDeque::new(), written: 0, lag }
+        Space {
+            tops,
+            tunables: AllocTunables::default(),
+            rotors: [0; 2],
+            waiting: VecDeque::new(),
+            written: 0,
+            lag,
+            txg: 0,
+        }
     }
 
     fn top(&self, vdev: u32) -> Option<&Top> {
@@ -232,6 +267,11 @@ impl Space {
             }
             self.rotors[rotor] = if over { (at + 1) % members.len() } else { at };
             self.written = self.written.saturating_add(asize);
+            self.txg = self.txg.saturating_add(asize);
+            if self.txg >= self.lag / TXGS {
+                self.txg = 0;
+                self.tops.iter_mut().for_each(|t| t.end_txg(&self.tunables));
+            }
             return Ok(Place { vdev, offset, asize, gang: false, held: false, ..*old });
         }
         let what = format!("there is no free segment for a block of {} bytes", old.psize);
@@ -381,7 +421,7 @@ pub(crate) fn load(pool: &PoolReader) -> Result<Space> {
             slabs.push(slab(m.start, m.size, ashift, free.into_iter()).at(at)?);
         }
         let class = class_of(pool, id).at(at)?;
-        tops.push(Top { id, class, ashift, raidz, slabs, active: None, used: 0 });
+        tops.push(Top { id, class, ashift, raidz, slabs, active: None, copies: Vec::new(), used: 0 });
     }
     Ok(Space::new(tops))
 }
@@ -417,7 +457,7 @@ fn several(count: u32, size: u64, free: &[(u64, u64)]) -> Space {
     let of = |from: u64| free.iter().copied().filter(move |r| (from..from + half).contains(&r.0));
     let top = |id: u32| {
         let slabs = vec![slab(0, half, 9, of(0)).unwrap(), slab(half, half, 9, of(half)).unwrap()];
-        Top { id, class: Class::Normal, ashift: 9, raidz: None, slabs, active: None, used: 0 }
+        Top { id, class: Class::Normal, ashift: 9, raidz: None, slabs, active: None, copies: Vec::new(), used: 0 }
     };
     Space::new((0..count).map(top).collect())
 }

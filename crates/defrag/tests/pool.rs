@@ -135,6 +135,11 @@ fn a_rewritten_file_has_fewer_runs() {
     // Virtual time, the same on every machine.
     let predicted = ["now_ns", "after_ns"].map(|k| before["read"][k].as_u64().unwrap() as f64);
     let share = predicted[0] / measured_before.0 as f64;
+    let after_share = predicted[1] / measured_after.0 as f64;
+    let planned = row["runs_after"].as_u64().unwrap();
+    eprintln!(
+        "read: {share:.2} of what is measured, {after_share:.2} after; runs: {runs}, {planned} planned, {total} after"
+    );
     assert!((0.75..1.25).contains(&share), "predicted {share:.2} of the time that was measured");
     assert!(measured_after.0 * 4 < measured_before.0 && predicted[1] * 4.0 < predicted[0]);
 }
