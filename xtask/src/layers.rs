@@ -27,8 +27,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("zdb", &["base", "codec", "ondisk"]),
     // What proves a block is its checksum: geometry and ciphers may be the engine's.
     ("rescue", &["base", "codec", "ondisk", "vdev", "zio", "zdb"]),
-    // Predicts with the allocator's own trees and weights, and the disks of the simulator.
-    ("defrag", &["base", "ondisk", "bdev", "metaslab", "sim", "zdb"]),
+    // Predicts with the allocator and the vdevs of the engine, on the disks of the simulator.
+    ("defrag", &["base", "ondisk", "rt", "vdev", "metaslab", "sim", "zdb"]),
     ("zstream", &["base", "codec", "ondisk"]),
     ("fuse", &["base", "rt", "bdev", "host", "zpl", "zvol"]),
     ("admin", &["*", "host"]),

@@ -108,7 +108,9 @@ fn defrag(rest: &[String]) -> u8 {
         Ok(defrag::Disk { name, model, host })
     };
     let (usage, page) = (help::usage("defrag"), help::topic("defrag").unwrap_or_default());
-    let code = defrag::main(rest, &defrag::Around { usage: &usage, page: &page, disk: &disk }, &mut out, &mut err);
+    let dirty = txg::TxgTunables::for_memory(host::physmem_bytes()).dirty_data_max;
+    let around = defrag::Around { usage: &usage, page: &page, disk: &disk, dirty };
+    let code = defrag::main(rest, &around, &mut out, &mut err);
     u8::try_from(code).unwrap_or(1)
 }
 

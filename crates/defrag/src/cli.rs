@@ -33,6 +33,8 @@ pub struct Around<'a> {
     pub page: &'a str,
     /// The model of a disk by name or file.
     pub disk: &'a dyn Fn(&str) -> Result<Disk>,
+    /// Most bytes of changes that an engine on this machine has in memory.
+    pub dirty: u64,
 }
 
 /// Bytes in words: 500, 64K, 1.5T.
@@ -54,6 +56,7 @@ fn size(text: &str) -> Option<u64> {
 impl Args {
     fn parse(args: &[String], around: &Around<'_>) -> Result<Args> {
         let mut a = Args::default();
+        a.opts.dirty = around.dirty;
         let mut words: Vec<&String> = Vec::new();
         let mut predict = true;
         let mut it = args.iter();
@@ -194,7 +197,7 @@ mod tests {
             _ => Err(Error::invalid("no such model")),
         };
         let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        Args::parse(&args, &Around { usage: "", page: "", disk: &disk })
+        Args::parse(&args, &Around { usage: "", page: "", disk: &disk, dirty: 1 << 30 })
     }
 
     #[test]

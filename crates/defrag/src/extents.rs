@@ -26,6 +26,8 @@ pub(crate) struct Place {
     pub(crate) psize: u64,
     /// Bytes of its content.
     pub(crate) lsize: u64,
+    /// When it was written there, which decides its layout on RAID-Z.
+    pub(crate) birth: Txg,
     /// Whether it is in pieces.
     pub(crate) gang: bool,
     /// Whether its space stays allocated when it is rewritten.
@@ -54,6 +56,7 @@ impl Place {
             asize,
             psize: bp.psize(),
             lsize: bp.lsize(),
+            birth: phys,
             gang: dva.gang(),
             held: birth.max(phys) <= snapshot || phys < birth,
             fixed: bp.dedup(),
@@ -113,9 +116,10 @@ impl Runs {
     }
 }
 
-#[cfg(test)]
-pub(crate) fn at(vdev: u32, offset: u64, size: u64) -> Place {
-    Place { vdev, offset, asize: size, psize: size, lsize: size, gang: false, held: false, fixed: false }
+/// A block of `size` bytes there, of a vdev without parity.
+pub(crate) const fn at(vdev: u32, offset: u64, size: u64) -> Place {
+    let (birth, gang, held, fixed) = (Txg(u64::MAX), false, false, false);
+    Place { vdev, offset, asize: size, psize: size, lsize: size, birth, gang, held, fixed }
 }
 
 #[cfg(test)]

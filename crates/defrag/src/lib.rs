@@ -4,12 +4,13 @@
 //! A pool that is nearly full and much changed has its files in many short runs. `zfs rewrite`
 //! writes a file anew, and the allocator puts it where there is room now; that costs writes, and
 //! space where snapshots hold the old blocks. This crate says for which files it pays. It reads a
-//! pool as the checker does (`zdb`), in use or not, changes nothing, and predicts with the disk
-//! models of the simulator (`sim`) and the policy of the allocator (`metaslab`) on the pool's own
-//! maps.
+//! pool as the checker does (`zdb`), in use or not, changes nothing, and predicts with the engine's
+//! own allocator (`metaslab`) on the pool's maps, and its own vdevs (`vdev`) on the disks of the
+//! simulator (`sim`).
 //!
 //! In the order of a plan:
-//! * `space`: free segments from the space maps, and where new blocks would go;
+//! * `tops`: the vdevs;
+//! * `space`: free segments from the space maps, and where new blocks will go;
 //! * `extents`, `survey`: how each file lies, in runs;
 //! * `predict`: sequential reads in virtual time;
 //! * `plan`: the policy, pure;
@@ -28,6 +29,7 @@ mod predict;
 mod report;
 mod space;
 mod survey;
+mod tops;
 
 pub use cli::{Around, main};
 pub use plan::Goal;

@@ -17,12 +17,17 @@ use zdb::heatmap::fragmentation;
 
 use crate::extents::{Place, Runs, total};
 use crate::plan::{Candidate, Choice, Goal, Limits, choose, slop};
-use crate::predict::{Costs, Disk, Shapes, costs, read_times};
+use crate::predict::{Costs, Disk, costs, read_times};
 use crate::space::{self, BUCKETS, SlabFigures};
 use crate::survey::{Paths, Scale, Survey, each_place, heads, snapshot_of};
+use crate::tops::Layout;
 
 /// Bytes of a part of a file that is read in the simulator.
 const WINDOW: u64 = 64 << 20;
+/// A txg has what is written in so many seconds (`zfs_txg_timeout`), or a fifth of what may be
+/// changed in memory (`zfs_dirty_data_sync_percent`), whichever is less.
+const TXG_SECS: f64 = 5.0;
+const TXG_PART: u64 = 5;
 /// The seed of the choice of windows.
 const SEED: u64 = 7;
 /// Times of a nearline disk, where no model is measured.
@@ -43,11 +48,20 @@ pub struct Opts {
     pub disk: Option<Disk>,
     /// Blocks that are read in the simulator at most, before and after each.
     pub sample: u64,
+    /// Most bytes of changes that the engine has in memory (`zfs_dirty_data_max`).
+    pub dirty: u64,
 }
 
 impl Default for Opts {
     fn default() -> Opts {
-        Opts { goal: Goal::Read, bytes: u64::MAX, min_gain: 10, disk: Some(Disk::default()), sample: 32_768 }
+        Opts {
+            goal: Goal::Read,
+            bytes: u64::MAX,
+            min_gain: 10,
+            disk: Some(Disk::default()),
+            sample: 32_768,
+            dirty: 1 << 30,
+        }
     }
 }
 
@@ -154,9 +168,10 @@ impl Windows {
         let (wanted, all) = self.share;
         if self.gone >= WINDOW {
             self.gone = 0;
+            let before = self.taken;
             self.taken = sample.blocks < wanted && (all <= wanted || self.rng.below(all) < wanted);
             // Windows that follow each other are one.
-            if self.taken {
+            if self.taken && !before {
                 sample.now.push(Vec::new());
                 sample.after.push(Vec::new());
             }
@@ -180,17 +195,21 @@ impl Windows {
 /// of a vdev are not modelled.
 pub fn plan(pool: &PoolReader, opts: &Opts, progress: &mut dyn FnMut(&str)) -> Result<PoolPlan> {
     progress("space maps");
-    let mut space = space::load(pool)?;
-    let shapes = opts.disk.as_ref().map(|_| Shapes::of(pool)).transpose()?;
-    let costs = match (&shapes, &opts.disk) {
-        (Some(shapes), Some(disk)) => costs(shapes, disk),
-        _ => NEARLINE,
+    let layout = Layout::of(pool);
+    let mut space = space::load(pool, &layout)?;
+    let costs = match &opts.disk {
+        Some(disk) => costs(&layout, disk)?,
+        None => NEARLINE,
     };
     let dsl = Dsl::load(pool)?;
     let before = FreeSpace::of(&space);
     let min_gain = f64::from(opts.min_gain) / 100.0;
     let scale = Scale { segments: before.segments, costs: &costs, goal: opts.goal, min_gain };
     let survey = Survey::of(pool, &dsl, &space, &scale, progress);
+    // A rewrite reads and writes.
+    let (busy, bytes) = (2.0 * costs.time(survey.bytes, survey.runs) / 1e9, survey.bytes as f64);
+    let in_time = if busy > 0.0 { (bytes / busy * TXG_SECS) as u64 } else { u64::MAX };
+    space.set_txg_bytes(in_time.min(opts.dirty / TXG_PART));
     let (size, free) = space.room();
     let room = free.saturating_sub(slop(size));
     let limits = Limits { goal: opts.goal, bytes: opts.bytes, room, transit: space.lag(), min_gain };
@@ -203,13 +222,14 @@ pub fn plan(pool: &PoolReader, opts: &Opts, progress: &mut dyn FnMut(&str)) -> R
     let blocks = total(chosen.iter().map(|c| c.runs.blocks));
     let (mut sample, mut files, mut unreadable) = (Sample::default(), Vec::new(), survey.unreadable);
     for (n, file) in chosen.iter().enumerate() {
-        let share = if shapes.is_some() { (opts.sample, blocks) } else { (0, 1) };
+        let share = if opts.disk.is_some() { (opts.sample, blocks) } else { (0, 1) };
         let mut windows = Windows::new(n as u64, share);
         let mut after = Runs::default();
         let head = heads(&dsl).into_iter().find(|d| d.obj == file.dataset);
         let Some(head) = head else { continue };
         let moved = pool.open_dataset(&head.name, head.obj, &head.phys.bp).and_then(|os| {
             let obj = os.object(file.object)?;
+            space.begin_file(1 << obj.dn.epb_shift());
             each_place(pool, &obj, snapshot_of(head), &mut |now| {
                 let new = if now.fixed { now } else { space.allocate(&now)? };
                 after.push(new, space.is_fragmented(new.vdev, new.offset));
@@ -233,15 +253,17 @@ pub fn plan(pool: &PoolReader, opts: &Opts, progress: &mut dyn FnMut(&str)) -> R
     choice.bytes = total(files.iter().map(|f| f.file.runs.bytes));
     choice.held = total(files.iter().map(|f| f.file.runs.held));
     choice.files.clear();
-    space.settle(0);
+    space.settle();
     name(pool, &dsl, &mut files);
 
-    let prediction = match (&shapes, &opts.disk) {
-        (Some(shapes), Some(disk)) if sample.blocks > 0 => {
+    let prediction = match &opts.disk {
+        Some(disk) if sample.blocks > 0 => {
             progress("simulated reads");
-            let sum = |streams: &[Vec<Place>]| Nanos(read_times(shapes, disk, streams).iter().map(|t| t.0).sum());
+            let sum = |streams: &[Vec<Place>]| -> Result<Nanos> {
+                Ok(Nanos(read_times(&layout, disk, streams)?.iter().map(|t| t.0).sum()))
+            };
             let bytes = total(sample.now.iter().flatten().map(|p| p.lsize));
-            let (now, after) = (sum(&sample.now), sum(&sample.after));
+            let (now, after) = (sum(&sample.now)?, sum(&sample.after)?);
             Some(Prediction { model: disk.name.clone(), blocks: sample.blocks, bytes, now, after })
         }
         _ => None,
@@ -296,10 +318,10 @@ mod tests {
             sample
         };
         let all = run(1000, (1000, 1000));
-        assert_eq!((all.blocks, all.now.len()), (1000, 1000 / 64 + 1));
+        assert_eq!((all.blocks, all.now.len()), (1000, 1), "windows that follow each other are one");
         let some = run(10_000, (1000, 10_000));
         assert!((500..=1000).contains(&some.blocks), "{}", some.blocks);
-        assert!(some.now.iter().all(|w| w.len() <= 64 && !w.is_empty()));
+        assert!(some.now.len() > 4 && some.now.iter().all(|w| !w.is_empty()));
         assert_eq!(run(100, (0, 1)).blocks, 0);
         assert_eq!(run(10_000, (1000, 10_000)).now, some.now, "the same again");
     }

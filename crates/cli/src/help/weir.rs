@@ -548,7 +548,7 @@ read, and may be imported. Nothing is rewritten by the plan.
                 file such as 'weir lab calibrate' writes (default: hdd)
   --sample      blocks of the files that are read in the simulator (default:
                 32768)
-  --no-predict  no times, for vdevs whose reads are not modelled (dRAID)
+  --no-predict  no times of reading
   --json        the plan for programs, with all files
   -q, --quiet   no progress
 
