@@ -28,7 +28,7 @@ const EDGES: &[(&str, &[&str])] = &[
     // What proves a block is its checksum: geometry and ciphers may be the engine's.
     ("rescue", &["base", "codec", "ondisk", "vdev", "zio", "zdb"]),
     // Predicts with the allocator and the vdevs of the engine, on the disks of the simulator.
-    ("defrag", &["base", "ondisk", "rt", "vdev", "metaslab", "sim", "zdb"]),
+    ("defrag", &["base", "ondisk", "rt", "vdev", "metaslab", "host", "sim", "zdb"]),
     ("zstream", &["base", "codec", "ondisk"]),
     ("fuse", &["base", "rt", "bdev", "host", "zpl", "zvol"]),
     ("admin", &["*", "host"]),

@@ -50,7 +50,7 @@ mod zstream;
 
 use std::io::Write;
 
-use admin::request::{Changes, Report, Request};
+use admin::request::{Changes, PoolSync, Report, Request};
 use base::Error;
 use daemon::Client;
 
@@ -109,7 +109,13 @@ fn defrag(rest: &[String]) -> u8 {
     };
     let (usage, page) = (help::usage("defrag"), help::topic("defrag").unwrap_or_default());
     let dirty = txg::TxgTunables::for_memory(host::physmem_bytes()).dirty_data_max;
-    let around = defrag::Around { usage: &usage, page: &page, disk: &disk, dirty };
+    let sync = |pool: &str| match ask(&PoolSync { names: vec![pool.to_owned()] }) {
+        Ok(_) => Ok(()),
+        Err(Fail::Error(e)) => Err(e),
+        Err(_) => Err(Error::invalid(format!("'{pool}' was not synced"))),
+    };
+    let paths = daemon::Paths::of_process();
+    let around = defrag::Around { usage: &usage, page: &page, disk: &disk, dirty, sync: &sync, state: paths.state() };
     let code = defrag::main(rest, &around, &mut out, &mut err);
     u8::try_from(code).unwrap_or(1)
 }

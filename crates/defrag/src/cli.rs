@@ -1,18 +1,26 @@
 //! The command `weir defrag`.
 //!
-//! Exit status: 0 there is a plan, 1 there is none (nothing gains enough, no room), 2 wrong use, no
-//! way to the pool.
+//! Exit status of a plan: 0 there is one, 1 there is none (nothing gains enough, no room), 2 wrong
+//! use, no way to the pool. Of a run: 0 all of its files are rewritten, 1 some are left out, 2 it
+//! ended before its end.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use base::{Error, Result};
+use base::{Error, ErrorKind, Result};
 use zdb::device::candidates;
 use zdb::{OpenOpts, PoolReader};
 
+use crate::journal::{Item, Journal, Orders};
+use crate::measure::measure;
 use crate::plan::Goal;
-use crate::pool_plan::{Opts, plan};
+use crate::pool_plan::{Opts, PoolPlan, plan};
 use crate::predict::Disk;
+use crate::report::{self, NAME, tame};
+use crate::run::{Meter, look, rewrite_all};
+
+/// Share of the time in percent that a run works.
+const SHARE: u32 = 50;
 
 /// The parsed command line.
 #[derive(Default, Debug)]
@@ -23,6 +31,16 @@ struct Args {
     json: bool,
     quiet: bool,
     help: bool,
+    /// Whether the plan is done, too.
+    run: bool,
+    /// Only what it would do.
+    dry: bool,
+    /// The plan to do.
+    plan: Option<PathBuf>,
+    share: Option<u32>,
+    /// A run that was begun is forgotten.
+    anew: bool,
+    has_model: bool,
 }
 
 /// What the command needs from the program around it.
@@ -35,6 +53,10 @@ pub struct Around<'a> {
     pub disk: &'a dyn Fn(&str) -> Result<Disk>,
     /// Most bytes of changes that an engine on this machine has in memory.
     pub dirty: u64,
+    /// Waits until everything that a pool was given is on disk.
+    pub sync: &'a dyn Fn(&str) -> Result<()>,
+    /// The folder of the journals of runs.
+    pub state: &'a Path,
 }
 
 /// Bytes in words: 500, 64K, 1.5T.
@@ -95,7 +117,19 @@ impl Args {
                     a.opts.sample =
                         n.ok_or_else(|| Error::invalid(format!("--sample {v}: it is 1 to 16777216 blocks")))?;
                 }
-                "--model" => a.opts.disk = Some((around.disk)(&value()?)?),
+                "--model" => {
+                    a.opts.disk = Some((around.disk)(&value()?)?);
+                    a.has_model = true;
+                }
+                "--plan" => a.plan = Some(value()?.into()),
+                "--share" => {
+                    let v = value()?;
+                    let n = v.strip_suffix('%').unwrap_or(&v).parse().ok().filter(|n| (1..=100).contains(n));
+                    let bad = || Error::invalid(format!("--share {v}: it is 1 to 100 percent of the time"));
+                    a.share = Some(n.ok_or_else(bad)?);
+                }
+                "--new" => a.anew = true,
+                "-n" | "--dry-run" => a.dry = true,
                 "--no-predict" => predict = false,
                 "--json" => a.json = true,
                 "-q" | "--quiet" => a.quiet = true,
@@ -110,14 +144,24 @@ impl Args {
         if a.help {
             return Ok(a);
         }
-        match words[..] {
-            [what, pool] if what == "plan" => a.pool.clone_from(pool),
-            [what] if what == "plan" => return Err(Error::invalid("which pool? Give its name or guid")),
-            [] => return Err(Error::invalid("what to do? There is 'plan'")),
-            [what, ..] if what != "plan" => {
-                return Err(Error::invalid(format!("'{what}' is no command of defrag: there is 'plan'")));
+        let [what, rest @ ..] = &words[..] else {
+            return Err(Error::invalid("what to do? There are 'plan' and 'run'"));
+        };
+        a.run = match what.as_str() {
+            "plan" => false,
+            "run" => true,
+            other => {
+                return Err(Error::invalid(format!("'{other}' is no command of defrag: there are 'plan' and 'run'")));
             }
-            _ => return Err(Error::invalid("a plan is for one pool")),
+        };
+        match rest {
+            [pool] => a.pool.clone_from(pool),
+            [] => return Err(Error::invalid("which pool? Give its name or guid")),
+            _ => return Err(Error::invalid(format!("a {what} is for one pool"))),
+        }
+        let only = [("--plan", a.plan.is_some()), ("--share", a.share.is_some()), ("--new", a.anew), ("-n", a.dry)];
+        if let Some((name, _)) = only.iter().find(|(_, given)| *given && !a.run) {
+            return Err(Error::invalid(format!("{name} is for 'defrag run'")));
         }
         Ok(a)
     }
@@ -136,10 +180,14 @@ pub fn main(args: &[String], around: &Around<'_>, out: &mut dyn Write, err: &mut
         let _ = out.write_all(around.page.as_bytes());
         return 0;
     }
-    match run(&a, out, err) {
+    let (done, what) = match a.run {
+        true => (run(&a, around, out, err), "defragment"),
+        false => (only_plan(&a, out, err), "plan for"),
+    };
+    match done {
         Ok(code) => code,
         Err(e) => {
-            let _ = writeln!(err, "cannot plan for '{}': {e}", a.pool);
+            let _ = writeln!(err, "cannot {what} '{}': {e}", a.pool);
             2
         }
     }
@@ -165,10 +213,10 @@ fn open(a: &Args) -> Result<PoolReader> {
     })
 }
 
-fn run(a: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<i32> {
-    let pool = open(a)?;
+/// Makes a plan, with its progress on a terminal.
+fn make(a: &Args, pool: &PoolReader, err: &mut dyn Write) -> Result<PoolPlan> {
     let shows = !a.quiet && std::io::stderr().is_terminal();
-    let plan = plan(&pool, &a.opts, &mut |what| {
+    let plan = plan(pool, &a.opts, &mut |what| {
         if shows {
             let what: String = what.chars().filter(|c| !c.is_control()).take(70).collect();
             let _ = write!(err, "\r\x1b[K{what}");
@@ -178,13 +226,109 @@ fn run(a: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<i32> {
     if shows {
         let _ = write!(err, "\r\x1b[K");
     }
-    let plan = plan?;
+    plan
+}
+
+fn only_plan(a: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<i32> {
+    let plan = make(a, &open(a)?, err)?;
     // A reader that has seen enough closes the pipe; that is no fault.
     let _ = match a.json {
         true => writeln!(out, "{:#}", plan.json()),
         false => write!(out, "{}", plan.text()),
     };
     Ok(i32::from(plan.is_empty()))
+}
+
+/// Says what a run would rewrite.
+fn would(files: &[Item], out: &mut dyn Write) -> Result<()> {
+    let (count, left) = look(files)?;
+    let _ = writeln!(out, "Would rewrite {count} of {} files.", files.len());
+    report::left(&left, out);
+    Ok(())
+}
+
+/// The journal to go on with, or a new one; none if there is nothing to do.
+fn begin(
+    a: &Args,
+    around: &Around<'_>,
+    guid: u64,
+    pool: &PoolReader,
+    (out, err): (&mut dyn Write, &mut dyn Write),
+) -> Result<Option<Journal>> {
+    let path = around.state.join(format!("defrag-{guid}"));
+    let given = a.plan.as_deref().map(Orders::read).transpose()?;
+    if let Some(orders) = given.as_ref().filter(|o| o.guid != guid) {
+        let (own, name) = (orders.guid, tame(&orders.pool, NAME));
+        return Err(Error::invalid(format!("the plan is for another pool, '{name}' with the guid {own}")));
+    }
+    let begun = if a.anew { None } else { Journal::open(&path)? };
+    if let Some(journal) = begun {
+        if given.is_some_and(|g| g != journal.orders) {
+            return Err(Error::new(
+                ErrorKind::Exists,
+                "a run of another plan is not at its end; go on with it without --plan, or forget it with --new",
+            ));
+        }
+        let (done, all, txg) = (journal.done().count(), journal.orders.files.len(), journal.orders.txg);
+        let going: &mut dyn Write = if a.json { &mut *err } else { &mut *out };
+        let _ = writeln!(going, "Going on with the plan of txg {txg}: {done} of {all} files are done.");
+        if a.dry {
+            let rest: Vec<Item> = journal.rest().cloned().collect();
+            would(&rest, out)?;
+            return Ok(None);
+        }
+        return Ok(Some(journal));
+    }
+    let orders = match given {
+        Some(orders) => orders,
+        None => {
+            let plan = make(a, pool, err)?;
+            if !a.json {
+                let _ = writeln!(out, "{}", plan.text());
+            }
+            Orders::of(plan.json())?
+        }
+    };
+    if orders.files.is_empty() {
+        return Ok(None);
+    }
+    if a.dry {
+        would(&orders.files, out)?;
+        return Ok(None);
+    }
+    std::fs::create_dir_all(around.state)
+        .map_err(|e| Error::new(ErrorKind::Io, format!("'{}' cannot be made: {e}", around.state.display())))?;
+    Journal::create(&path, orders).map(Some)
+}
+
+fn run(a: &Args, around: &Around<'_>, out: &mut dyn Write, err: &mut dyn Write) -> Result<i32> {
+    let pool = open(a)?;
+    let guid = pool.devices.iter().find_map(|d| d.pool_guid()).map_or(0, |g| g.0);
+    let name = pool.name().to_owned();
+    let journal = begin(a, around, guid, &pool, (&mut *out, &mut *err))?;
+    drop(pool);
+    let Some(mut journal) = journal else { return Ok(i32::from(!a.dry)) };
+    let shows = std::io::stderr().is_terminal();
+    let left = rewrite_all(&mut journal, a.share.unwrap_or(SHARE), &mut Meter::new(err, shows, a.quiet))?;
+
+    let numbered = journal.orders.files.iter().enumerate().map(|(n, f)| (n, f.id));
+    let done: Vec<(usize, (u64, u64))> = numbered.filter(|(_, id)| journal.done().any(|f| f.id == *id)).collect();
+    let mut opts = a.opts.clone();
+    if let (false, Some(model)) = (a.has_model, journal.orders.json["read"]["model"].as_str()) {
+        opts.disk = opts.disk.and((around.disk)(model).ok());
+    }
+    // What was freed is in the maps when it is on disk.
+    let measured = (around.sync)(&name).and_then(|()| measure(&open(a)?, &done, &opts));
+    let _ = match (&measured, a.json) {
+        (Ok(m), true) => writeln!(out, "{:#}", report::outcome_json(&journal, m, &left)),
+        (Ok(m), false) => write!(out, "{}", report::outcome(&journal, m)),
+        (Err(e), _) => writeln!(err, "what the run changed cannot be measured: {e}"),
+    };
+    if !a.json {
+        report::left(&left, out);
+    }
+    journal.finish()?;
+    Ok(i32::from(!left.is_empty()))
 }
 
 #[cfg(test)]
@@ -197,7 +341,9 @@ mod tests {
             _ => Err(Error::invalid("no such model")),
         };
         let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        Args::parse(&args, &Around { usage: "", page: "", disk: &disk, dirty: 1 << 30 })
+        let around =
+            Around { usage: "", page: "", disk: &disk, dirty: 1 << 30, sync: &|_| Ok(()), state: Path::new("/none") };
+        Args::parse(&args, &around)
     }
 
     #[test]
@@ -207,11 +353,19 @@ mod tests {
         assert_eq!((a.opts.min_gain, a.json, a.paths.len()), (20, true, 2));
         assert!(parse("--no-predict plan tank --model hdd").unwrap().opts.disk.is_none());
         assert!(parse("plan --help").unwrap().help);
+        let r = parse("run tank --plan /p --share 20% -n --new").unwrap();
+        assert_eq!((r.run, r.dry, r.anew, r.share), (true, true, true, Some(20)));
         for bad in [
             "",
             "plan",
             "tank",
-            "run tank",
+            "run",
+            "run a b",
+            "stop tank",
+            "run tank --share 0",
+            "run tank --share 101",
+            "plan tank -n",
+            "plan tank --plan x",
             "plan a b",
             "plan tank --goal speed",
             "plan tank --bytes",

@@ -1,5 +1,5 @@
-//! Plans defragmentation: which files of a pool to rewrite, in which order, what that writes, and
-//! how fast files are read and how long free segments are before and after.
+//! Plans defragmentation and does it: which files of a pool to rewrite, in which order, what that
+//! writes, and how fast files are read and how long free segments are before and after.
 //!
 //! A pool that is nearly full and much changed has its files in many short runs. `zfs rewrite`
 //! writes a file anew, and the allocator puts it where there is room now; that costs writes, and
@@ -15,7 +15,10 @@
 //! * `predict`: sequential reads in virtual time;
 //! * `plan`: the policy, pure;
 //! * `pool_plan`: all of these for one pool;
-//! * `report`, `cli`: text, JSON, the command `weir defrag plan`.
+//! * `report`, `cli`: text, JSON, the command `weir defrag`.
+//!
+//! Of a run, which asks the mounted file systems: `journal` (how far it is), `run` (the files one
+//! by one), `measure` (the new maps).
 //!
 //! Everything read is hostile: errors name the place, memory is bounded, nothing panics.
 
@@ -23,10 +26,13 @@
 
 mod cli;
 mod extents;
+mod journal;
+mod measure;
 mod plan;
 mod pool_plan;
 mod predict;
 mod report;
+mod run;
 mod space;
 mod survey;
 mod tops;

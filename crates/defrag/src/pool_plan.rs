@@ -88,7 +88,8 @@ pub(crate) struct FreeSpace {
 }
 
 impl FreeSpace {
-    fn of(space: &space::Space) -> FreeSpace {
+    /// Of all metaslabs for data.
+    pub(crate) fn of(space: &space::Space) -> FreeSpace {
         FreeSpace { segments: space.segments(), slabs: space.figures() }
     }
     /// Percent, as `zpool list` counts; none without free space.
@@ -144,14 +145,17 @@ pub struct PoolPlan {
 
 /// Parts of files, as they lie and as they will.
 #[derive(Default)]
-struct Sample {
-    now: Vec<Vec<Place>>,
-    after: Vec<Vec<Place>>,
-    blocks: u64,
+pub(crate) struct Sample {
+    /// As they lie.
+    pub(crate) now: Vec<Vec<Place>>,
+    /// As they will lie.
+    pub(crate) after: Vec<Vec<Place>>,
+    /// Blocks of each.
+    pub(crate) blocks: u64,
 }
 
 /// The choice of windows of one file.
-struct Windows {
+pub(crate) struct Windows {
     rng: Rng,
     /// Blocks to sample and blocks in all.
     share: (u64, u64),
@@ -161,10 +165,12 @@ struct Windows {
 }
 
 impl Windows {
-    fn new(file: u64, share: (u64, u64)) -> Windows {
+    /// Of the file with this number in a plan.
+    pub(crate) fn new(file: u64, share: (u64, u64)) -> Windows {
         Windows { rng: Rng::stream(SEED, file), share, gone: WINDOW, taken: false }
     }
-    fn push(&mut self, sample: &mut Sample, now: Place, after: Place) {
+    /// Takes the next block.
+    pub(crate) fn push(&mut self, sample: &mut Sample, now: Place, after: Place) {
         let (wanted, all) = self.share;
         if self.gone >= WINDOW {
             self.gone = 0;

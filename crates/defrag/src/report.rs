@@ -11,15 +11,17 @@ use base::NiceNum;
 use serde_json::{Value, json};
 
 use crate::extents::total;
+use crate::journal::{Item, Journal};
+use crate::measure::Measured;
 use crate::plan::Goal;
 use crate::pool_plan::{FreeSpace, PlannedFile, PoolPlan, Prediction};
 
 /// Version of the JSON.
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 /// Files and metaslabs of the text.
 const ROWS: usize = 10;
 /// Characters of a name in the text.
-const NAME: usize = 60;
+pub(crate) const NAME: usize = 60;
 
 impl PlannedFile {
     /// Dataset and path for people.
@@ -39,7 +41,7 @@ impl Prediction {
 }
 
 /// A text on one line without what moves a terminal's cursor, at most so long.
-fn tame(text: &str, most: usize) -> String {
+pub(crate) fn tame(text: &str, most: usize) -> String {
     let one = |c: char| if c.is_control() { '?' } else { c };
     let count = text.chars().count();
     let skip = if count > most { count - most + 1 } else { 0 };
@@ -215,6 +217,86 @@ impl PoolPlan {
             "notes": self.notes,
             "files": files,
         })
+    }
+}
+
+/// What was predicted for the files that are rewritten: runs, bytes.
+fn predicted(journal: &Journal) -> (u64, u64) {
+    (total(journal.done().map(|f| f.runs_after)), total(journal.done().map(|f| f.bytes)))
+}
+
+/// What a run gained, for people: what was before it, what was predicted and what is.
+pub(crate) fn outcome(journal: &Journal, m: &Measured) -> String {
+    let (mut out, json) = (String::new(), &journal.orders.json);
+    let (done, all) = (journal.done().count(), journal.orders.files.len());
+    let _ = writeln!(out, "\nRewritten: {done} of {all} files\n");
+    let mut row = |what: &str, cells: [String; 3]| {
+        let [before, predicted, measured] = cells;
+        let _ = writeln!(out, "  {what:<26}{before:>12}{predicted:>12}{measured:>12}");
+    };
+    row("", ["before".into(), "predicted".into(), "measured".into()]);
+    let number = |v: &Value| v.as_u64().map_or("-".into(), |n| n.to_string());
+    let nice = |n: Option<u64>, unit: &str| n.map_or("-".into(), |n| format!("{}{unit}", NiceNum(n)));
+    let read = &json["read"];
+    let rate = m.read.as_ref().map(|r| r.rates()[0] as u64);
+    let rates = [read["now_bytes_per_s"].as_u64(), read["after_bytes_per_s"].as_u64(), rate];
+    row("sequential read", rates.map(|n| nice(n, "/s")));
+    let (runs, bytes) = predicted(journal);
+    let before = total(journal.done().map(|f| f.runs));
+    row("runs of these files", [before, runs, m.runs].map(|n| n.to_string()));
+    let [now, after] = ["now", "after"].map(|k| &json["free_space"][k]);
+    let cells = |k: &str, own: String| [number(&now[k]), number(&after[k]), own];
+    row("fragmentation", cells("fragmentation", number(&json!(m.free.fragmentation()))));
+    row("free segments", cells("segments", m.free.count().to_string()));
+    row("written", ["-".into(), nice(Some(bytes), ""), nice(Some(m.bytes), "")]);
+    let _ = writeln!(out, "\n  measured: by the simulator on the places of now, and by the maps of the pool");
+    out
+}
+
+/// The same for programs.
+pub(crate) fn outcome_json(journal: &Journal, m: &Measured, left: &[(Item, String)]) -> Value {
+    let (runs, bytes) = predicted(journal);
+    let json = &journal.orders.json;
+    let left =
+        left.iter().map(|(f, why)| json!({ "dataset": f.dataset, "object": f.id.1, "path": f.path, "why": why }));
+    json!({
+        "version": VERSION,
+        "pool": journal.orders.pool,
+        "guid": journal.orders.guid,
+        "planned_files": journal.orders.files.len(),
+        "rewritten_files": journal.done().count(),
+        "before": {
+            "read_bytes_per_s": json["read"]["now_bytes_per_s"],
+            "runs": total(journal.done().map(|f| f.runs)),
+            "free_space": json["free_space"]["now"],
+        },
+        "predicted": {
+            "read_bytes_per_s": json["read"]["after_bytes_per_s"],
+            "runs": runs,
+            "write_bytes": bytes,
+            "free_space": json["free_space"]["after"],
+        },
+        "measured": {
+            "read_bytes_per_s": m.read.as_ref().map(|r| r.rates()[0] as u64),
+            "runs": m.runs,
+            "write_bytes": m.bytes,
+            "free_space": free_space(&m.free),
+        },
+        "left_out": left.collect::<Vec<_>>(),
+    })
+}
+
+/// Files that were left out and why, for people.
+pub(crate) fn left(files: &[(Item, String)], out: &mut dyn std::io::Write) {
+    if files.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "\n  left out: {}", files.len());
+    for (item, why) in files.iter().take(ROWS) {
+        let _ = writeln!(out, "  {}: {}", tame(&item.name(), NAME), tame(why, 200));
+    }
+    if files.len() > ROWS {
+        let _ = writeln!(out, "  ... and {} more", files.len() - ROWS);
     }
 }
 

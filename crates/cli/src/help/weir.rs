@@ -528,13 +528,20 @@ something is missing, 2 if there is no way to the pool.
         name: "defrag",
         usage: &[
             "defrag plan [-q] [--json] [--goal read | space] [--bytes n] [--min-gain n%] [--model name] [-p path] ... pool",
+            "defrag run [-n] [-q] [--json] [--plan file] [--share n%] [--new] [-p path] ... pool",
         ],
         text: "\
 Plans which files of a pool to rewrite with 'zfs rewrite', in which order, and
 predicts what that gains: how fast they are read from begin to end, and how long
 the free segments are, before and after; how many bytes it writes, and by how
-many the pool grows because snapshots hold the old blocks. The pool is only
-read, and may be imported. Nothing is rewritten by the plan.
+many the pool grows because snapshots hold the old blocks. A plan only reads the
+pool, which may be imported.
+
+A run makes or takes a plan, rewrites its files one after the other through
+their mounts, and then shows what was predicted beside what the pool's new maps
+give. One part of 4 MiB is under way at a time, and after each the run rests for
+as long as it took, so that other programs have the disks half of the time at
+least. A run that was interrupted goes on where it was when it is started again.
 
   pool          its name or guid
   -p, --path    a device of the pool, an image, or a folder of them (default:
@@ -549,11 +556,19 @@ read, and may be imported. Nothing is rewritten by the plan.
   --sample      blocks of the files that are read in the simulator (default:
                 32768)
   --no-predict  no times of reading
-  --json        the plan for programs, with all files
+  --json        the plan, or what a run gained, for programs
   -q, --quiet   no progress
 
-The exit status is 0 if there is something to rewrite, 1 if not, 2 if there is
-no way to the pool or to a plan.
+Of a run, which takes the options of a plan, too:
+  -n, --dry-run only say what would be rewritten
+  --plan        a plan that 'weir defrag plan --json' wrote
+  --share       the share of the time in which it works (default: 50%)
+  --new         forget a run that was interrupted
+
+The exit status of a plan is 0 if there is something to rewrite, 1 if not, 2 if
+there is no way to the pool or to a plan; of a run 0 if all files of the plan
+were rewritten, 1 if some were left out or there was nothing to do, 2 if it
+ended before its end.
 ",
     },
 ];
