@@ -32,7 +32,7 @@ pub(crate) struct Measured {
 /// Looks at the files with these numbers in a plan, datasets' objects and objects.
 ///
 /// # Errors
-/// As [`crate::plan`].
+/// As [`crate::plan()`].
 pub(crate) fn measure(pool: &PoolReader, files: &[(usize, (u64, u64))], opts: &Opts) -> Result<Measured> {
     let layout = Layout::of(pool);
     let free = FreeSpace::of(&space::load(pool, &layout)?);
