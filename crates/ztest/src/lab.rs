@@ -153,6 +153,17 @@ pub struct Lab {
     pub away: RefCell<Vec<usize>>,
 }
 
+/// These properties, and that what is written takes its space and every reading changes the access
+/// time, unless they say otherwise.
+pub fn plain(mut props: Vec<(String, PropValue)>) -> Vec<(String, PropValue)> {
+    for (name, value) in [("compression", codec::CompressAlgo::Off as u64), ("relatime", 0)] {
+        if props.iter().all(|(other, _)| other != name) {
+            props.push((name.into(), PropValue::Num(value)));
+        }
+    }
+    props
+}
+
 fn world(seed: u64) -> Sim {
     Sim::new(SimConfig::seeded(seed))
 }
@@ -201,14 +212,9 @@ impl Lab {
     pub fn images(&self) -> Vec<DiskImage> {
         self.disks.iter().map(SimDisk::image).collect()
     }
-    /// Makes a pool on the disks. Unless a property says otherwise, what is written takes its
-    /// space, and every reading changes the access time.
-    pub async fn create(&self, layout: &Layout, mut fs_props: Vec<(String, PropValue)>) -> Result<Rc<Pool>> {
-        for (name, value) in [("compression", codec::CompressAlgo::Off as u64), ("relatime", 0)] {
-            if fs_props.iter().all(|(other, _)| other != name) {
-                fs_props.push((name.into(), PropValue::Num(value)));
-            }
-        }
+    /// Makes a pool on the disks, with the properties of [`plain`].
+    pub async fn create(&self, layout: &Layout, fs_props: Vec<(String, PropValue)>) -> Result<Rc<Pool>> {
+        let fs_props = plain(fs_props);
         let mut devices = self.disks.iter().map(|d| DevSpec { dev: d.dev(), is_disk: false });
         let mut take = |n: usize| devices.by_ref().take(n).collect::<Vec<DevSpec>>();
         let devices = match layout.shape.groups {

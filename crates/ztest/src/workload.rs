@@ -339,6 +339,7 @@ impl Runner {
         if self.longest_name() > 255 {
             props.push(("longname".into(), PropValue::Num(1)));
         }
+        let props = crate::lab::plain(props);
         let pool = self.lab.create(&self.layout, props.clone()).await.map_err(|e| format!("create: {e:?}"))?;
         self.pool = Some(pool);
         self.enter_dataset(POOL.into(), props).await?;
