@@ -134,6 +134,8 @@ pub(crate) trait Driver {
     /// # Safety
     /// The memory that it names stays valid until its completion was reported.
     unsafe fn submit(&mut self, token: u64, req: Request);
+    /// Starts submitted operations before the next [`Driver::turn`], if the driver can.
+    fn start(&mut self) {}
     /// Asks for the end of an operation. It completes all the same, perhaps with `-ECANCELED`.
     fn cancel(&mut self, token: u64);
     /// Starts submitted operations and reports completed ones into `done`; waits for a completion
@@ -145,6 +147,10 @@ pub(crate) trait Driver {
     fn name(&self) -> &'static str;
     /// System calls made by [`Driver::turn`] so far.
     fn enters(&self) -> u64;
+    /// How long it kept the thread busy so far with nothing but looking for completions.
+    fn looked(&self) -> Duration {
+        Duration::ZERO
+    }
     /// Whether idle cores may be kept awake from now on; drivers that never do ignore it.
     fn set_keep_awake(&mut self, _mode: KeepAwake) {}
 }

@@ -42,6 +42,9 @@ use crate::workers::Workers;
 /// ([`rt::turn::BOUND`]), so neither the estimates nor other programs of the machine explain it
 /// easily.
 const SLOW_POLL: Nanos = Nanos::from_ms(1);
+/// Within a round, operations that its polls submitted are started after this time: several times
+/// what a system call takes that starts some, and short beside what a device takes.
+const START_AFTER: Nanos = Nanos::from_us(25);
 /// The slot of the future that `block_on` runs.
 const MAIN: usize = usize::MAX;
 /// How long a dropped engine waits for operations that devices do not give back, before it leaves
@@ -105,6 +108,8 @@ pub struct EngineStats {
     pub enters: u64,
     /// Operations in flight now.
     pub in_flight: u64,
+    /// CPU time of the engine's thread in which it only looked for completions.
+    pub looked: Nanos,
 }
 
 /// Tasks of one name whose polls took 1 ms or longer.
@@ -330,6 +335,7 @@ impl Handle {
             completions: self.0.completions.get(),
             enters: self.0.driver.borrow().enters(),
             in_flight: self.0.ops.borrow().len() as u64,
+            looked: Nanos(self.0.driver.borrow().looked().as_nanos() as u64),
         }
     }
 }
@@ -382,11 +388,18 @@ impl Inner {
             // The end of one poll is the beginning of the next.
             let began = self.now();
             let mut clock = began;
+            // What the operations that ended let go must not wait for the round.
+            self.driver.borrow_mut().start();
+            let mut started = began;
             self.cpu_clock.set(self.tracer.wants(Groups::TURN).then(thread_cpu_time));
             let mut round = Round::default();
             loop {
                 let next = self.ready.borrow_mut().next(&mut round, clock.since(began));
                 let Some(task) = next else { break };
+                if clock.since(started) >= START_AFTER {
+                    self.driver.borrow_mut().start();
+                    started = clock;
+                }
                 if task.slot != MAIN {
                     clock = self.poll_task(task, clock);
                 } else if task.id == id {

@@ -1,5 +1,5 @@
 //! The driver over io_uring: operations start inline, by the engine thread, in one system call per
-//! turn.
+//! turn, and another in the midst of a long round.
 //!
 //! The ring is made for one issuing thread with deferred completion work, so that completions are
 //! processed only when the engine enters the kernel, never by interrupting it. A flag in shared
@@ -39,6 +39,7 @@ pub(crate) struct Ring {
     workers: Option<Workers>,
     enters: u64,
     spin: Spin,
+    looked: Duration,
     awake: Awake,
     /// Operations to be tried by system calls before they go to the ring.
     hot: Vec<(u64, Request)>,
@@ -90,6 +91,7 @@ impl Ring {
             workers: None,
             enters: 0,
             spin: Spin::default(),
+            looked: Duration::ZERO,
             awake: Awake::new(keep_awake),
             hot: Vec::new(),
         })
@@ -249,6 +251,7 @@ impl Ring {
             std::hint::spin_loop();
         };
         self.spin.looked(found, alone);
+        self.looked += last - begin;
         found || whole
     }
 
@@ -287,6 +290,13 @@ impl Driver for Ring {
             self.hot.push((token, req));
         } else if !self.backlog.is_empty() || !self.push(token, req) {
             self.backlog.push_back((token, req));
+        }
+    }
+
+    fn start(&mut self) {
+        self.push_backlog();
+        if !self.ring.submission().is_empty() {
+            self.enter(Wait::No);
         }
     }
 
@@ -343,6 +353,9 @@ impl Driver for Ring {
 
     fn enters(&self) -> u64 {
         self.enters
+    }
+    fn looked(&self) -> Duration {
+        self.looked
     }
 
     fn set_keep_awake(&mut self, mode: KeepAwake) {

@@ -360,6 +360,31 @@ fn reads_that_are_over_at_once_leave_room_for_hot_ones() {
 }
 
 #[test]
+fn operations_are_started_in_the_midst_of_a_long_round() {
+    let Ok(engine) = Engine::new(EngineConfig { backend: BackendChoice::Ring, ..EngineConfig::default() }) else {
+        return;
+    };
+    let rt = engine.rt();
+    engine.block_on(async {
+        let io = FdIo::new(&rt).expect("io");
+        let zeros = Rc::new(OwnedFd::from(std::fs::File::open("/dev/zero").expect("zeros")));
+        let handle = Handle::of(&rt).expect("this engine");
+        // Three tasks of one round: what the first submits, the second keeps waiting.
+        let read = rt.spawn("read", async move { io.readv_fd(&zeros, Buf::zeroed(64), vec![]).await.result });
+        let (clock, of) = (rt.clone(), handle.clone());
+        let long = rt.spawn("long", async move {
+            let begin = clock.now();
+            while clock.now().since(begin) < Nanos::from_us(60) {}
+            of.stats().enters
+        });
+        let look = rt.spawn("look", async move { handle.stats().enters });
+        let (before, after) = join2(long, look).await;
+        assert!(before < after, "the read waits for the end of the round: {before} system calls");
+        assert_eq!(read.await.expect("64 bytes"), 64);
+    });
+}
+
+#[test]
 fn sockets_that_are_full_or_have_ended() {
     both(|rt| async move {
         let io = FdIo::new(&rt).expect("io");
