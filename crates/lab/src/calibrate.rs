@@ -15,15 +15,15 @@ use base::{Error, Nanos, Result};
 use bdev::{BlockDev, Buf, Bytes, Op};
 use rt::Rt;
 use serde::Serialize;
-use sim::{DiskImage, HddModel, HostLatency, Model, Rng, SsdModel};
+use sim::{DiskImage, HddModel, HostCpu, HostLatency, Model, Rng, SsdModel};
 
-use crate::device::Device;
+use crate::device::{Device, RATE_MAX};
 use crate::{hist, stage};
 
 /// A figure of a model fits within so many percent: operations a second, median; and within this
 /// factor: the 99th percentile (issue 20 of this project).
 pub const LIMITS: (f64, f64, f64) = (15.0, 25.0, 2.0);
-/// Median of a lone reader of 4 KiB from which on a device spins: flash takes a tenth of it.
+/// Median of a lone reader of 8 KiB from which on a device spins: flash takes a tenth of it.
 const SPINS: f64 = 2_000.0;
 /// Operations of a load in virtual time.
 const MODEL_OPS: usize = 1_200;
@@ -32,10 +32,22 @@ const MODEL_SPAN: Nanos = Nanos(60_000_000_000);
 /// Seed of loads and models.
 const SEED: u64 = 1;
 /// Factors by which fields are changed, in rounds.
-const FACTORS: [f64; 5] = [4.0, 2.0, 1.4, 1.15, 1.05];
+const FACTORS: [f64; 7] = [4.0, 2.0, 1.4, 1.2, 1.1, 1.05, 1.03];
+/// Numbers of clients: one, what a class has at a device beside others, and most that each of the
+/// interactive classes has there (`zfs_vdev_*_max_active`).
+const CLIENTS: [usize; 3] = [1, 4, 10];
+/// Bytes of the drive behind a calibrated device, which may be a file or a share of it: so many
+/// that what a run writes does not wear it out.
+const DRIVE: u64 = 256 << 30;
 
 /// Fields that a fit leaves as they are.
-const UNSEEN: [&str; 14] = [
+const UNSEEN: [&str; 19] = [
+    "read_cpu",
+    "read_cpu_rate",
+    "write_cpu",
+    "write_cpu_rate",
+    "flush_cpu",
+    "capacity",
     "patience",
     "read_ahead",
     "page",
@@ -45,7 +57,6 @@ const UNSEEN: [&str; 14] = [
     "erase",
     "suspend",
     "suspend_erase",
-    "write_path",
     "spare",
     "slow_per_million",
     "slow_read",
@@ -56,13 +67,15 @@ const UNSEEN: [&str; 14] = [
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Read 4 KiB at random places.
+    /// Read 8 KiB at random places.
     RandomRead,
-    /// Write 4 KiB at random places.
+    /// Read 128 KiB at random places.
+    LargeRead,
+    /// Write 8 KiB at random places.
     RandomWrite,
     /// Write 128 KiB, one after the other.
     SequentialWrite,
-    /// Write 4 KiB at random places, each made durable by a flush.
+    /// Write 8 KiB at random places, each made durable by a flush.
     SyncWrite,
 }
 
@@ -75,26 +88,17 @@ pub struct Load {
     pub clients: usize,
 }
 
-/// All loads: each kind with 1, 8 and 64 clients.
-pub const LOADS: [Load; 12] = {
-    const fn load(kind: Kind, clients: usize) -> Load {
-        Load { kind, clients }
+/// All loads: each kind with each number of [`CLIENTS`].
+pub const LOADS: [Load; 15] = {
+    use Kind::{LargeRead, RandomRead, RandomWrite, SequentialWrite, SyncWrite};
+    let kinds = [RandomRead, LargeRead, RandomWrite, SequentialWrite, SyncWrite];
+    let mut all = [Load { kind: RandomRead, clients: 1 }; 15];
+    let mut n = 0;
+    while n < all.len() {
+        all[n] = Load { kind: kinds[n / CLIENTS.len()], clients: CLIENTS[n % CLIENTS.len()] };
+        n += 1;
     }
-    use Kind::{RandomRead, RandomWrite, SequentialWrite, SyncWrite};
-    [
-        load(RandomRead, 1),
-        load(RandomRead, 8),
-        load(RandomRead, 64),
-        load(RandomWrite, 1),
-        load(RandomWrite, 8),
-        load(RandomWrite, 64),
-        load(SequentialWrite, 1),
-        load(SequentialWrite, 8),
-        load(SequentialWrite, 64),
-        load(SyncWrite, 1),
-        load(SyncWrite, 8),
-        load(SyncWrite, 64),
-    ]
+    all
 };
 
 impl Kind {
@@ -102,6 +106,7 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Kind::RandomRead => "random read",
+            Kind::LargeRead => "large read",
             Kind::RandomWrite => "random write",
             Kind::SequentialWrite => "sequential write",
             Kind::SyncWrite => "sync write",
@@ -109,8 +114,20 @@ impl Kind {
     }
     /// Bytes of an operation.
     pub fn block(self) -> u64 {
-        if self == Kind::SequentialWrite { 128 << 10 } else { 4096 }
+        match self {
+            Kind::LargeRead | Kind::SequentialWrite => 128 << 10,
+            Kind::RandomRead | Kind::RandomWrite | Kind::SyncWrite => 8 << 10,
+        }
     }
+}
+
+/// What was measured.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Measured {
+    /// The figures of each of [`LOADS`].
+    pub points: Vec<Point>,
+    /// What its operations took of the engine's thread, each on average.
+    pub cpu: Vec<Nanos>,
 }
 
 /// The figures of a load.
@@ -159,7 +176,7 @@ pub async fn measure(rt: &Rt, dev: &dyn BlockDev, size: u64, load: Load, span: S
                 let offset = place * block;
                 let from = rt.now();
                 match load.kind {
-                    Kind::RandomRead => {
+                    Kind::RandomRead | Kind::LargeRead => {
                         bdev::run(dev, Op::Read { offset, bufs: vec![Buf::for_overwrite(block as usize)] }).await?;
                     }
                     _ => bdev::write(dev, offset, data.clone()).await?,
@@ -185,7 +202,8 @@ pub async fn measure(rt: &Rt, dev: &dyn BlockDev, size: u64, load: Load, span: S
 }
 
 /// Writes random bytes to the first `size` bytes of a device, so that reads find data; then the
-/// figures of all loads, each for `time`. `progress` is told the share that is done.
+/// figures of all loads, each for `time`. `busy` tells how long the engine's thread has worked;
+/// `progress` is told the share that is done.
 ///
 /// # Errors
 /// Those of [`measure`].
@@ -194,8 +212,9 @@ pub async fn measure_all(
     dev: &dyn BlockDev,
     size: u64,
     time: Nanos,
+    busy: &dyn Fn() -> Nanos,
     progress: &mut dyn FnMut(f64),
-) -> Result<Vec<Point>> {
+) -> Result<Measured> {
     let mut data = Buf::zeroed(1 << 20);
     Rng::new(SEED).fill(&mut data);
     let data = data.freeze();
@@ -205,14 +224,18 @@ pub async fn measure_all(
         bdev::write(dev, at, data.slice(..len)).await?;
     }
     bdev::flush(dev).await?;
-    let mut points = Vec::new();
+    let (mut points, mut cpu) = (Vec::new(), Vec::new());
     for (n, load) in LOADS.into_iter().enumerate() {
         progress((n + 1) as f64 / (LOADS.len() + 1) as f64);
-        points.push(measure(rt, dev, size, load, Span { time, ops: usize::MAX }, &data).await?);
+        let (began, worked) = (rt.now(), busy());
+        let point = measure(rt, dev, size, load, Span { time, ops: usize::MAX }, &data).await?;
+        let ops = point.iops * rt.now().since(began).as_secs_f64();
+        cpu.push(Nanos((busy().since(worked).0 as f64 / ops) as u64));
+        points.push(point);
         // What a load leaves behind is not the next one's.
         bdev::flush(dev).await?;
     }
-    Ok(points)
+    Ok(Measured { points, cpu })
 }
 
 /// The figures of all loads on a model, on `size` bytes of it.
@@ -240,18 +263,40 @@ fn distance(measured: &[Point], model: &[Point]) -> f64 {
     measured.iter().zip(model).map(one).sum()
 }
 
+/// What operations take of the engine's thread, by that of each of [`LOADS`]: those with most
+/// clients, as the engine has many at a device.
+fn cpu_of(cpu: &[Nanos]) -> HostCpu {
+    let most = CLIENTS[CLIENTS.len() - 1];
+    let of = |kind| {
+        let at = LOADS.iter().position(|l| *l == Load { kind, clients: most });
+        at.and_then(|at| cpu.get(at)).map_or(0.0, |n| n.0 as f64)
+    };
+    // Of two sizes: what an operation takes, and what its bytes take.
+    let line = |small: Kind, large: Kind| {
+        let (a, b) = (of(small), of(large).max(of(small)));
+        let each = (b - a) / (large.block() - small.block()) as f64;
+        let rate = if each > 0.0 { (1e9 / each) as u64 } else { 0 };
+        (Nanos((a - each * small.block() as f64).max(0.0) as u64), rate.min(RATE_MAX))
+    };
+    let (read, read_rate) = line(Kind::RandomRead, Kind::LargeRead);
+    let (write, write_rate) = line(Kind::RandomWrite, Kind::SequentialWrite);
+    let flush = Nanos((of(Kind::SyncWrite) - of(Kind::RandomWrite)).max(0.0) as u64);
+    HostCpu { read, read_rate, write, write_rate, flush }
+}
+
 /// Where a fit begins: what the figures say directly.
-fn begin(measured: &[Point]) -> Device {
+fn begin(measured: &[Point], cpu: HostCpu) -> Device {
     let of = |kind, clients| {
         let at = LOADS.iter().position(|l| *l == Load { kind, clients }).unwrap_or(0);
         measured[at]
     };
     let us = |us: f64| Nanos((us.max(0.1) * 1000.0) as u64);
-    let each = |p: Point| us(1e6 / p.iops);
     let (read, write, sync) = (of(Kind::RandomRead, 1), of(Kind::RandomWrite, 1), of(Kind::SyncWrite, 1));
-    let streams = [1, 8, 64].map(|n| of(Kind::SequentialWrite, n).iops);
-    let stream = streams.into_iter().fold(1.0, f64::max) * Kind::SequentialWrite.block() as f64;
+    let fastest = |kind: Kind| CLIENTS.map(|n| of(kind, n).iops).into_iter().fold(1.0, f64::max);
+    let rate = |kind: Kind| fastest(kind) * kind.block() as f64;
+    let stream = rate(Kind::SequentialWrite);
     let host = HostLatency {
+        cpu,
         wake: us(2.0),
         jitter: us(write.p50_us / 10.0),
         rare_per_million: 15_000,
@@ -268,10 +313,12 @@ fn begin(measured: &[Point]) -> Device {
         Model::Ssd(SsdModel {
             read: us(read.p50_us * 0.7),
             command: us(write.p50_us.min(read.p50_us) * 0.3),
-            program: us(bytes / stream * 1e6),
-            link: (stream * 1.5) as u64,
-            read_each: each(of(Kind::RandomRead, 64)),
-            write_each: each(of(Kind::RandomWrite, 64)),
+            program: us(bytes / stream * 0.7 * 1e6),
+            link: rate(Kind::LargeRead) as u64,
+            write_path: stream as u64,
+            read_each: us(1e6 / fastest(Kind::RandomRead)),
+            write_each: us(1e6 / fastest(Kind::RandomWrite)),
+            capacity: DRIVE,
             flush: us(sync.p50_us - write.p50_us),
             protected: true,
             // The host's tail, which is measured, has the disk's in it.
@@ -287,18 +334,18 @@ fn begin(measured: &[Point]) -> Device {
 ///
 /// # Errors
 /// Those of [`simulate`].
-pub fn fit(measured: &[Point], size: u64, progress: &mut dyn FnMut(f64)) -> Result<(Device, Vec<Point>)> {
+pub fn fit(measured: &Measured, size: u64, progress: &mut dyn FnMut(f64)) -> Result<(Device, Vec<Point>)> {
     fit_by(&FACTORS, measured, size, progress)
 }
 
 /// As [`fit`] with a round for each of `factors`.
 fn fit_by(
     factors: &[f64],
-    measured: &[Point],
+    Measured { points: measured, cpu }: &Measured,
     size: u64,
     progress: &mut dyn FnMut(f64),
 ) -> Result<(Device, Vec<Point>)> {
-    let mut best = begin(measured);
+    let mut best = begin(measured, cpu_of(cpu));
     let mut figures = simulate(&best, size)?;
     let mut off = distance(measured, &figures);
     let mut fields = best.scalable();
@@ -452,15 +499,30 @@ mod tests {
             let measured = simulate(&device, size).unwrap();
             assert_eq!(measured, simulate(&device, size).unwrap(), "the same seed is the same run");
             // Two rounds are enough for what a model has measured.
-            let (found, figures) = fit_by(&FACTORS[1..3], &measured, size, &mut |_| {}).unwrap();
+            let of = Measured { points: measured.clone(), cpu: Vec::new() };
+            let (found, figures) = fit_by(&FACTORS[1..4], &of, size, &mut |_| {}).unwrap();
             assert_eq!(found.model.rotational(), device.model.rotational(), "{name}");
             assert_eq!(simulate(&found, size).unwrap(), figures);
             let report = Report::of(name, size, &measured, &figures);
             eprintln!("{name}\n{}", report.text());
-            assert!(report.fitting >= 32, "{name}: {}", report.fitting);
+            assert!(report.fitting >= 40, "{name}: {}", report.fitting);
             let again = Device::parse(name, &report.file(&found).unwrap()).unwrap();
             assert_eq!((again.model, again.host), (found.model, found.host));
         }
+    }
+
+    #[test]
+    fn what_an_operation_takes_of_the_thread_is_a_line_over_its_bytes() {
+        let of = |load: &Load| match load.kind {
+            Kind::RandomRead => 5_000 + 8 * 10,
+            Kind::LargeRead => 5_000 + 128 * 10,
+            Kind::RandomWrite | Kind::SequentialWrite => 7_000,
+            Kind::SyncWrite => 9_000,
+        };
+        let cpu = cpu_of(&LOADS.iter().map(|l| Nanos(of(l))).collect::<Vec<_>>());
+        assert_eq!((cpu.read, cpu.write, cpu.write_rate, cpu.flush), (Nanos(5_000), Nanos(7_000), 0, Nanos(2_000)));
+        assert!((cpu.read_rate as f64 / (1024.0 * 1e8) - 1.0).abs() < 0.01, "{cpu:?}");
+        assert_eq!(cpu_of(&[]), HostCpu::default());
     }
 
     #[test]
@@ -469,8 +531,8 @@ mod tests {
         let measured = vec![p(100.0, 100.0, 100.0); LOADS.len()];
         let model = vec![p(114.0, 126.0, 51.0); LOADS.len()];
         let report = Report::of("x", 1 << 30, &measured, &model);
-        assert_eq!((report.loads[0].fits, report.fitting), ([true, false, true], 24));
-        assert!(report.text().contains("126*") && report.text().contains("24 of 36 figures fit"));
+        assert_eq!((report.loads[0].fits, report.fitting), ([true, false, true], 30));
+        assert!(report.text().contains("126*") && report.text().contains("30 of 45 figures fit"));
         assert_eq!(distance(&measured, &measured), 0.0);
         assert!(distance(&measured, &model) > 0.0);
     }

@@ -48,7 +48,7 @@ enum Field<'a> {
 }
 
 /// Largest rate in bytes a second.
-const RATE_MAX: u64 = 1 << 40;
+pub(crate) const RATE_MAX: u64 = 1 << 40;
 
 fn hdd_fields(m: &mut HddModel) -> Vec<(&'static str, Field<'_>)> {
     use Field::{Count, Number, Time};
@@ -93,6 +93,7 @@ fn ssd_fields(m: &mut SsdModel) -> Vec<(&'static str, Field<'_>)> {
         ("flush", Time(&mut m.flush)),
         ("protected", Flag(&mut m.protected)),
         ("spare", Number(&mut m.spare, 1, 100)),
+        ("capacity", Number(&mut m.capacity, 0, 1 << 50)),
         ("worn", Flag(&mut m.worn)),
         ("slow_per_million", Number(&mut m.slow_per_million, 0, 1_000_000)),
         ("slow_read", Time(&mut m.slow_read)),
@@ -127,6 +128,11 @@ fn model_fields(model: &mut Model) -> Vec<(&'static str, Field<'_>)> {
 
 fn host_fields(h: &mut HostLatency) -> Vec<(&'static str, Field<'_>)> {
     vec![
+        ("read_cpu", Field::Time(&mut h.cpu.read)),
+        ("read_cpu_rate", Field::Number(&mut h.cpu.read_rate, 0, RATE_MAX)),
+        ("write_cpu", Field::Time(&mut h.cpu.write)),
+        ("write_cpu_rate", Field::Number(&mut h.cpu.write_rate, 0, RATE_MAX)),
+        ("flush_cpu", Field::Time(&mut h.cpu.flush)),
         ("wake", Field::Time(&mut h.wake)),
         ("jitter", Field::Time(&mut h.jitter)),
         ("rare_per_million", Field::Number(&mut h.rare_per_million, 0, 1_000_000)),
@@ -204,7 +210,7 @@ impl Device {
             if name == "fit" {
                 continue;
             }
-            let section = section(&place, text, table, true)?;
+            let section = section(&place, text, table)?;
             let fill = |fields: &mut Vec<(&'static str, Field<'_>)>| {
                 section.entries.iter().try_for_each(|entry| {
                     let place = Place { file, line: entry.line, key: &entry.key };
@@ -309,11 +315,14 @@ impl Device {
 
 #[cfg(test)]
 mod tests {
+    use sim::HostCpu;
+
     use super::*;
 
     #[test]
     fn a_model_comes_back_from_its_file() {
-        let host = HostLatency { wake: Nanos(20_000), jitter: Nanos(7), rare_per_million: 3, rare: Nanos(0) };
+        let cpu = HostCpu { read: Nanos(900), write_rate: 1 << 30, flush: Nanos(1), ..HostCpu::default() };
+        let host = HostLatency { cpu, wake: Nanos(20_000), jitter: Nanos(7), rare_per_million: 3, rare: Nanos(0) };
         for name in ["hdd", "hdd-10k", "nvme", "sas-ssd", "fixed 1ms 100M"] {
             let device = Device { host, ..Device::of(name).unwrap() };
             let again = Device::parse(name, &device.text().unwrap()).unwrap();

@@ -9,6 +9,9 @@ use spa::{Bias, DevSpec, Group, GroupKind, Layout};
 
 /// Most devices of a layout.
 const DEVICES_MAX: usize = 256;
+/// Data columns of a group of a dRAID that names none, if it has so many children
+/// (zpoolconcepts(7) of OpenZFS 2.4).
+const DRAID_DATA_DEFAULT: usize = 8;
 
 /// A top-level vdev.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,8 +22,9 @@ struct Top {
 }
 
 /// Top-level vdevs in order, with commas between them: `single` (or `disk`), `stripe N`, `mirror
-/// N`, `mirrors N of M`, `raidz1 N` (or `raidz N`) to `raidz3 N`, each with `log-` or `special-`
-/// before it if it is one; `mirror:N` is `mirror N`.
+/// N`, `mirrors N of M`, `raidz1 N` (or `raidz N`) to `raidz3 N`, `draid2:4d:11c:1s` as for `zpool
+/// create` with the children named, each with `log-`, `special-` or `dedup-` before it if it is
+/// one; `mirror:N` is `mirror N`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LayoutSpec(Vec<Top>);
 
@@ -63,12 +67,17 @@ impl LayoutSpec {
             let bias = match t.bias {
                 Bias::Log => "log-",
                 Bias::Special => "special-",
-                _ => "",
+                Bias::Dedup => "dedup-",
+                Bias::Normal => "",
             };
             match t.kind {
                 GroupKind::Mirror => format!("{bias}mirror:{}", t.devices),
                 GroupKind::Raidz(parity) => format!("{bias}raidz{parity}:{}", t.devices),
-                _ => format!("{bias}single"),
+                GroupKind::Draid { parity, data, spares } => {
+                    let data = data.map_or(String::new(), |d| format!(":{d}d"));
+                    format!("{bias}draid{parity}{data}:{}c:{spares}s", t.devices)
+                }
+                GroupKind::Single => format!("{bias}single"),
             }
         };
         self.0.iter().map(of).collect::<Vec<_>>().join(",")
@@ -84,7 +93,12 @@ impl LayoutSpec {
         let of = |t: &Top| match t.kind {
             GroupKind::Mirror => 1.0,
             GroupKind::Raidz(parity) => (t.devices - usize::from(parity)) as f64,
-            _ => t.devices as f64,
+            GroupKind::Draid { parity, data, spares } => {
+                let (active, parity) = (t.devices - usize::from(spares), usize::from(parity));
+                let data = data.map_or((active - parity).min(DRAID_DATA_DEFAULT), usize::from);
+                active as f64 * data as f64 / (data + parity) as f64
+            }
+            GroupKind::Single => t.devices as f64,
         };
         self.data().filter(|t| t.bias == Bias::Normal).map(of).sum()
     }
@@ -93,8 +107,8 @@ impl LayoutSpec {
     pub fn survives(&self) -> usize {
         let of = |t: &Top| match t.kind {
             GroupKind::Mirror => t.devices - 1,
-            GroupKind::Raidz(parity) => usize::from(parity),
-            _ => 0,
+            GroupKind::Raidz(parity) | GroupKind::Draid { parity, .. } => usize::from(parity),
+            GroupKind::Single => 0,
         };
         self.data().map(of).min().unwrap_or(0)
     }
@@ -138,12 +152,13 @@ fn words(text: &str) -> Vec<&str> {
 /// The vdevs of one part of a layout.
 fn tops(word: &str) -> Result<Vec<Top>> {
     let bad = || {
-        let known = "single, stripe N, mirror N, mirrors N of M, raidz1 N, raidz2 N, raidz3 N, also with log- or special- before";
+        let known = "single, stripe N, mirror N, mirrors N of M, raidz1 N, raidz2 N, raidz3 N, draid1:Dd:Cc:Ss, also with log-, special- or dedup- before";
         Error::invalid(format!("'{word}' is no vdev of a layout: there are {known}"))
     };
     let (bias, shape) = match word.split_once('-') {
         Some(("log", rest)) => (Bias::Log, rest),
         Some(("special", rest)) => (Bias::Special, rest),
+        Some(("dedup", rest)) => (Bias::Dedup, rest),
         _ => (Bias::Normal, word),
     };
     let number = |text: &str, least: usize| {
@@ -157,9 +172,35 @@ fn tops(word: &str) -> Result<Vec<Top>> {
         ["raidz" | "raidz1", n] => (1, GroupKind::Raidz(1), number(n, 2)?),
         ["raidz2", n] => (1, GroupKind::Raidz(2), number(n, 3)?),
         ["raidz3", n] => (1, GroupKind::Raidz(3), number(n, 4)?),
+        [head, ref rest @ ..] if head.starts_with("draid") => {
+            let (kind, devices) = draid(head, rest).ok_or_else(bad)?;
+            (1, kind, devices)
+        }
         _ => return Err(bad()),
     };
     Ok(vec![Top { kind, bias, devices }; count])
+}
+
+/// A dRAID and its number of devices, by the words of `draidP:Dd:Cc:Ss`, of which `Dd` and `Ss` may
+/// be missing. None if it is not one that can be.
+fn draid(head: &str, rest: &[&str]) -> Option<(GroupKind, usize)> {
+    let parity = match head.strip_prefix("draid")? {
+        "" => 1,
+        n => n.parse::<u8>().ok().filter(|p| (1..=3).contains(p))?,
+    };
+    let (mut data, mut children, mut spares) = (None, 0usize, 0u8);
+    for word in rest {
+        let unit = word.chars().next_back()?;
+        let n = word.strip_suffix(unit)?.parse::<u8>().ok()?;
+        match unit {
+            'd' if n > 0 => data = Some(n),
+            'c' => children = n.into(),
+            's' => spares = n,
+            _ => return None,
+        }
+    }
+    let least = usize::from(parity) + usize::from(spares) + data.map_or(1, usize::from);
+    (children >= least.max(2)).then_some((GroupKind::Draid { parity, data, spares }, children))
 }
 
 /// The model of that name: `nvme`, `sata-ssd` (or `ssd`), `sas-ssd`, each also with `worn` behind
@@ -231,6 +272,9 @@ mod tests {
             "raidz1:x",
             "cache-single",
             "draid1:4",
+            "draid4:11c",
+            "draid2:8d:10c:1s",
+            "draid1:4d:8x",
             "stripe 0",
             "mirrors 2 of 1",
             "raidz2 2",
@@ -241,6 +285,17 @@ mod tests {
         assert_eq!(LayoutSpec::parse(&spec.text()).unwrap(), spec);
         assert_eq!((spec.data_devices(), spec.survives(), spec.has_log()), (5.0, 1, true));
         assert_eq!([7, 8, 9].map(|n| spec.is_log(n)), [false, true, false]);
+        let spread = LayoutSpec::parse("draid2:4d:11c:2s,draid:9c,dedup-single").unwrap();
+        let kinds: Vec<_> = spread.0.iter().map(|t| (t.kind, t.bias, t.devices)).collect();
+        let draid = |parity, data, spares| GroupKind::Draid { parity, data, spares };
+        let want = [
+            (draid(2, Some(4), 2), Bias::Normal, 11),
+            (draid(1, None, 0), Bias::Normal, 9),
+            (GroupKind::Single, Bias::Dedup, 1),
+        ];
+        assert_eq!(kinds, want);
+        assert_eq!(spread.data_devices(), 6.0 + 8.0);
+        assert_eq!(LayoutSpec::parse(&spread.text()).unwrap(), spread);
         // Both ways to write it mean the same.
         for (a, b) in [
             ("disk", "single"),

@@ -20,7 +20,7 @@ use base::{Error, Nanos, ObjectId, Result};
 use bdev::Bytes;
 use rt::trace::{Event, Groups, LogPhase};
 use serde::Serialize;
-use sim::{DiskConfig, DiskImage, HddModel, HostLatency, Model, Pick, Rng, Sim, SimConfig, SimDisk, SsdModel};
+use sim::{DiskConfig, DiskImage, HddModel, HostCpu, HostLatency, Model, Pick, Rng, Sim, SimConfig, SimDisk, SsdModel};
 use spa::{Bias, EngineOpts, Group, GroupKind, Layout, Pool};
 use vdev::Prio;
 use zpl::Zfs;
@@ -136,7 +136,13 @@ const GUEST: Host = Host {
     mem: 128 << 30,
     write: Nanos(20_000),
     pack: Nanos(10_000),
-    latency: HostLatency { wake: Nanos(20_000), jitter: Nanos(30_000), rare_per_million: 0, rare: Nanos(0) },
+    latency: HostLatency {
+        cpu: HostCpu { read: Nanos(0), read_rate: 0, write: Nanos(0), write_rate: 0, flush: Nanos(0) },
+        wake: Nanos(20_000),
+        jitter: Nanos(30_000),
+        rare_per_million: 0,
+        rare: Nanos(0),
+    },
 };
 
 /// How fast writers write.

@@ -12,6 +12,7 @@ const TOML: &str = "\
 [pool]
 layout = \"mirrors 2 of 3\"
 device = \"fixed 1ms 100M\"
+size = \"1G\"
 log = \"nvme\"
 memory = \"1G\"
 cores = 2
@@ -37,6 +38,8 @@ compressible = 2.5
 name = \"copy\"
 block = 131_072
 size = \"8M\"
+threads = 3
+shared = true
 sync = \"after 10\"
 rate = \"bursts 5 every 500ms\"
 ";
@@ -46,6 +49,7 @@ fn a_file_means_what_it_says() {
     let w = Workload::parse("w.toml", TOML).unwrap();
     assert_eq!(w.pool.layout, LayoutSpec::parse("mirror:3,mirror:3").unwrap());
     assert_eq!(w.pool.device.model, Model::Fixed { latency: Nanos::from_ms(1), bandwidth: 100 << 20 });
+    assert_eq!(w.pool.size, Some(1 << 30));
     assert_eq!(w.pool.log.as_ref().map(|d| &d.model), Some(&Model::nvme()));
     assert_eq!((w.pool.memory, w.pool.cores, w.pool.recordsize), (1 << 30, 2, 8192));
     assert_eq!((w.seconds, w.warmup, w.jobs.len()), (4, 1, 2));
@@ -54,6 +58,16 @@ fn a_file_means_what_it_says() {
     assert_eq!((db.size, db.sync, db.rate, db.compressible), (4 << 20, Sync::Each, Rate::Poisson(50.0), 2.5));
     assert_eq!((copy.block, copy.pattern, copy.sync), (128 << 10, Pattern::Sequential, Sync::After(10)));
     assert_eq!(copy.rate, Rate::Bursts { count: 5, every: Nanos::from_ms(500) });
+    assert_eq!((db.shared, copy.shared, w.files()), (false, true, 2 * (4 << 20) + (8 << 20)));
+}
+
+#[test]
+fn free_space_is_that_of_real_devices() {
+    let mut w = Workload::parse("w.toml", TOML).unwrap();
+    let gib = 1 << 30;
+    // Two mirrors of three, and the log device last.
+    w.on_sizes(&[5 * gib, 4 * gib, 6 * gib, 7 * gib, 8 * gib, 9 * gib, gib]);
+    assert_eq!(w.pool.size, Some(4 * gib));
 }
 
 #[test]
@@ -95,6 +109,7 @@ buffer_compress_percentage=60
 [copy]
 rw=write
 bs=1m
+filename=big
 fsync=8
 iodepth=1
 ";
@@ -105,6 +120,7 @@ iodepth=1
     assert_eq!((db.block, db.size, db.sync, db.rate), (8192, 1 << 30, Sync::Each, Rate::Poisson(64.0)));
     assert!((db.compressible - 2.5).abs() < 1e-9);
     assert_eq!((copy.name.as_str(), copy.read, copy.block, copy.sync), ("copy", 0, 1 << 20, Sync::After(8)));
+    assert_eq!((db.shared, copy.shared), (false, true));
 }
 
 #[test]
@@ -128,7 +144,10 @@ fn a_mistake_is_one_sentence_with_its_line() {
         ("w.toml", &format!("{job}block = \"huge\"\n"), "w.toml:2: block: 'huge' is not a size such as 8k"),
         ("w.toml", &format!("{job}block = \"1G\"\n"), "w.toml:2: block: '1G' is not a size from 512 to 16777216 bytes"),
         ("w.toml", &format!("{job}read = 101\n"), "w.toml:2: read: '101' is not a number from 0 to 100"),
-        ("w.toml", &format!("{job}sync = true\n"), "w.toml:2: sync: its value is neither text nor a number"),
+        ("w.toml", &format!("{job}sync = true\n"), "w.toml:2: sync: 'true' is none of: none, each, after N"),
+        ("w.toml", &format!("{job}sync = [1]\n"), "w.toml:2: sync: its value is no text, number, true or false"),
+        ("w.toml", &format!("{job}shared = 1\n"), "w.toml:2: shared: '1' is neither true nor false"),
+        ("j.fio", "[a]\nfilename=x:y\n", "j.fio:2: filename: a job has one file here, or one for each thread"),
         ("w.toml", &format!("{job}sync = \"often\"\n"), "w.toml:2: sync: 'often' is none of: none, each, after N"),
         ("w.toml", &format!("{job}rate = \"poisson\"\n"), "w.toml:2: rate: 'poisson' is none of: max, fixed N"),
         ("w.toml", &format!("{job}rate = \"bursts 2 every day\"\n"), "w.toml:2: rate: 'day' is not a time"),
@@ -161,9 +180,9 @@ fn a_workload_runs_as_fast_as_it_says() {
     };
     let results = run();
     let of = |value: &str| results.spread("workload", value).unwrap().mean;
-    // Two threads of 50 a second; one with bursts of 5 every half second.
+    // Two threads of 50 a second; three with bursts of 5 every half second.
     assert!((of("db.iops") / 100.0 - 1.0).abs() < 0.2, "{}", of("db.iops"));
-    assert!((of("copy.iops") - 10.0).abs() < 1.5, "{}", of("copy.iops"));
+    assert!((of("copy.iops") - 30.0).abs() < 4.5, "{}", of("copy.iops"));
     assert!((of("copy.mib_per_s") - of("copy.iops") / 8.0).abs() < 1e-9);
     assert!(of("db.write_p50_us") < of("db.write_p99_us") && of("db.read_p50_us") > 0.0);
     assert_eq!(results.series("workload", "copy.mib_per_s").len(), 8);

@@ -140,6 +140,9 @@ pub const DMU_OBJECT: Nanos = Nanos(2_500);
 pub const DMU_BLOCK: Nanos = Nanos(4_000);
 /// Examining a block pointer. Not measured alone.
 pub const DMU_POINTER: Nanos = Nanos(50);
+/// Reading a block that is not in the cache: queueing, completion, its place in the cache, without
+/// work on its bytes.
+pub const ZIO_READ: Nanos = Nanos(4_000);
 /// Freeing a block to its metaslab, or adding it to a list.
 pub const FREE: Nanos = Nanos(700);
 /// Awaiting a completed write. Not measured alone.

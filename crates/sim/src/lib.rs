@@ -37,8 +37,8 @@ mod timers;
 mod world;
 
 pub use devices::{
-    Counters, CutStyle, DiskConfig, DiskImage, DiskLog, Fault, FaultId, HddModel, HostLatency, Model, OpKind, Replay,
-    SimDisk, SsdModel,
+    Counters, CutStyle, DiskConfig, DiskImage, DiskLog, Fault, FaultId, HddModel, HostCpu, HostLatency, Model, OpKind,
+    Replay, SimDisk, SsdModel,
 };
 pub use exec::Sim;
 pub use report::{BlockedTask, StallCause, StallReport};

@@ -497,7 +497,7 @@ impl SimWorld {
     }
 
     /// Lets `span` pass at once.
-    fn pass(&self, span: Nanos) {
+    pub(crate) fn pass(&self, span: Nanos) {
         if span.0 > 0 {
             self.now.set(self.now.get() + span);
             self.polls_in_instant.set(0);

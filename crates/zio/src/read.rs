@@ -199,12 +199,13 @@ impl Inner {
     async fn check(&self, what: &Unpacking, raw: Bytes, prio: Prio) -> Copy {
         let cost = what.cost();
         if rt::place_of(cost) == rt::Place::Here {
-            self.rt.spend(cost).await;
+            self.rt.spend(rt::cost::ZIO_READ + cost).await;
             return match what.verify(&raw) {
                 Err(e) => Copy::Bad(e),
                 Ok(()) => Copy::Good(what.unpack(raw, self.decompress_buf(what))),
             };
         }
+        self.rt.spend(rt::cost::ZIO_READ).await;
         let job = what.clone();
         let (room, mine) = (self.decompress_buf(what), raw.clone());
         let copy = self

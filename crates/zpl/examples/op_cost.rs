@@ -111,6 +111,15 @@ fn round(best: &mut Vec<(&'static str, f64)>, seed: u64) {
     }
     note(best, "sync a block of 8 KiB (DMU_BLOCK)", 4 * FILES, sync);
 
+    let limit = pool.arc().limit();
+    pool.arc().set_limit(0);
+    pool.arc().set_limit(limit);
+    note(best, "read of 8 KiB that is not cached (ZIO_READ)", 4 * FILES, || {
+        for n in 0..4 * FILES {
+            drop(sim.block_on(fs.read(big, n * 8192, 8192)).expect("read"));
+        }
+    });
+
     // Records of the intent log: all files' writes in one commit each.
     let before = fs.log().map(|log| log.stats()).unwrap_or_default();
     note(best, "write of 8 KiB and its commit", FILES, || {

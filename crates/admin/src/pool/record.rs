@@ -10,9 +10,11 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use base::{Error, Nanos, Result};
+use metaslab::ClassKind;
 use ondisk::vdev_config::{VdevConfig, VdevKind};
 use rt::oplog::{FILE_MAX, Header, PROPS, Writer};
 use rt::trace::{Event, Groups};
+use vdev::Top;
 
 use crate::engine::PoolEngine;
 use crate::request::stream::{Chunk, Outlet};
@@ -54,26 +56,54 @@ impl Recordings {
     }
 }
 
-/// A top-level vdev in the words of `weir lab replay --layout`; none for one that holds nothing.
-fn top_word(config: &VdevConfig) -> Option<String> {
+/// A top-level vdev of a class in the words of `weir lab replay --layout`; none for one that holds
+/// nothing.
+fn top_word(config: &VdevConfig, class: ClassKind) -> Option<String> {
     let n = config.children.len();
     let word = match config.kind {
         VdevKind::Mirror => format!("mirror:{n}"),
         VdevKind::Raidz => format!("raidz{}:{n}", config.nparity.unwrap_or(1)),
-        VdevKind::Draid => format!("draid{}:{n}", config.nparity.unwrap_or(1)),
+        VdevKind::Draid => {
+            let data = config.draid_ndata.map_or(String::new(), |d| format!(":{d}d"));
+            let spares = config.draid_nspares.unwrap_or(0);
+            format!("draid{}{data}:{n}c:{spares}s", config.nparity.unwrap_or(1))
+        }
         VdevKind::Hole | VdevKind::Missing | VdevKind::Indirect => return None,
         _ => "single".to_string(),
     };
-    Some(if config.is_log == Some(1) { format!("log-{word}") } else { word })
+    Some(match class {
+        ClassKind::Log => format!("log-{word}"),
+        ClassKind::Special => format!("special-{word}"),
+        ClassKind::Dedup => format!("dedup-{word}"),
+        ClassKind::Normal | ClassKind::EmbeddedLog => word,
+    })
+}
+
+/// Free bytes of each device of a normal vdev that has `free` bytes.
+fn device_free(config: &VdevConfig, free: u64) -> u64 {
+    match config.kind {
+        VdevKind::Raidz | VdevKind::Draid => free / (config.children.len() as u64).max(1),
+        _ => free,
+    }
 }
 
 impl PoolEngine {
     /// What a recording says of the pool: layout, settings and file systems that are mounted.
     fn recording_header(&self, tunables: &[TunableView]) -> Header {
-        let tops: Vec<VdevConfig> = self.pool.tree().tops.borrow().iter().map(|t| t.shape().config).collect();
-        let words: Vec<String> = tops.iter().filter_map(top_word).collect();
-        let ashift = tops.iter().filter_map(|t| t.ashift).max().unwrap_or(12);
+        let tops: Vec<Rc<Top>> = self.pool.tree().tops.borrow().clone();
+        let spaces = self.pool.top_spaces();
+        let space = |top: &Top| spaces.iter().find(|s| s.vdev == top.id);
+        let class = |top: &Top| space(top).map_or(ClassKind::Normal, |s| s.class);
+        let normal = tops.iter().filter_map(|t| Some((t, space(t).filter(|s| s.class == ClassKind::Normal)?)));
+        let free: Vec<u64> =
+            normal.map(|(t, s)| device_free(&t.shape().config, s.total.saturating_sub(s.alloc))).collect();
+        let words: Vec<String> = tops.iter().filter_map(|t| top_word(&t.shape().config, class(t))).collect();
+        let ashift = tops.iter().map(|t| t.ashift).max().unwrap_or(12);
         let mut pairs = vec![("layout".to_string(), words.join(",")), ("ashift".to_string(), ashift.to_string())];
+        if !free.is_empty() {
+            let mean = free.iter().sum::<u64>() / free.len() as u64;
+            pairs.push(("device_free".to_string(), mean.to_string()));
+        }
         pairs.extend(tunables.iter().map(|t| (format!("tunable.{}", t.name), t.value.clone())));
         for zfs in self.mounts.file_systems() {
             let (dir, id) = (zfs.dataset().dir(), zfs.objset().id());
@@ -141,20 +171,34 @@ mod tests {
     #[test]
     fn vdevs_have_the_words_of_layouts() {
         let leaf = || VdevConfig::new(VdevKind::File, 0, Guid(1));
-        let top = |kind, n, nparity, is_log| {
+        let top = |kind, n, nparity| {
             let children = (0..n).map(|_| leaf()).collect();
-            VdevConfig { nparity, is_log, children, ..VdevConfig::new(kind, 0, Guid(1)) }
+            VdevConfig { nparity, children, ..VdevConfig::new(kind, 0, Guid(1)) }
         };
+        let draid = VdevConfig { draid_ndata: Some(4), draid_nspares: Some(1), ..top(VdevKind::Draid, 11, Some(2)) };
         let words = [
-            (leaf(), Some("single")),
-            (top(VdevKind::Mirror, 3, None, None), Some("mirror:3")),
-            (top(VdevKind::Raidz, 6, Some(2), None), Some("raidz2:6")),
-            (top(VdevKind::Mirror, 2, None, Some(1)), Some("log-mirror:2")),
-            (top(VdevKind::Hole, 0, None, Some(1)), None),
+            (leaf(), ClassKind::Normal, Some("single")),
+            (top(VdevKind::Mirror, 3, None), ClassKind::Normal, Some("mirror:3")),
+            (top(VdevKind::Raidz, 6, Some(2)), ClassKind::Normal, Some("raidz2:6")),
+            (top(VdevKind::Mirror, 2, None), ClassKind::Log, Some("log-mirror:2")),
+            (top(VdevKind::Mirror, 2, None), ClassKind::Special, Some("special-mirror:2")),
+            (leaf(), ClassKind::Dedup, Some("dedup-single")),
+            (draid, ClassKind::Normal, Some("draid2:4d:11c:1s")),
+            (top(VdevKind::Hole, 0, None), ClassKind::Log, None),
         ];
-        for (config, word) in words {
-            assert_eq!(top_word(&config).as_deref(), word);
+        for (config, class, word) in words {
+            assert_eq!(top_word(&config, class).as_deref(), word);
         }
+    }
+
+    #[test]
+    fn free_space_is_that_of_a_device() {
+        let of = |kind| {
+            let children = (0..4).map(|n| VdevConfig::new(VdevKind::File, n, Guid(1))).collect();
+            device_free(&VdevConfig { children, ..VdevConfig::new(kind, 0, Guid(1)) }, 1000)
+        };
+        assert_eq!([VdevKind::Raidz, VdevKind::Draid, VdevKind::Mirror].map(of), [250, 250, 1000]);
+        assert_eq!(device_free(&VdevConfig::new(VdevKind::Disk, 0, Guid(1)), 1000), 1000);
     }
 
     #[test]

@@ -200,9 +200,10 @@ Every study with a table:
         name: "lab calibrate",
         usage: &["calibrate --size size|--overwrite [--output file] [--seconds n] [--json] device"],
         text: "\
-Measures a device or file with direct I/O: random reads, random and sequential
-writes and synchronous writes by 1, 8 and 64 clients, and looks for a model with
-the same figures. A table has both; a figure that does not fit has a star:
+Measures a device or file with direct I/O: random reads, small and large, random
+and sequential writes and synchronous writes by 1, 4 and 10 clients (the engine
+has at most 10 of a kind at a device), and looks for a model with the same
+figures. A table has both; a figure that does not fit has a star:
 operations a second within 15 %, medians within 25 %, 99th percentiles within a
 factor of two. The model file is for --model of the studies.
 
@@ -210,7 +211,7 @@ factor of two. The model file is for --model of the studies.
                --overwrite, how much is used (4G at most)
   --overwrite  measure a device or file that is there: WHAT IS ON IT IS LOST
   --output     the model file, TOML
-  --seconds    real time of each of twelve measurements (3)
+  --seconds    real time of each of fifteen measurements (3)
   --json       one object: every measurement, and the model's
 ",
     },
@@ -290,6 +291,7 @@ a table of both. FILE is TOML (.toml):
   [pool]
   layout = \"mirrors 2 of 3\"  # disk, stripe N, mirror N, raidz N, raidz2 N, ...
   device = \"hdd\"             # nvme, ssd, fixed LATENCY BANDWIDTH
+  size = \"4G\"                # of each device (ample)
   log = \"nvme\"               # a log device (none)
   memory = \"8G\"
   cores = 4
@@ -307,12 +309,14 @@ a table of both. FILE is TOML (.toml):
   pattern = \"random\"         # or sequential
   read = 70                   # percentage of operations that read
   size = \"256M\"              # of each file
+  shared = false              # true: all threads use one file
   sync = \"each\"              # none, each, after N
   rate = \"poisson 64\"        # max, fixed N, poisson N, bursts N every TIME
   compressible = 2.5          # times smaller, if the pool compresses
 
-or a job file of fio (.fio, .job) with rw, bs, numjobs, size, rwmixread, sync,
-fsync, rate_iops, rate_process, buffer_compress_percentage, runtime.
+or a job file of fio (.fio, .job) with rw, bs, numjobs, size, filename,
+rwmixread, sync, fsync, rate_iops, rate_process, buffer_compress_percentage,
+runtime.
 
   --model      devices in place of those of the file: a name such as 'nvme', or
                a model file of 'weir lab calibrate'
@@ -433,8 +437,9 @@ The operations of a recording ('weir help trace record') in virtual time, and
 their latencies beside the recorded ones. Clients keep their order and the time
 that they took themselves. Equal seeds give equal reports.
 
-  --layout     single, mirror:N, raidz1:N to raidz3:N, with log- or special-
-               before it, several with commas (as recorded)
+  --layout     single, mirror:N, raidz1:N to raidz3:N, draid1:4d:9c:1s, with
+               log-, special- or dedup- before it, several with commas (as
+               recorded)
   --model      nvme, sata-ssd, sas-ssd (nvme:worn and so on: after long random
                writes), hdd, hdd-10k, fixed:MICROSECONDS:MIB_A_SECOND, or a
                model file of 'weir lab calibrate' (nvme)

@@ -40,10 +40,12 @@ pub fn run(args: &[String]) -> Done {
     let mut bar = Bar::new();
     let mut at = |what: &str, share: f64| bar.show(what, (share * 1000.0) as u64, 1000);
     let time = Nanos::from_secs(seconds);
-    let measured = engine.block_on(measure_all(&rt, &*dev, size, time, &mut |share| at("measuring", share)))?;
+    let busy = || Nanos(host::thread_cpu_time().0.saturating_sub(engine.stats().looked.0));
+    let mut show = |share| at("measuring", share);
+    let measured = engine.block_on(measure_all(&rt, &*dev, size, time, &busy, &mut show))?;
     let (model, figures) = fit(&measured, size, &mut |share| at("fitting", share))?;
     bar.clear();
-    let report = Report::of(path, size, &measured, &figures);
+    let report = Report::of(path, size, &measured.points, &figures);
     if let Some(output) = p.value('o') {
         std::fs::write(output, report.file(&model)?)
             .map_err(|e| Error::invalid(format!("the model file {output} cannot be written: {e}")))?;

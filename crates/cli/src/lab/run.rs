@@ -31,7 +31,11 @@ pub fn run(args: &[String]) -> Done {
         workload.pool.device = device;
     }
     let real = match p.value('r') {
-        Some(list) => Some(on_real(&p, &list.split(',').collect::<Vec<_>>(), &workload)?),
+        Some(list) => {
+            let (sizes, seen) = on_real(&p, &list.split(',').collect::<Vec<_>>(), &workload)?;
+            workload.on_sizes(&sizes);
+            Some(seen)
+        }
         None if p.has('z') || p.has('O') => {
             return Err(Fail::Usage("--size and --overwrite go with --real".into(), "run"));
         }
@@ -40,8 +44,8 @@ pub fn run(args: &[String]) -> Done {
     run_study(&p, &study(file, workload, real.as_deref()), Some(SEEDS))
 }
 
-/// Runs it on these devices, once for each seed.
-fn on_real(p: &Parsed, paths: &[&str], workload: &Workload) -> Result<Vec<Seen>> {
+/// Runs it on these devices, once for each seed. Also returns their sizes in bytes.
+fn on_real(p: &Parsed, paths: &[&str], workload: &Workload) -> Result<(Vec<u64>, Vec<Seen>)> {
     let wanted = workload.devices();
     if paths.len() != wanted {
         let (are, devices) = (paths.len(), if wanted == 1 { "device" } else { "devices" });
@@ -60,20 +64,23 @@ fn on_real(p: &Parsed, paths: &[&str], workload: &Workload) -> Result<Vec<Seen>>
     let seeds = number(p, 'n', "seeds", SEEDS, 1, SEEDS_MAX)?;
     let _made = real::make(paths, asked, p.has('O'))?;
     let mut bar = Bar::new();
-    let mut all = Vec::new();
+    let (mut sizes, mut all) = (Vec::new(), Vec::new());
     for seed in first..first + seeds {
         let (done, span) = (seed - first, (workload.warmup + workload.seconds) * seeds);
         bar.show(&format!("on the devices: {done} of {seeds} runs, {span} s and the filling in all"), done, seeds);
-        all.push(once(paths, workload, seed)?);
+        let seen;
+        (sizes, seen) = once(paths, workload, seed)?;
+        all.push(seen);
     }
     bar.clear();
-    Ok(all)
+    Ok((sizes, all))
 }
 
-fn once(paths: &[&str], workload: &Workload, seed: u64) -> Result<Seen> {
+fn once(paths: &[&str], workload: &Workload, seed: u64) -> Result<(Vec<u64>, Seen)> {
     let engine = Engine::new(EngineConfig { cpu_threads: workload.pool.cores as usize, ..EngineConfig::default() })?;
     let rt = engine.rt();
     let open = |path: &&str| Ok(DevSpec { dev: real::open(&rt, path, "used")?, is_disk: false });
     let devices = paths.iter().map(open).collect::<Result<Vec<_>>>()?;
-    engine.block_on(on_devices(&rt, devices, workload, seed))
+    let sizes = devices.iter().map(|d| d.dev.size()).collect();
+    Ok((sizes, engine.block_on(on_devices(&rt, devices, workload, seed))?))
 }

@@ -50,6 +50,10 @@ const FILL: u64 = 1 << 20;
 const SHOWN_EVERY: u64 = 512;
 /// Microseconds below which an operation did not wait for a device.
 const HIT: f64 = 50.0;
+/// Bytes that a pool needs for each byte of files: metadata, labels, and what is kept in reserve.
+const USED_FACTOR: f64 = 1.1;
+/// The least size of a device.
+const SIZE_MIN: u64 = 256 << 20;
 /// Entries that a listing takes at a time.
 const LIST: usize = 128;
 
@@ -263,7 +267,7 @@ impl Replay {
         let writes = recording.ops.iter().filter(|o| o.op.kind == OpKind::Write);
         let written = writes.map(|o| o.op.len.min(1 << 20)).fold(0, u64::saturating_add);
         let before: u64 = plan.slots.iter().filter_map(|s| s.before).sum();
-        let size = ((before + written) * 3 + (8 << 30)).next_multiple_of(1 << 30);
+        let size = self.device_size(recording, before, written);
         let device = Device::of(&self.model)?;
         let log = self.log_model.as_deref().map(Device::of).transpose()?;
         let disk = |n: usize| {
@@ -275,6 +279,16 @@ impl Replay {
         let done = self.on(&sim, &disks, recording, &plan, progress);
         stage::end(&sim, &disks);
         done
+    }
+
+    /// Bytes of each device: those before the replay, and the free ones that the recorded pool had
+    /// on each, since the sizes of writes follow from them; at most what `before` and `written`
+    /// bytes can ever need. Without a record of them that.
+    fn device_size(&self, recording: &Recording, before: u64, written: u64) -> u64 {
+        let ample = (before + written).saturating_mul(3).saturating_add(8 << 30).next_multiple_of(1 << 30);
+        let free = recording.header.get("device_free").and_then(|text| text.parse::<u64>().ok());
+        let share = (before as f64 * USED_FACTOR / self.layout.data_devices().max(1.0)) as u64;
+        free.map_or(ample, |free| share.saturating_add(free).clamp(SIZE_MIN, ample).next_multiple_of(1 << 20))
     }
 
     fn on(
@@ -730,6 +744,23 @@ mod tests {
             (o.op.took, o.end) = (Nanos::from_ms(5), o.end + Nanos::from_ms(5));
         }
         o
+    }
+
+    #[test]
+    fn free_space_is_as_recorded() {
+        let mut r = recording();
+        let of = |r: &Recording, layout| {
+            replay_of(LayoutSpec::parse(layout).unwrap(), "nvme", 0).device_size(r, 2 << 30, 1 << 30)
+        };
+        assert_eq!(of(&r, "single"), 17 << 30, "ample");
+        r.header.pairs.push(("device_free".into(), (1u64 << 30).to_string()));
+        let gib = (1u64 << 30) as f64;
+        let near = |size: u64, want: f64| (size as f64 / gib - want).abs() < 0.01;
+        assert!(near(of(&r, "single"), 3.2) && near(of(&r, "raidz1:3"), 2.1), "{}", of(&r, "single"));
+        r.header.pairs.last_mut().unwrap().1 = u64::MAX.to_string();
+        assert_eq!(of(&r, "single"), 17 << 30, "never more than can be used");
+        r.header.pairs.last_mut().unwrap().1 = "0".into();
+        assert_eq!(replay_of(LayoutSpec::single(), "nvme", 0).device_size(&r, 0, 0), SIZE_MIN);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! | `bs` | `block` |
 //! | `numjobs` | `threads` |
 //! | `size` | `size` |
+//! | `filename` | `shared` |
 //! | `sync=1`, `fsync=N` | `sync` |
 //! | `rate_iops`, `rate_process` | `rate` |
 //! | `buffer_compress_percentage` | `compressible` |
@@ -110,6 +111,11 @@ fn translated(file: &str, job: Section, run: &mut Section) -> Result<Section> {
             "bs" | "blocksize" => add("block", value.into()),
             "numjobs" => add("threads", value.into()),
             "size" | "filesize" => add("size", value.into()),
+            // The processes of a job with a file name share that file.
+            "filename" if value.contains(':') => {
+                return Err(place.error("a job has one file here, or one for each thread without this option"));
+            }
+            "filename" => add("shared", "true".into()),
             "sync" => match value {
                 "0" | "none" => add("sync", "none".into()),
                 "1" | "sync" | "dsync" => add("sync", "each".into()),

@@ -6,9 +6,10 @@
 //! [`Workload::of`] gives those their meaning, so every mistake is one sentence with file, line and
 //! key. What a workload does on the engine is in `run`.
 //!
-//! Keys of `[pool]`: `layout`, `device`, `log`, `memory`, `cores`, `recordsize`, `compression`.
+//! Keys of `[pool]`: `layout`, `device`, `size`, `log`, `memory`, `cores`, `recordsize`,
+//! `compression`.
 //! Of `[run]`: `seconds`, `warmup`. Of each `[[job]]`: `name`, `threads`, `block`, `pattern`,
-//! `read`, `size`, `sync`, `rate`, `compressible`.
+//! `read`, `size`, `shared`, `sync`, `rate`, `compressible`.
 
 pub mod fio;
 mod run;
@@ -78,8 +79,10 @@ pub struct Job {
     pub pattern: Pattern,
     /// Percentage of operations that read.
     pub read: u32,
-    /// Bytes of each thread's file, all of which it uses.
+    /// Bytes of each file, all of which are used.
     pub size: u64,
+    /// All threads use one file; else each has its own.
+    pub shared: bool,
     /// When writes are durable.
     pub sync: Sync,
     /// How fast it goes.
@@ -95,6 +98,9 @@ pub struct PoolOf {
     pub layout: LayoutSpec,
     /// Its devices.
     pub device: Device,
+    /// Bytes of each device; none: room for everything many times, so that free space never runs
+    /// short.
+    pub size: Option<u64>,
     /// A log device.
     pub log: Option<Device>,
     /// Memory in bytes.
@@ -132,6 +138,7 @@ impl Default for Job {
             pattern: Pattern::Sequential,
             read: 0,
             size: 256 << 20,
+            shared: false,
             sync: Sync::None,
             rate: Rate::Max,
             compressible: 1.0,
@@ -144,6 +151,7 @@ impl Default for PoolOf {
         PoolOf {
             layout: LayoutSpec::single(),
             device: Model::hdd().into(),
+            size: None,
             log: None,
             memory: 8 << 30,
             cores: 4,
@@ -218,9 +226,17 @@ impl Workload {
         self.pool.whole_layout().devices()
     }
 
+    /// Gives its devices the size of the smallest of these that is no log device: free space has
+    /// to be as on them. `sizes` are in the order of the devices.
+    pub fn on_sizes(&mut self, sizes: &[u64]) {
+        let layout = self.pool.whole_layout();
+        let data = (0..).zip(sizes).filter(|(n, _)| !layout.is_log(*n)).map(|(_, &size)| size);
+        self.pool.size = data.min();
+    }
+
     /// Bytes of all files.
     pub fn files(&self) -> u64 {
-        self.jobs.iter().map(|j| j.size.saturating_mul(j.threads.into())).fold(0, u64::saturating_add)
+        self.jobs.iter().map(Job::bytes).fold(0, u64::saturating_add)
     }
 
     /// Bytes of memory that the contents of the devices take: without compression, data is zeros,
@@ -229,12 +245,22 @@ impl Workload {
         if self.pool.compression == "off" {
             return 0;
         }
-        let of = |j: &Job| (j.size.saturating_mul(j.threads.into()) as f64 / j.compressible) as u64;
+        let of = |j: &Job| (j.bytes() as f64 / j.compressible) as u64;
         self.jobs.iter().map(of).fold(0, u64::saturating_add).saturating_mul(self.pool.layout.copies())
     }
 }
 
 impl Job {
+    /// Its files.
+    fn files(&self) -> u32 {
+        if self.shared { 1 } else { self.threads }
+    }
+
+    /// Bytes of its files.
+    fn bytes(&self) -> u64 {
+        self.size.saturating_mul(self.files().into())
+    }
+
     fn set(&mut self, place: &Place, value: &str) -> Result<()> {
         match place.key {
             "name" => self.name = value.to_string(),
@@ -249,6 +275,13 @@ impl Job {
             }
             "read" => self.read = place.number(value.trim_end_matches('%').trim(), 0, 100)? as u32,
             "size" => self.size = place.size(value, 512, 1 << 40)?,
+            "shared" => {
+                self.shared = match value {
+                    "true" => true,
+                    "false" => false,
+                    _ => return Err(place.error(format!("'{value}' is neither true nor false"))),
+                }
+            }
             "sync" => {
                 self.sync = match value {
                     "none" => Sync::None,
@@ -269,6 +302,7 @@ impl Job {
                     "pattern",
                     "read",
                     "size",
+                    "shared",
                     "sync",
                     "rate",
                     "compressible",
@@ -316,6 +350,7 @@ impl PoolOf {
         match place.key {
             "layout" => self.layout = LayoutSpec::parse(value).map_err(|e| place.error(e))?,
             "device" => self.device = Device::of(value).map_err(|e| place.error(e))?,
+            "size" => self.size = Some(place.size(value, spa::DEVICE_SIZE_MIN, 1 << 44)?),
             "log" => self.log = Some(Device::of(value).map_err(|e| place.error(e))?),
             "memory" => self.memory = place.size(value, 256 << 20, 1 << 40)?,
             "cores" => self.cores = place.number(value, 1, 1024)? as u32,
@@ -333,6 +368,7 @@ impl PoolOf {
                 return Err(place.unknown(&[
                     "layout",
                     "device",
+                    "size",
                     "log",
                     "memory",
                     "cores",

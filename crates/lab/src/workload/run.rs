@@ -180,7 +180,7 @@ async fn measure(rt: &Rt, fs: &Rc<Zfs>, workload: &Workload, seed: u64, content:
     let mut stream = 1000;
     let mut threads = Vec::new();
     for (job, (samples, files)) in workload.jobs.iter().zip(&jobs) {
-        for &file in files {
+        for &file in files.iter().cycle().take(job.threads as usize) {
             stream += 1;
             let thread = Thread {
                 job: job.clone(),
@@ -259,9 +259,10 @@ fn note(seen: &mut Seen, job: &Job, samples: &Samples, seconds: f64) {
     seen.series.insert(format!("{}.mib_per_s", job.name), points);
 }
 
-/// Bytes of a device: room for everything on each, many times.
+/// Bytes of a device: room for everything on each, many times, if the workload does not say.
 fn disk_size(workload: &Workload) -> u64 {
-    workload.files().saturating_mul(4).next_multiple_of(1 << 30).clamp(64 << 30, 1 << 44)
+    let ample = || workload.files().saturating_mul(4).next_multiple_of(1 << 30).clamp(64 << 30, 1 << 44);
+    workload.pool.size.unwrap_or_else(ample)
 }
 
 /// The devices, the log device last.
@@ -320,11 +321,11 @@ fn data(job: &Job, content: Content, seed: u64) -> Bytes {
     buf.freeze()
 }
 
-/// The files of a job.
+/// The files of a job: one for all threads, or one for each.
 async fn fill(fs: &Zfs, job: &Job, content: Content, seed: u64) -> Result<Vec<ObjectId>> {
     let data = data(job, content, seed);
     let mut files = Vec::new();
-    for n in 0..job.threads {
+    for n in 0..job.files() {
         let name = format!("{}.{n}", job.name.replace('/', "_"));
         let file = stage::new_file(fs, &name).await?;
         for at in (0..job.size).step_by(CHUNK as usize) {

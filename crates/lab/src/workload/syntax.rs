@@ -97,12 +97,12 @@ pub fn toml(file: &str, text: &str) -> Result<Vec<Section>> {
         let name: &str = key.get_ref();
         let place = Place { file, line, key: name };
         match (name, value.get_ref()) {
-            ("pool" | "run", DeValue::Table(table)) => out.push(section(&place, text, table, false)?),
+            ("pool" | "run", DeValue::Table(table)) => out.push(section(&place, text, table)?),
             ("job", DeValue::Array(tables)) => {
                 for each in tables {
                     let line = line_of(text, each.span().start);
                     match each.get_ref() {
-                        DeValue::Table(table) => out.push(section(&Place { line, ..place }, text, table, false)?),
+                        DeValue::Table(table) => out.push(section(&Place { line, ..place }, text, table)?),
                         _ => return Err(Place { line, ..place }.error("it is no table: write [[job]]")),
                     }
                 }
@@ -116,8 +116,8 @@ pub fn toml(file: &str, text: &str) -> Result<Vec<Section>> {
     Ok(out)
 }
 
-/// The keys and values of a table; `flags`: whether true and false are values.
-pub(crate) fn section(place: &Place, text: &str, table: &DeTable, flags: bool) -> Result<Section> {
+/// The keys and values of a table.
+pub(crate) fn section(place: &Place, text: &str, table: &DeTable) -> Result<Section> {
     let mut entries = Vec::new();
     for (key, value) in table {
         let line = line_of(text, key.span().start);
@@ -125,10 +125,10 @@ pub(crate) fn section(place: &Place, text: &str, table: &DeTable, flags: bool) -
             DeValue::String(s) => s.to_string(),
             DeValue::Integer(n) if n.radix() == 10 => n.as_str().replace('_', ""),
             DeValue::Float(n) => n.as_str().replace('_', ""),
-            DeValue::Boolean(b) if flags => b.to_string(),
+            DeValue::Boolean(b) => b.to_string(),
             _ => {
                 let place = Place { file: place.file, line, key: key.get_ref() };
-                return Err(place.error("its value is neither text nor a number"));
+                return Err(place.error("its value is no text, number, true or false"));
             }
         };
         entries.push(Entry { line, key: key.get_ref().to_string(), value });

@@ -601,6 +601,7 @@ impl BlockDev for SimDisk {
             let flush = state.faults.decide(OpKind::Flush, 0, 0, || rng.next_u64());
             fate.fail |= flush.fail;
         }
+        inner.world.pass(inner.config.host.cpu.cost(kind, len));
         let now = inner.world.time();
         state.timing.advance(now);
         state.timing.submit(now, Shape { op: number, kind, offset, len });

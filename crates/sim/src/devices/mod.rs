@@ -21,5 +21,5 @@ pub use fault::{Fault, FaultId, OpKind};
 pub use hdd::HddModel;
 pub use image::DiskImage;
 pub use log::{DiskLog, Replay};
-pub use model::{HostLatency, Model};
+pub use model::{HostCpu, HostLatency, Model};
 pub use ssd::SsdModel;

@@ -79,10 +79,41 @@ impl Model {
     }
 }
 
+/// How long operations keep the engine's thread: system calls, doorbells, interrupts, and on a
+/// virtual machine what the host does meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HostCpu {
+    /// A read without its bytes.
+    pub read: Nanos,
+    /// Bytes a second of a read; 0: they take nothing.
+    pub read_rate: u64,
+    /// A write without its bytes.
+    pub write: Nanos,
+    /// Bytes a second of a write; 0: they take nothing.
+    pub write_rate: u64,
+    /// A flush.
+    pub flush: Nanos,
+}
+
+impl HostCpu {
+    /// The time for an operation of `len` bytes.
+    pub fn cost(&self, kind: OpKind, len: u64) -> Nanos {
+        let bytes = |rate: u64| if rate == 0 { Nanos(0) } else { transfer(len, rate) };
+        match kind {
+            OpKind::Read => self.read + bytes(self.read_rate),
+            OpKind::Write => self.write + bytes(self.write_rate),
+            OpKind::Flush => self.flush,
+            OpKind::Discard => Nanos(0),
+        }
+    }
+}
+
 /// Time from a disk's completion until the engine hears of it: interrupt, hypervisor, the waking of
-/// threads. Operations pass it side by side.
+/// threads. Operations pass it side by side, but for `cpu`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HostLatency {
+    /// What operations take of the engine's thread.
+    pub cpu: HostCpu,
     /// The shortest.
     pub wake: Nanos,
     /// The mean of what is added, exponentially distributed.
@@ -113,7 +144,7 @@ pub(crate) struct Finishing {
 
 impl Finishing {
     pub(crate) fn push(&mut self, at: Nanos, op: u64) {
-        let HostLatency { wake, jitter, rare_per_million, rare } = self.host;
+        let HostLatency { wake, jitter, rare_per_million, rare, .. } = self.host;
         let mut later = wake;
         if jitter.0 > 0 {
             later = later + exponential(jitter, self.rng.next_u64());

@@ -75,6 +75,9 @@ pub struct SsdModel {
     pub protected: bool,
     /// Flash beyond the capacity, in percent of it.
     pub spare: u64,
+    /// Bytes of the whole disk, if the device is only a part of it: the rest is as if erased. A
+    /// larger device is the whole disk.
+    pub capacity: u64,
     /// Whether the whole disk was written at random for long; else it is erased.
     pub worn: bool,
     /// Of a million commands so many take longer.
@@ -125,6 +128,7 @@ impl SsdModel {
             flush: Nanos::from_us(400),
             protected: false,
             spare: 12,
+            capacity: 0,
             worn: false,
             slow_per_million: SLOW_PER_MILLION,
             slow_read: slow_mean(225),
@@ -229,7 +233,7 @@ impl Ssd {
         assert!(model.dies > 0 && model.channels > 0 && model.stripe() > 0, "a flash disk needs dies and pages");
         Ssd {
             rng,
-            ftl: Ftl::new(size, model.spare, model.worn),
+            ftl: Ftl::new(size.max(model.capacity), model.spare, model.worn),
             dies: vec![Die::default(); model.dies],
             next_die: 0,
             channels: [vec![Nanos(0); model.channels], vec![Nanos(0); model.channels]],
