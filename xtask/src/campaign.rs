@@ -97,6 +97,7 @@ const PROFILES: &[Profile] = &[
     profile("feature-cuts", 2, Runner::Ztest(&["--cuts", "{}", "--features", "all", "--txgs", "20", "--every", "7"])),
     profile("snapshots", 4, Runner::Ztest(&["--snapshots", "{}"])),
     profile("snapcuts", 4, Runner::Ztest(&["--snapcuts", "{}", "--every", "9"])),
+    profile("expand-cuts", 3, Runner::Ztest(&["--expandcuts", "{}", "--every", "5", "--images", "1000"])),
     profile("scans", 4, Runner::Ztest(&["--scans", "{}"])),
     profile("losses", 4, Runner::Ztest(&["--losses", "{}"])),
     profile("fill", 4, Runner::Ztest(&["--fill", "{}"])),

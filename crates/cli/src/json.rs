@@ -197,6 +197,7 @@ fn status(p: &PoolView, exact: bool, out: &mut Map<String, Value>) {
             "end_time": moment(e.end, exact),
             "to_reflow": size(e.total, exact),
             "reflowed": size(e.copied, exact),
+            "waiting_for_resilver": u64::from(e.waiting).to_string(),
         });
         out.insert("raidz_expand_stats".into(), stats);
     }

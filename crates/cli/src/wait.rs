@@ -10,7 +10,8 @@ use crate::opts::Parsed;
 use crate::{Done, Fail, ask, print};
 
 /// The activities, in the order of the columns.
-const KINDS: [&str; 8] = ["discard", "free", "initialize", "replace", "remove", "resilver", "scrub", "trim"];
+const KINDS: [&str; 9] =
+    ["discard", "free", "initialize", "replace", "remove", "resilver", "scrub", "trim", "raidz_expand"];
 /// Interval of the requests to the daemon.
 const PERIOD: Duration = Duration::from_millis(200);
 

@@ -588,7 +588,7 @@ fn attach(p: &Parsed, verb: &'static str) -> Done {
         (false, _) => Ok(()),
         // A spare needs a resilver.
         (_, "replace") => crate::wait::until_idle(pool, &["replace", "resilver"]),
-        _ => crate::wait::until_idle(pool, &["resilver"]),
+        _ => crate::wait::until_idle(pool, &["resilver", "raidz_expand"]),
     }
 }
 

@@ -458,13 +458,17 @@ fn expand(e: &ExpandView) -> String {
     let rate = e.copied / e.now.saturating_sub(e.start).max(1);
     let percent = 100.0 * e.copied as f64 / e.total.max(1) as f64;
     let left = e.total.saturating_sub(e.copied).checked_div(rate);
+    let slow = || "(copy is slow, no estimated time)".to_string();
+    let how = match e.waiting {
+        true => "paused for resilver or clear".to_string(),
+        false => left.map_or_else(slow, |s| format!("{} to go", fmt::span(s))),
+    };
     format!(
-        "expand: expansion of {name} in progress since {}\n\t{copied} / {} copied at {}/s, {:.2}% done, {}\n",
+        "expand: expansion of {name} in progress since {}\n\t{copied} / {} copied at {}/s, {:.2}% done, {how}\n",
         fmt::moment(e.start),
         fmt::bytes(e.total),
         fmt::bytes(rate),
-        percent.min(100.0),
-        left.map_or("(copy is slow, no estimated time)".into(), |s| format!("{} to go", fmt::span(s)))
+        percent.min(100.0)
     )
 }
 
@@ -674,6 +678,8 @@ mod tests {
         );
         assert_eq!(expand(&e), text);
         (e.copied, e.now) = (0, 1000);
+        let paused = ExpandView { waiting: true, ..e.clone() };
+        assert!(expand(&paused).ends_with("% done, paused for resilver or clear\n"));
         assert!(expand(&e).ends_with("0B / 52M copied at 0B/s, 0.00% done, (copy is slow, no estimated time)\n"));
     }
 

@@ -9,7 +9,8 @@ use base::{Error, Result, ResultExt, VdevId};
 use ondisk::label::DATA_START;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use vdev::geometry::Draid;
-use vdev::width::{Expansions, Widths};
+use vdev::reflow::Reflow;
+use vdev::width::{Expansions, Progress};
 use vdev::{DraidNode, Mirror, MirrorRole, Raidz, Top, TopSpec, VdevKind};
 use zdb::PoolReader;
 
@@ -56,10 +57,10 @@ impl Layout {
             ConfigKind::Indirect => VdevKind::Indirect(Rc::default()),
             ConfigKind::Raidz => {
                 config.validate()?;
-                let progress = config.raidz_expanding.then_some(self.moved);
-                let expansions = Expansions { txgs: config.raidz_expand_txgs.clone(), progress };
+                let reflow = config.raidz_expanding.then(|| Reflow::new(Progress::at(self.moved)));
+                let expansions = Expansions { txgs: config.raidz_expand_txgs.clone(), reflow, ..Default::default() };
                 let (children, parity) = (config.children.len() as u64, config.nparity.unwrap_or(1));
-                let share = Widths { children, parity, expansions: &expansions }.child_asize(asize);
+                let share = expansions.widths(children, parity).child_asize(asize);
                 let children = config.children.iter().map(|c| node(c, share, leaf)).collect();
                 let (guid, errors) = (config.guid, Default::default());
                 VdevKind::Raidz(Rc::new(Raidz { guid, parity, children, expansions, errors }))

@@ -64,6 +64,11 @@ impl Reflow {
     /// The scratch state in which the first part is valid only in the scratch area.
     const VALID: u64 = 1;
 
+    /// A word of a scratch state and an offset, a multiple of 512.
+    pub fn new(state: ScratchState, offset: u64) -> Reflow {
+        Reflow((state as u64) << Self::OFFSET_BITS | offset >> 9)
+    }
+
     /// Bytes of the vdev's address space from its start that were moved.
     pub fn offset(self) -> u64 {
         (self.0 & ((1 << Self::OFFSET_BITS) - 1)) << 9
@@ -96,6 +101,19 @@ pub fn slot_for_txg(txg: Txg, ashift: u64, multihost: bool) -> u64 {
 /// Device offset of slot `slot` of the label at `label_offset`.
 pub fn slot_offset(label_offset: u64, ashift: u64, slot: u64) -> u64 {
     label_offset + RING_OFFSET + slot * slot_size(ashift) as u64
+}
+
+/// What the scratch area of a RAID-Z that is being expanded is for (format page 19 section 3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ScratchState {
+    /// Nothing: no expansion is under way, or nothing was moved.
+    NotInUse = 0,
+    /// The first part is valid there alone.
+    Valid = 1,
+    /// The first part was written to its place.
+    Synced = 2,
+    /// The expansion went on after that.
+    SyncedReflow = 4,
 }
 
 /// No pool gets as far: a thousand txgs a second for a hundred million years. So the txgs after a

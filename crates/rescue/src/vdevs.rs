@@ -28,8 +28,8 @@ use base::{Error, Guid, Result, Txg};
 use ondisk::indirect::{MappingEntry, remap};
 use ondisk::label::DATA_START;
 use ondisk::vdev_config::{VdevConfig, VdevKind};
-use vdev::geometry::{Draid, Stripe, raidz_rows};
-use vdev::width::{Expansions, Widths};
+use vdev::geometry::{self, Draid, Stripe, raidz_rows};
+use vdev::width::Widths;
 use zdb::device::Device;
 
 use crate::solve::{Row, Side, Tries, Unit, parts, row_choices, sets};
@@ -63,8 +63,8 @@ enum Node {
     Mirror(Vec<Node>),
     Raidz {
         parity: u64,
-        /// Those that ended.
-        expansions: Expansions,
+        /// Of the expansions that ended.
+        txgs: Vec<Txg>,
         /// Sectors are being moved to one more child, the last one.
         expanding: bool,
         children: Vec<Node>,
@@ -125,8 +125,7 @@ fn node(cfg: &VdevConfig, devices: &Devices, ashift: u8) -> Result<Node> {
             if (txgs.len() + usize::from(expanding)) as u64 >= n as u64 - parity || !txgs.is_sorted() {
                 return Err(Error::corrupt(format!("raidz of {n} devices that was expanded {} times", txgs.len())));
             }
-            let expansions = Expansions { txgs, progress: None };
-            Node::Raidz { parity, expansions, expanding, children: children()? }
+            Node::Raidz { parity, txgs, expanding, children: children()? }
         }
         VdevKind::Draid => Node::Draid { layout: Box::new(Draid::from_config(cfg, ashift)?), children: children()? },
         VdevKind::Dspare => Node::Dspare(cfg.dspare_id.unwrap_or(u64::MAX)),
@@ -311,13 +310,14 @@ impl Top {
     fn layouts(&self, off: u64, size: usize, birth: Txg) -> Vec<Vec<Stripe>> {
         let size = size as u64;
         match &self.node {
-            Node::Raidz { parity, expansions, expanding, children } => {
+            Node::Raidz { parity, txgs, expanding, children } => {
                 let count = children.len() as u64 - u64::from(*expanding);
-                let widths = Widths { children: count, parity: *parity, expansions };
+                let widths = Widths { children: count, parity: *parity, txgs, progress: None };
                 let mut out = vec![widths.stripes(self.ashift, off, size, birth)];
                 if *expanding {
-                    let moved = raidz_rows(off, size, self.ashift, widths.at(birth), |_| count + 1);
-                    let still = raidz_rows(off, size, self.ashift, widths.at(birth), |_| count);
+                    let moved =
+                        raidz_rows(off, size, self.ashift, widths.at(birth), |_| geometry::Row::over(count + 1));
+                    let still = raidz_rows(off, size, self.ashift, widths.at(birth), |_| geometry::Row::over(count));
                     out.push(moved.clone());
                     // One block may be moved in part: rows from the first on.
                     let rows = if moved.len() <= ROWS_CUT_MAX { moved.len() } else { 0 };

@@ -1,5 +1,5 @@
-//! Planted bugs of the block reference table and of dedup tables, each of which a campaign must
-//! find. Only in builds with the feature `planted-bugs`.
+//! Planted bugs of the block reference table, of dedup tables and of expansions, each of which a
+//! campaign must find. Only in builds with the feature `planted-bugs`.
 
 /// A planted bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -10,14 +10,20 @@ pub enum Bug {
     DedupFlushLost,
     /// The log of a dedup table lacks a record.
     DedupRecordLost,
+    /// An uberblock counts copies that ended after its flush.
+    ReflowUnflushed,
+    /// Blocks of txgs that are open when an expansion ends count as wider ones.
+    ExpandedEarly,
 }
 
 impl Bug {
     /// All of them, with the names that commands use.
-    pub const ALL: [(&'static str, Bug); 3] = [
+    pub const ALL: [(&'static str, Bug); 5] = [
         ("brt-not-asked", Bug::BrtNotAsked),
         ("dedup-flush-lost", Bug::DedupFlushLost),
         ("dedup-record-lost", Bug::DedupRecordLost),
+        ("reflow-unflushed", Bug::ReflowUnflushed),
+        ("expanded-early", Bug::ExpandedEarly),
     ];
 }
 

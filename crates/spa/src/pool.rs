@@ -29,6 +29,7 @@ use crate::commit::history::History;
 use crate::commit::logs::Logs;
 use crate::commit::{Commit, Parts};
 use crate::devices::aux::{Aux, AuxDevices};
+use crate::devices::reflow::ExpandTunables;
 use crate::devices::{Around, Devices};
 use crate::notices::Notices;
 use crate::scan::{Scan, ScanStatus, ScanTunables};
@@ -56,6 +57,8 @@ pub struct EngineOpts {
     pub multihost: MultihostTunables,
     /// Objects.
     pub dmu: DmuTunables,
+    /// Expansions of RAID-Z.
+    pub expand: ExpandTunables,
 }
 
 impl EngineOpts {
@@ -72,6 +75,7 @@ impl EngineOpts {
             zil: ZilTunables::default(),
             multihost: MultihostTunables::default(),
             dmu: DmuTunables::default(),
+            expand: ExpandTunables::default(),
         }
     }
 }
@@ -122,6 +126,7 @@ impl Drop for Pool {
     /// Breaks the reference cycles, so that devices are closed and unlocked.
     fn drop(&mut self) {
         self.scan.close();
+        self.devices.expander().close();
         self.heartbeat.close();
         self.stack.close();
     }
@@ -137,7 +142,7 @@ impl Pool {
         readonly: bool,
         opening: Opening,
     ) -> Result<Rc<Pool>> {
-        let (scan_tunables, multihost) = (layers.scan, layers.multihost);
+        let (scan_tunables, multihost, tunables) = (layers.scan, layers.multihost, layers.expand);
         let stack = Stack::new(layers, guid, mos, readonly);
         let Opening { config, config_dirty, config_object, on_disk_name, .. } = opening;
         let config = Config::new(&stack, config, config_dirty, config_object, on_disk_name);
@@ -167,6 +172,7 @@ impl Pool {
             aux: &aux,
             checkpoint: &checkpoint,
             scan: &scan,
+            tunables,
         });
         let heartbeat = Heartbeat::new(&stack.rt, &stack.tree, &stack.txg, multihost, opening.multihost);
         let history = Rc::new(History::new(&stack, &config, &events));
@@ -360,6 +366,10 @@ impl Pool {
     /// Creates a checkpoint of the state on disk (`zpool checkpoint`). Earlier writes are synced
     /// first.
     pub async fn create_checkpoint(&self) -> Result<()> {
+        if self.devices.expander().is_busy() {
+            let why = "a raidz of the pool is being expanded: 'zpool wait -t raidz_expand' waits for its end";
+            return Err(Error::new(ErrorKind::Busy, why));
+        }
         self.sync().await?;
         self.change_checkpoint(CheckpointRequest::Create).await
     }
@@ -457,6 +467,7 @@ impl Pool {
         }
         self.scan.close_and_wait().await;
         self.devices.works().stop().await;
+        self.devices.expander().stop().await;
         self.heartbeat.close();
         self.config.update(|c| c.state = state);
         self.config.mark_dirty();
@@ -495,6 +506,7 @@ impl Pool {
         self.scan.close();
         self.heartbeat.close();
         self.devices.works().close();
+        self.devices.expander().close();
         self.stack.tree.gate.give_up();
         if self.suspended().is_none() {
             self.stack.txg.stop();
@@ -570,6 +582,7 @@ impl Pool {
         }
         stack.alloc.set_tunables(&opts.alloc);
         self.scan.set_tunables(opts.scan, opts.arc_max);
+        self.devices.expander().set_tunables(opts.expand);
         stack.core.zil.set(opts.zil);
         self.heartbeat.set_tunables(opts.multihost);
         stack.ctx.set_tunables(opts.dmu);

@@ -23,6 +23,7 @@ use zio::Zio;
 use crate::commit::heartbeat::MultihostTunables;
 use crate::commit::logs::Logs;
 use crate::commit::store::{Geometry, MapStore};
+use crate::devices::reflow::ExpandTunables;
 use crate::pool::EngineOpts;
 use crate::scan::ScanTunables;
 
@@ -50,6 +51,8 @@ pub(crate) struct Layers {
     pub scan: ScanTunables,
     /// Heartbeats.
     pub multihost: MultihostTunables,
+    /// Expansions of RAID-Z.
+    pub expand: ExpandTunables,
 }
 
 impl Layers {
@@ -73,6 +76,7 @@ impl Layers {
             core: Core::new(zio, opts.zil),
             scan: opts.scan,
             multihost: opts.multihost,
+            expand: opts.expand,
         }
     }
 

@@ -70,6 +70,8 @@ pub(crate) struct Part {
     pub kind: VdevKind,
     /// Its stripes; their data offsets are relative to `base` in the block.
     pub stripes: Vec<Stripe>,
+    /// Their second places, or none ([`crate::width::Widths::second_places`]).
+    pub second: Vec<Stripe>,
     /// Start of the part in the block.
     pub base: u64,
 }
@@ -421,7 +423,28 @@ pub(crate) async fn arbitrate(
     }
     let block = out.freeze();
     let expected = compare(rt, &states, block.clone(), prio).await;
-    repair_replicas(&states, block, expected, verify.is_some(), written, repair())
+    let repair = repair();
+    let again = match repair {
+        Some(prio) if verify.is_some() => write_second_places(parts, &expected, prio),
+        _ => Vec::new(),
+    };
+    repair_replicas(&states, block, expected, verify.is_some(), written, repair, again)
+}
+
+/// Writes what follows from a block to the second places of its stripes, which were not read.
+fn write_second_places(parts: &[Part], expected: &[Vec<Expected>], prio: Prio) -> Vec<WriteDone> {
+    let mut writes = Vec::new();
+    let mut first = 0;
+    for part in parts {
+        for (stripe, columns) in part.second.iter().zip(&expected[first..]) {
+            for (c, (want, _)) in stripe.columns.iter().zip(columns).filter(|(c, _)| c.size > 0) {
+                let pad = c.size as usize - want.len();
+                writes.extend(part.kind.column_node(c).write_at(&part.kind, c.offset, want, pad, prio.into()));
+            }
+        }
+        first += part.stripes.len();
+    }
+    writes
 }
 
 /// The right bytes of a column, and whether each of its replicas differs; none if it could not be
@@ -455,7 +478,8 @@ async fn compare(rt: &Rt, states: &[StripeState<'_>], block: Bytes, prio: Prio) 
     expected
 }
 
-/// Counts every replica that differs, and rewrites it if `repair` has a class.
+/// Counts every replica that differs, and rewrites it if `repair` has a class; `writes` are repairs
+/// that were queued before.
 fn repair_replicas(
     states: &[StripeState<'_>],
     block: Bytes,
@@ -463,9 +487,9 @@ fn repair_replicas(
     verified: bool,
     written: Txg,
     repair: Option<Prio>,
+    mut writes: Vec<WriteDone>,
 ) -> Verdict {
     let (mut bad, mut repaired) = (0, 0);
-    let mut writes = Vec::new();
     for (state, expected) in states.iter().zip(expected) {
         for ((column, (want, differ)), place) in state.columns.iter().zip(expected).zip(&state.stripe.columns) {
             for (r, differs) in column.replicas.iter().zip(differ) {

@@ -90,10 +90,26 @@ pub fn raidz_map(offset: u64, psize: u64, ashift: u8, children: u64, parity: u64
     Stripe { parity: parity as usize, columns }
 }
 
+/// Where a row of sectors lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// The children that it lies over.
+    pub children: u64,
+    /// Bytes by which it lies before its place on each of them; offsets wrap.
+    pub back: u64,
+}
+
+impl Row {
+    /// A row at its place over so many children.
+    pub fn over(children: u64) -> Row {
+        Row { children, back: 0 }
+    }
+}
+
 /// The rows of `psize` bytes (not 0) at `offset` of a RAID-Z, in the order of a block of `width`
-/// (format page 19 section 1). `physical` gives the number of children over which a row lies, by
-/// the number of the sector behind it.
-pub fn raidz_rows(offset: u64, psize: u64, ashift: u8, width: Width, physical: impl Fn(u64) -> u64) -> Vec<Stripe> {
+/// (format page 19 section 1). `place` says where a row lies, by the number of the sector behind
+/// it.
+pub fn raidz_rows(offset: u64, psize: u64, ashift: u8, width: Width, place: impl Fn(u64) -> Row) -> Vec<Stripe> {
     let Width { columns, parity } = width;
     let sector = 1u64 << ashift;
     let (b, s) = (offset >> ashift, psize.div_ceil(sector));
@@ -102,7 +118,7 @@ pub fn raidz_rows(offset: u64, psize: u64, ashift: u8, width: Width, physical: i
     let count = if q == 0 { long } else { columns };
     let rows = q + u64::from(r > 0);
     let row = |k: u64| {
-        let children = physical(b + k * columns + count);
+        let Row { children, back } = place(b + k * columns + count);
         let column = |c: u64| {
             let at = b + k * columns + c;
             let there = k < q || c < long;
@@ -114,7 +130,7 @@ pub fn raidz_rows(offset: u64, psize: u64, ashift: u8, width: Width, physical: i
             let from = number.map_or(0, |n| n * sector);
             Column {
                 child: (at % children) as usize,
-                offset: (at / children) << ashift,
+                offset: ((at / children) << ashift).wrapping_sub(back),
                 size: if there { sector } else { 0 },
                 from,
                 len: if number.is_some() { sector.min(psize - from) } else { 0 },

@@ -293,10 +293,13 @@ fn write_one(
     }
 }
 
-/// Writes `ub` into its slot of all four rings, without a flush. `ashift` is the top-level vdev's.
+/// Writes `ub` into its slot of all four rings, without a flush: that of its txg, or of the one
+/// before if it tells of a scratch area, so that the uberblock of the same txg without it stays
+/// (format page 19 section 5). `ashift` is the top-level vdev's.
 pub async fn write_uberblock(leaf: &Rc<Leaf>, ashift: u8, ub: &Uberblock) -> Result<()> {
     let ashift = u64::from(ashift);
-    let slot = slot_for_txg(ub.txg, ashift, ub.mmp_delay != 0);
+    let txg = Txg(ub.txg.0 - u64::from(ub.raidz_reflow.is_in_scratch() && ub.txg.0 > 0));
+    let slot = slot_for_txg(txg, ashift, ub.mmp_delay != 0);
     let writes = offsets(&*leaf.dev)?.map(|at| {
         let at = slot_offset(at, ashift, slot);
         let bytes = ub.seal(slot_size(ashift), at);

@@ -25,7 +25,8 @@
 //! uberblocks. `spa` decides the order.
 //!
 //! Invariants:
-//! * code here waits only for devices and takes no lock;
+//! * code here waits only for devices and takes no lock, but for ranges of a RAID-Z that is being
+//!   expanded ([`reflow`]);
 //! * an operation that overlaps a queued or in-flight write is held until that write completes:
 //!   block devices do not define the result of overlapping operations, and a block may be rewritten
 //!   in place within one txg;
@@ -44,6 +45,7 @@ mod leaf;
 mod node;
 pub mod policy;
 mod queue;
+pub mod reflow;
 pub mod reshape;
 mod sharing;
 mod stats;

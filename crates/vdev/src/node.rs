@@ -20,6 +20,7 @@ use crate::dtl::{Condition, Health};
 use crate::geometry::{Column, Draid, Stripe};
 use crate::leaf::{Leaf, WriteAs};
 use crate::policy::Prio;
+use crate::reflow::Reflow;
 use crate::stats::IoErrors;
 use crate::width::{Expansions, Widths};
 
@@ -90,7 +91,7 @@ pub struct Raidz {
 impl Raidz {
     /// The widths of its blocks.
     pub fn widths(&self) -> Widths<'_> {
-        Widths { children: self.children.len() as u64, parity: self.parity, expansions: &self.expansions }
+        self.expansions.widths(self.children.len() as u64, self.parity)
     }
 }
 
@@ -441,6 +442,22 @@ impl VdevKind {
         }
     }
 
+    /// The second places of the sectors of a block on a RAID-Z that is being expanded.
+    pub(crate) fn second_places(&self, ashift: u8, offset: u64, psize: u64, birth: Txg) -> Vec<Stripe> {
+        match self {
+            VdevKind::Raidz(r) => r.widths().second_places(ashift, offset, psize, birth),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The expansion that is under way.
+    pub fn reflow(&self) -> Option<&Rc<Reflow>> {
+        match self {
+            VdevKind::Raidz(r) => r.expansions.reflow.as_ref(),
+            _ => None,
+        }
+    }
+
     /// The world of its devices; none without a device.
     pub(crate) fn rt(&self) -> Option<&Rt> {
         match self {
@@ -460,11 +477,11 @@ impl VdevKind {
 }
 
 impl Leaf {
-    /// Reads at an offset of the address space.
+    /// Reads at an offset of the address space; offsets of the scratch area are negative and wrap.
     pub(crate) fn read_data(self: &Rc<Self>, offset: u64, len: u64, prio: Prio) -> crate::ReadDone {
-        self.read(DATA_START + offset, len, prio)
+        self.read(DATA_START.wrapping_add(offset), len, prio)
     }
-    /// Writes at an offset of the address space.
+    /// Writes at an offset of the address space, as [`Leaf::read_data`].
     pub(crate) fn write_data(
         self: &Rc<Self>,
         offset: u64,
@@ -472,6 +489,6 @@ impl Leaf {
         pad: usize,
         how: impl Into<WriteAs>,
     ) -> WriteDone {
-        self.write(DATA_START + offset, data, pad, how)
+        self.write(DATA_START.wrapping_add(offset), data, pad, how)
     }
 }

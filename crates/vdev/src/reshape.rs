@@ -20,11 +20,13 @@
 
 use std::rc::Rc;
 
-use base::{Error, Guid, Result};
+use base::{Error, ErrorKind, Guid, Result, Txg};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 
 use crate::dtl::TxgSet;
-use crate::node::{Absent, Dspare, Mirror, MirrorRole, VdevKind};
+use crate::node::{Absent, Dspare, Mirror, MirrorRole, Raidz, VdevKind};
+use crate::reflow::Reflow;
+use crate::width::{Expansions, Progress};
 
 /// A vdev: nodes and configuration.
 #[derive(Clone)]
@@ -70,13 +72,7 @@ impl VdevKind {
             VdevKind::Mirror(m) => {
                 VdevKind::Mirror(Rc::new(Mirror { guid: m.guid, role: m.role, children, errors: m.errors.clone() }))
             }
-            VdevKind::Raidz(r) => VdevKind::Raidz(Rc::new(crate::Raidz {
-                guid: r.guid,
-                parity: r.parity,
-                children,
-                expansions: r.expansions.clone(),
-                errors: r.errors.clone(),
-            })),
+            VdevKind::Raidz(r) => r.remade(children, r.expansions.clone()),
             VdevKind::Draid(d) => VdevKind::Draid(Rc::new(crate::DraidNode {
                 guid: d.guid,
                 layout: d.layout.clone(),
@@ -243,6 +239,42 @@ pub fn min_asize(kind: &VdevKind, target: Guid, asize: u64, ms_shift: u8) -> u64
     match kind.find(target) {
         Some(_) => share,
         None => whole,
+    }
+}
+
+/// Begins the expansion of a RAID-Z: `new` is its last child from now on, nothing is moved yet.
+pub fn begin_expansion(shape: &Shape, new: Shape) -> Result<Shape> {
+    let Shape { kind, mut config } = shape.clone();
+    let VdevKind::Raidz(raidz) = &kind else { return Err(Error::invalid("only a raidz can be expanded")) };
+    if raidz.expansions.reflow.is_some() {
+        return Err(Error::new(ErrorKind::Busy, "the raidz is being expanded already"));
+    }
+    let id = config.children.len() as u64;
+    config.children.push(VdevConfig { id, ..new.config });
+    config.raidz_expanding = true;
+    let mut children = raidz.children.clone();
+    children.push(new.kind);
+    let reflow = Some(Reflow::new(Progress::default()));
+    let expansions = Expansions { txgs: raidz.expansions.txgs.clone(), reflow, era: Rc::default() };
+    Ok(Shape { kind: raidz.remade(children, expansions), config })
+}
+
+/// Ends the expansion of a RAID-Z: everything is moved, blocks born in `first` or later are wider.
+pub fn end_expansion(shape: &Shape, first: Txg) -> Result<Shape> {
+    let Shape { kind, mut config } = shape.clone();
+    let VdevKind::Raidz(raidz) = &kind else { return Err(Error::invalid("only a raidz can be expanded")) };
+    let mut txgs = raidz.expansions.txgs.clone();
+    txgs.push(first);
+    config.raidz_expanding = false;
+    config.raidz_expand_txgs.clone_from(&txgs);
+    let expansions = Expansions { txgs, reflow: None, era: raidz.expansions.era.clone() };
+    Ok(Shape { kind: raidz.remade(raidz.children.clone(), expansions), config })
+}
+
+impl Raidz {
+    fn remade(&self, children: Vec<VdevKind>, expansions: Expansions) -> VdevKind {
+        let (guid, parity, errors) = (self.guid, self.parity, self.errors.clone());
+        VdevKind::Raidz(Rc::new(Raidz { guid, parity, children, expansions, errors }))
     }
 }
 

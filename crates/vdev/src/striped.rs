@@ -265,14 +265,21 @@ async fn rebuild(
     Ok(())
 }
 
-/// Writes a block with its parity. Completes when every column has; succeeds if no stripe has more
-/// failed columns than parity.
-pub(crate) fn write(top: &VdevKind, stripes: Vec<Stripe>, data: &Bytes, how: WriteAs) -> WriteDone {
+/// Writes a block with its parity, also to the `second` places of its stripes if there are any.
+/// Completes when every column has; succeeds if no stripe has more failed columns than parity at
+/// either place.
+pub(crate) fn write(
+    top: &VdevKind,
+    stripes: Vec<Stripe>,
+    second: Vec<Stripe>,
+    data: &Bytes,
+    how: WriteAs,
+) -> WriteDone {
     let job = Parity::new(stripes.into_iter().map(|s| (s, 0)).collect(), data.clone());
     let cost = job.cost();
     let rt = match top.rt() {
         Some(rt) if place_of(cost) == Place::Pool || !rt.try_spend(cost) => rt.clone(),
-        _ => return queue(top, job.run().0, how),
+        _ => return queue(top, job.run().0, &second, how),
     };
     let (done, completer) = WriteDone::pending();
     let (top, rt2) = (top.clone(), rt.clone());
@@ -280,16 +287,18 @@ pub(crate) fn write(top: &VdevKind, stripes: Vec<Stripe>, data: &Bytes, how: Wri
     let data = data.clone();
     drop(rt.spawn("parity", async move {
         let (columns, _block) = rt2.cpu_as(how.prio.cpu_class(), cost, move || job.run()).await;
-        queue(&top, columns, how).on_done(move |result| completer.complete(result.clone()));
+        queue(&top, columns, &second, how).on_done(move |result| completer.complete(result.clone()));
         drop(data);
     }));
     done
 }
 
-/// Queues the writes of all columns of some stripes.
-fn queue(top: &VdevKind, stripes: Vec<(Stripe, Vec<Bytes>)>, how: WriteAs) -> WriteDone {
+/// Queues the writes of all columns of some stripes, then those to their second places.
+fn queue(top: &VdevKind, stripes: Vec<(Stripe, Vec<Bytes>)>, second: &[Stripe], how: WriteAs) -> WriteDone {
     let mut all = Vec::with_capacity(stripes.len());
-    for (stripe, columns) in &stripes {
+    let first = stripes.iter().map(|(stripe, columns)| (stripe, columns));
+    let again = second.iter().zip(&stripes).map(|(stripe, (_, columns))| (stripe, columns));
+    for (stripe, columns) in first.chain(again) {
         let mut parts = Vec::with_capacity(columns.len());
         let mut failed = 0;
         for (c, bytes) in stripe.columns.iter().zip(columns).filter(|(c, _)| c.size > 0) {

@@ -8,12 +8,13 @@ use bdev::Bytes;
 use ondisk::blkptr::Dva;
 use ondisk::label::{DATA_START, usable_size};
 use ondisk::vdev_config::VdevConfig;
+use rt::sync::RangeGuard;
 use rt::{LocalBoxFuture, Rt};
 
 use crate::arbitrate::{Part, Repair, Verdict, Verify, arbitrate};
 use crate::cost::worst_asize;
 use crate::done::WriteDone;
-use crate::dtl::Health;
+use crate::dtl::{Condition, Health};
 use crate::gate::FailGate;
 use crate::leaf::{Leaf, WriteAs};
 use crate::node::{Io, ReplicaState, VdevKind};
@@ -269,6 +270,7 @@ impl Top {
     pub async fn read_first(&self, block: BlockPlace, prio: Prio) -> Result<FirstRead> {
         let BlockPlace { offset, psize, birth, written, .. } = block;
         self.check(offset, psize, birth)?;
+        let _range = self.share_range(offset, psize, birth).await;
         let kind = self.kind();
         let io = Io { root: &kind, written, prio };
         let (data, failed) = match &kind {
@@ -299,6 +301,9 @@ impl Top {
         if let Err(e) = self.check(offset, align_up(len, SECTOR), birth) {
             return WriteDone::ready(Err(e));
         }
+        if let Some(done) = self.write_while_expanding(offset, &data, birth, how) {
+            return done;
+        }
         match &*self.kind.borrow() {
             VdevKind::Leaf(leaf) if leaf.condition.health().is_open() => {
                 let pad = align_up(len, 1 << self.ashift) - len;
@@ -311,10 +316,48 @@ impl Top {
             }
             kind @ (VdevKind::Raidz(_) | VdevKind::Draid(_)) => {
                 let stripes = kind.stripes(self.ashift, offset, len, birth);
-                striped::write(kind, stripes, &data, how)
+                let done = striped::write(kind, stripes, Vec::new(), &data, how);
+                // The beginning of an expansion waits for what knows the nodes of before.
+                if let VdevKind::Raidz(raidz) = kind {
+                    let held = raidz.clone();
+                    done.on_done(move |_| drop(held));
+                }
+                done
             }
             _ => WriteDone::ready(Err(self.unusable())),
         }
+    }
+
+    /// Keeps the range of a block where it is, if the vdev is being expanded, until it is dropped.
+    async fn share_range(&self, offset: u64, psize: u64, birth: Txg) -> Option<RangeGuard> {
+        let reflow = self.kind.borrow().reflow().cloned()?;
+        Some(reflow.share(offset, self.asize_of(psize, birth)).await)
+    }
+
+    /// Writes a block while the vdev is being expanded; none if it is not. A write that cannot
+    /// begin, since its range is being copied, has a task that waits for it.
+    fn write_while_expanding(&self, offset: u64, data: &Bytes, birth: Txg, how: WriteAs) -> Option<WriteDone> {
+        let kind = self.kind();
+        let (reflow, rt) = (kind.reflow()?.clone(), kind.rt()?.clone());
+        let (len, ashift) = (data.len() as u64, self.ashift);
+        let asize = self.asize_of(align_up(len, SECTOR), birth);
+        let begin = move |data: &Bytes, mut range: RangeGuard| {
+            let second = kind.second_places(ashift, offset, len, birth);
+            let done = striped::write(&kind, kind.stripes(ashift, offset, len, birth), second, data, how);
+            range.hand_over();
+            done.on_done(move |_| drop(range));
+            done
+        };
+        if let Some(range) = reflow.try_share(offset, asize) {
+            return Some(begin(data, range));
+        }
+        let (done, completer) = WriteDone::pending();
+        let data = data.clone();
+        drop(rt.spawn("write after a copy", async move {
+            let range = reflow.share(offset, asize).await;
+            begin(&data, range).on_done(move |result| completer.complete(result.clone()));
+        }));
+        Some(done)
     }
 
     /// Whether all its devices support durable writes ([`WriteAs::durable`]).
@@ -597,17 +640,37 @@ impl VdevTree {
         let places = self.places(vdev, offset, psize)?;
         let remapped = self.top(vdev)?.is_indirect();
         let mut parts = Vec::with_capacity(places.len());
-        for Place { top, offset, len, at } in &places {
+        // At most one vdev is being expanded: one range of it, so that nothing waits holding one.
+        let mut range: Option<(&Rc<Top>, u64, u64)> = None;
+        for Place { top, offset, len, .. } in &places {
             top.check(*offset, *len, birth)?;
+            if top.kind.borrow().reflow().is_some() {
+                let (start, end) = range.map_or((u64::MAX, 0), |(_, start, end)| (start, end));
+                range = Some((top, start.min(*offset), end.max(offset + len)));
+            }
+        }
+        let range = match range {
+            Some((top, start, end)) => top.share_range(start, end - start, birth).await,
+            None => None,
+        };
+        for Place { top, offset, len, at } in &places {
             let kind = top.kind();
             if matches!(kind, VdevKind::Hole | VdevKind::Missing | VdevKind::Indirect(_)) {
                 return Err(top.unusable());
             }
             let stripes = kind.stripes(top.ashift, *offset, *len, birth);
-            parts.push(Part { kind, stripes, base: *at });
+            let second = kind.second_places(top.ashift, *offset, *len, birth);
+            parts.push(Part { kind, stripes, second, base: *at });
         }
         let written = if remapped { Txg(0) } else { written };
-        Ok(arbitrate(&parts, psize, written, prio, verify, repair).await)
+        let verdict = arbitrate(&parts, psize, written, prio, verify, repair).await;
+        let nodes: Vec<VdevKind> = parts.into_iter().map(|p| p.kind).collect();
+        let range = range.map(|mut range| {
+            range.hand_over();
+            range
+        });
+        verdict.done.on_done(move |_| drop((range, nodes)));
+        Ok(verdict)
     }
 
     /// Whether the dirty time log of an open device says that it may miss its part of a copy.
@@ -618,6 +681,14 @@ impl VdevTree {
             top.check(offset, len, block.birth)?;
             let kind = top.kind();
             let io = Io { root: &kind, written, prio: Prio::Scrub };
+            if kind.reflow().is_some() {
+                // It may have sectors at two places.
+                let misses = |(_, c): &(Guid, Rc<Condition>)| c.health().is_open() && c.misses(written);
+                if kind.conditions().iter().any(misses) {
+                    return Ok(true);
+                }
+                continue;
+            }
             for column in kind.stripes(top.ashift, offset, len, block.birth).iter().flat_map(|s| &s.columns) {
                 let mut found = Vec::new();
                 kind.column_node(column).replicas(io, column.offset, ReplicaState::Current, &mut found, 0);

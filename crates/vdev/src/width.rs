@@ -5,35 +5,63 @@
 //! was written. It decides columns, parity and allocated size. The *physical width*, the number of
 //! children, decides on which child and where each sector is, whatever its age.
 //!
-//! While the sectors are being moved, those from the start of the address space up to the
+//! While the sectors are being moved, those from the start of the address space up to the committed
 //! *progress* are at their new places, over all children; a row of a block of which a sector is
-//! beyond it is still at its old place, over all children but the last. New blocks have the old
-//! logical width until the expansion ends.
+//! beyond it is still at its old place, over all children but the last. Sectors of such a row that
+//! were copied already have a second place, the new one, which writes must keep equal
+//! ([`Widths::second_places`], [`crate::reflow`]). New blocks have the old logical width until the
+//! expansion ends.
 //!
 //! Everything that depends on a width asks [`Widths`], which every RAID-Z makes of its children and
 //! its [`Expansions`]. Without one both widths are the same for all blocks. The charge to datasets
 //! ([`crate::Top::dsize`]) uses the original width always, since it is counted when a block is
 //! written and again when it is freed.
 
+use std::rc::Rc;
+
 use base::Txg;
 
-use crate::geometry::{Column, Stripe, raidz_asize, raidz_map, raidz_rows};
+use crate::geometry::{Column, Row, Stripe, raidz_asize, raidz_map, raidz_rows};
+use crate::reflow::{Reflow, SCRATCH_BACK};
 
 /// A birth before every expansion: its blocks have the original width.
 pub const ORIGINAL: Txg = Txg(0);
 
 /// The expansions of a RAID-Z.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Expansions {
     /// The first txg of the wider blocks of each that ended, rising (`raidz_expand_txgs`).
     pub txgs: Vec<Txg>,
-    /// Of the one that is under way: how many bytes of the address space were moved.
-    pub progress: Option<u64>,
+    /// The one that is under way.
+    pub reflow: Option<Rc<Reflow>>,
+    /// All nodes of a RAID-Z share it from the beginning of an expansion to that of the next:
+    /// without a reference to it no I/O that began earlier is under way.
+    pub era: Rc<()>,
 }
 
 impl Expansions {
-    fn under_way(&self) -> u64 {
-        u64::from(self.progress.is_some())
+    /// The widths of a RAID-Z of `children` with `parity`.
+    pub fn widths(&self, children: u64, parity: u64) -> Widths<'_> {
+        let progress = self.reflow.as_ref().map(|r| r.progress());
+        Widths { children, parity, txgs: &self.txgs, progress }
+    }
+}
+
+/// How far an expansion that is under way has come, in bytes of the address space.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Progress {
+    /// What is below was moved, and the uberblock on disk says so.
+    pub committed: u64,
+    /// What is below was copied, or is being copied; at least `committed`.
+    pub next: u64,
+    /// What is below `committed` is valid in the scratch area alone.
+    pub in_scratch: bool,
+}
+
+impl Progress {
+    /// One of which nothing is being copied.
+    pub fn at(committed: u64) -> Progress {
+        Progress { committed, next: committed, in_scratch: false }
     }
 }
 
@@ -69,36 +97,75 @@ pub struct Widths<'a> {
     pub children: u64,
     /// Its parity columns, which no expansion changes.
     pub parity: u64,
-    /// Its expansions, fewer than `children - parity`.
-    pub expansions: &'a Expansions,
+    /// The first txg of the wider blocks of each expansion that ended, rising; with one that is
+    /// under way fewer than `children - parity`.
+    pub txgs: &'a [Txg],
+    /// That of the expansion that is under way.
+    pub progress: Option<Progress>,
 }
 
 impl Widths<'_> {
     /// The logical width of blocks born in `birth`, or written in that txg now.
     pub fn at(&self, birth: Txg) -> Width {
-        let txgs = &self.expansions.txgs;
-        let after = (txgs.len() - txgs.partition_point(|t| *t <= birth)) as u64;
-        Width { columns: self.children - self.expansions.under_way() - after, parity: self.parity }
+        let after = (self.txgs.len() - self.txgs.partition_point(|t| *t <= birth)) as u64;
+        Width { columns: self.children - self.under_way() - after, parity: self.parity }
+    }
+
+    fn under_way(&self) -> u64 {
+        u64::from(self.progress.is_some())
     }
 
     /// The stripes of `psize` bytes (not 0) at `offset`, born in `birth`.
     pub fn stripes(&self, ashift: u8, offset: u64, psize: u64, birth: Txg) -> Vec<Stripe> {
         let Width { columns, parity } = self.at(birth);
         let all = self.children;
-        match self.expansions.progress {
+        match self.progress {
             None if columns == all => vec![raidz_map(offset, psize, ashift, columns, parity)],
-            None => raidz_rows(offset, psize, ashift, self.at(birth), |_| all),
+            None => raidz_rows(offset, psize, ashift, self.at(birth), |_| Row::over(all)),
             Some(progress) => {
-                let moved = |end: u64| end <= progress >> ashift;
-                raidz_rows(offset, psize, ashift, self.at(birth), |end| all - u64::from(!moved(end)))
+                raidz_rows(offset, psize, ashift, self.at(birth), |end| match end <= progress.committed >> ashift {
+                    true => Row { children: all, back: if progress.in_scratch { SCRATCH_BACK } else { 0 } },
+                    false => Row::over(all - 1),
+                })
             }
         }
+    }
+
+    /// The second places of the sectors of a block, its stripes and columns as those of
+    /// [`Widths::stripes`]; a column without one has size 0. None if no column has one.
+    pub fn second_places(&self, ashift: u8, offset: u64, psize: u64, birth: Txg) -> Vec<Stripe> {
+        let Some(progress) = self.progress else { return Vec::new() };
+        let width = self.at(birth);
+        let (committed, next) = (progress.committed >> ashift, progress.next >> ashift);
+        let first = offset >> ashift;
+        // The last row counts as a whole one.
+        if first >= next || first + (width.asize(psize, ashift) >> ashift) + width.columns <= committed {
+            return Vec::new();
+        }
+        let all = self.children;
+        let mut rows = raidz_rows(offset, psize, ashift, width, |_| Row::over(all));
+        let mut found = false;
+        for (k, row) in (0..).zip(&mut rows) {
+            let is_moved = first + k * width.columns + row.columns.len() as u64 <= committed;
+            for column in row.columns.iter_mut().filter(|c| c.size > 0) {
+                let sector = (column.offset >> ashift) * all + column.child as u64;
+                if is_moved || sector >= next {
+                    column.size = 0;
+                    continue;
+                }
+                found = true;
+                if progress.in_scratch && sector < committed {
+                    column.offset = column.offset.wrapping_sub(SCRATCH_BACK);
+                }
+            }
+        }
+        if found { rows } else { Vec::new() }
     }
 
     /// The devices of now, then those of before each expansion that ended, back to the first; while
     /// one is under way those of now alone.
     pub fn devices(&self) -> Vec<Device> {
-        let earlier = if self.expansions.progress.is_some() { 0 } else { self.expansions.txgs.len() as u64 };
+        let earlier = if self.progress.is_some() { 0 } else { self.txgs.len() as u64 };
         let widths = (self.children - earlier..=self.children).rev();
         widths.flat_map(|children| (0..children).map(move |child| Device { child, children })).collect()
     }
@@ -117,7 +184,7 @@ impl Widths<'_> {
     /// data, only their parity; none while an expansion is under way. Of whole rows the widths of
     /// blocks do not matter; the swap of single parity stays within the range.
     pub fn child_range(&self, ashift: u8, own: usize, start: u64, len: u64) -> Option<(u64, u64)> {
-        if self.expansions.progress.is_some() {
+        if self.progress.is_some() {
             return None;
         }
         // Sectors go round the children row by row.
@@ -128,7 +195,7 @@ impl Widths<'_> {
 
     /// The children that the allocatable bytes are on: all, when an expansion has ended.
     fn counted(&self) -> u64 {
-        self.children - self.expansions.under_way()
+        self.children - self.under_way()
     }
 
     /// Bytes needed on each child for `asize` allocatable bytes.
@@ -150,24 +217,22 @@ mod tests {
 
     const GROWN: Txg = Txg(100);
 
-    fn ended(txgs: &[u64]) -> Expansions {
-        Expansions { txgs: txgs.iter().copied().map(Txg).collect(), progress: None }
+    fn ended(txgs: &[u64]) -> Vec<Txg> {
+        txgs.iter().copied().map(Txg).collect()
     }
 
     #[test]
     fn the_birth_decides() {
         let thrice = ended(&[100, 200, 300]);
-        let widths = Widths { children: 7, parity: 2, expansions: &thrice };
+        let widths = Widths { children: 7, parity: 2, txgs: &thrice, progress: None };
         for (birth, columns) in [(0, 4), (99, 4), (100, 5), (199, 5), (200, 6), (299, 6), (300, 7), (u64::MAX, 7)] {
             assert_eq!(widths.at(Txg(birth)), Width { columns, parity: 2 }, "born in {birth}");
         }
-        let under_way = Expansions { progress: Some(0), ..ended(&[200, 300]) };
-        let fourth = Widths { expansions: &under_way, ..widths };
+        let fourth = Widths { txgs: &thrice[1..], progress: Some(Progress::at(0)), ..widths };
         for (birth, columns) in [(0, 4), (199, 4), (200, 5), (299, 5), (300, 6), (u64::MAX, 6)] {
             assert_eq!(fourth.at(Txg(birth)), Width { columns, parity: 2 }, "born in {birth}");
         }
-        let none = Expansions::default();
-        let never = Widths { expansions: &none, ..widths };
+        let never = Widths { txgs: &[], ..widths };
         assert_eq!((never.at(ORIGINAL), never.at(Txg(5))), (never.at(GROWN), Width { columns: 7, parity: 2 }));
     }
 
@@ -176,7 +241,7 @@ mod tests {
     #[test]
     fn sizes_follow_the_birth() {
         let asize = |children, parity, psize, birth| {
-            Widths { children, parity, expansions: &ended(&[GROWN.0]) }.at(Txg(birth)).asize(psize, 9)
+            Widths { children, parity, txgs: &[GROWN], progress: None }.at(Txg(birth)).asize(psize, 9)
         };
         assert_eq!((asize(6, 1, 128 << 10, 99), asize(6, 1, 128 << 10, 100)), (163_840, 157_696));
         // Of 28 and 24 sectors, whole threes.
@@ -233,8 +298,7 @@ mod tests {
     #[test]
     fn sectors_are_where_the_format_page_has_them() {
         for (old, parity) in [(2u64, 1u64), (3, 1), (5, 1), (4, 2), (6, 2), (4, 3), (7, 3)] {
-            let once = ended(&[GROWN.0]);
-            let widths = Widths { children: old + 1, parity, expansions: &once };
+            let widths = Widths { children: old + 1, parity, txgs: &[GROWN], progress: None };
             for (ashift, i) in [9u8, 12].into_iter().flat_map(|a| (0..300u64).map(move |i| (a, i))) {
                 let psize = 512 * (1 + (i * 37) % 300);
                 let offset = (7 + i * 41) << ashift;
@@ -261,8 +325,8 @@ mod tests {
             for i in 0..200u64 {
                 let (psize, offset) = (512 * (1 + (i * 37) % 100), (7 + i * 41) << 9);
                 let progress = offset + ((i % 120) << 9);
-                let expansions = Expansions { progress: Some(progress), ..Expansions::default() };
-                let widths = Widths { children: old + 1, parity, expansions: &expansions };
+                let at = Progress::at(progress);
+                let widths = Widths { children: old + 1, parity, txgs: &[], progress: Some(at) };
                 let by_width = |w: u64| sectors(offset, psize, 9, old, w, parity);
                 let (still, moved) = (by_width(old), by_width(old + 1));
                 let end = |row: u64| {
@@ -273,6 +337,18 @@ mod tests {
                 let place = |&(_, _, child, at, number): &(u64, u64, u64, u64, Option<u64>)| ((child, at), number);
                 let stripes = widths.stripes(9, offset, psize, Txg(7));
                 assert_eq!(cut(&stripes, 9), want.map(place).collect(), "{psize} at {offset}, {progress} moved");
+                // Rows that are not moved have their copied sectors at the new place, too.
+                let next = progress + ((i % 7) << 9);
+                let widths = Widths { progress: Some(Progress { next, ..at }), ..widths };
+                let copied = |c: u64, k: u64| {
+                    let place = if parity == 1 && offset >> 20 & 1 == 1 && c < 2 { 1 - c } else { c };
+                    offset + ((k * old + place) << 9) < next
+                };
+                let second = still.iter().zip(&moved).filter(|(a, _)| end(a.0) << 9 > progress && copied(a.1, a.0));
+                let second: BTreeMap<_, _> = second.map(|(_, b)| place(b)).collect();
+                let places = widths.second_places(9, offset, psize, Txg(7));
+                assert_eq!(places.is_empty(), second.is_empty());
+                assert_eq!(cut(&places, 9), second, "{psize} at {offset}, {progress} moved, {next} copied");
             }
         }
     }
@@ -281,7 +357,7 @@ mod tests {
     #[test]
     fn sectors_were_on_one_device_at_each_time() {
         let twice = ended(&[100, 200]);
-        let widths = Widths { children: 6, parity: 1, expansions: &twice };
+        let widths = Widths { children: 6, parity: 1, txgs: &twice, progress: None };
         let devices = widths.devices();
         assert_eq!(devices.len(), 6 + 5 + 4);
         for (offset, psize) in [(7u64, 5u64), (1000, 40), (12, 1)].map(|(o, s)| (o << 9, s << 9)) {
@@ -295,16 +371,15 @@ mod tests {
                 assert_eq!(on, want);
             }
         }
-        let under_way = Expansions { progress: Some(0), ..ended(&[100]) };
-        assert_eq!(Widths { expansions: &under_way, ..widths }.devices().len(), 6);
+        let under_way = Widths { txgs: &twice[..1], progress: Some(Progress::at(0)), ..widths };
+        assert_eq!(under_way.devices().len(), 6);
     }
 
     /// A row of an older block has its own parity: no two of its sectors are on one child, and the
     /// columns that are empty in the last row are there, for Q and R count them.
     #[test]
     fn rows_stand_for_themselves() {
-        let once = ended(&[GROWN.0]);
-        let widths = Widths { children: 6, parity: 2, expansions: &once };
+        let widths = Widths { children: 6, parity: 2, txgs: &[GROWN], progress: None };
         let rows = widths.stripes(9, 7 << 9, 4 << 9, Txg(1));
         let places = |s: &Stripe| s.columns.iter().map(|c| (c.child, c.offset >> 9, c.len)).collect::<Vec<_>>();
         assert_eq!(rows.len(), 2, "three data columns: a full row and one with a single sector");

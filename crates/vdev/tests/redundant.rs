@@ -421,7 +421,7 @@ fn expanded(sim: &Sim, parity: u64, n: usize, ashift: u8) -> Bench {
         guid: Guid(7),
         parity,
         children: wide.top.kind().children().to_vec(),
-        expansions: Expansions { txgs: vec![Txg(100)], progress: None },
+        expansions: Expansions { txgs: vec![Txg(100)], ..Expansions::default() },
         errors: Cell::default(),
     };
     wide.top.set_kind(VdevKind::Raidz(Rc::new(raidz)));

@@ -26,6 +26,7 @@ use zpl::{MountOpts, Zfs};
 
 use crate::campaign::{drive, panic_text};
 use crate::devices::Changer;
+use crate::expandcuts;
 use crate::judge::{self, Verdict};
 use crate::lab::{Lab, Layout, Shape};
 use crate::model::PoolModel;
@@ -129,9 +130,12 @@ pub fn record_on(seed: u64, txgs: u64, lying: bool, shape: Option<&'static Shape
         runner.have_all_features();
     }
     let mut changer = shape.map(|_| Changer::new(seed));
-    let result = catch_unwind(AssertUnwindSafe(|| {
-        drive(&mut runner, async |r: &mut Runner| run(r, txgs, lying, changer.as_mut()).await)
-    }));
+    record_with(runner, async |r: &mut Runner| run(r, txgs, lying, changer.as_mut()).await)
+}
+
+/// Records what a runner does.
+pub(crate) fn record_with(mut runner: Runner, work: impl AsyncFnOnce(&mut Runner) -> Check<Steps>) -> Check<Recording> {
+    let result = catch_unwind(AssertUnwindSafe(|| drive(&mut runner, work)));
     let why = match result {
         Ok(Ok((ops, synced))) => {
             let logs: Vec<DiskLog> = runner.lab.disks.iter().filter_map(|d| d.take_log()).collect();
@@ -150,7 +154,8 @@ pub fn record_on(seed: u64, txgs: u64, lying: bool, shape: Option<&'static Shape
     Err(why)
 }
 
-type Steps = (Vec<(Txg, Txg, PoolModel, bool)>, BTreeMap<Txg, (Nanos, Nanos)>);
+/// The operations as [`Recording`] has them, and when each txg's sync began and ended.
+pub(crate) type Steps = (Vec<(Txg, Txg, PoolModel, bool)>, BTreeMap<Txg, (Nanos, Nanos)>);
 
 async fn run(r: &mut Runner, txgs: u64, lying: bool, mut changer: Option<&mut Changer>) -> Check<Steps> {
     r.create().await?;
@@ -248,6 +253,8 @@ enum Way {
     Write,
     /// The same, and exported afterwards.
     Export,
+    /// The same after the expansion of a RAID-Z has come to its end, and a scrub.
+    Finish,
 }
 
 /// Imports images in a world of their own and compares; the txg that was found, and whether it
@@ -290,6 +297,12 @@ fn check_image(seed: u64, images: Vec<DiskImage>, rec: &Recording, way: Way) -> 
         let mut why = Vec::new();
         for state in rec.states(txg) {
             match tree::compare_pool(&pool, state, &BTreeMap::new()).await {
+                Ok(()) if way == Way::Finish => {
+                    expandcuts::finish(&pool).await?;
+                    let after = tree::compare_pool(&pool, state, &BTreeMap::new()).await;
+                    after.map_err(|e| format!("txg {txg}, expanded: {e}"))?;
+                    return Ok((pool, (txg, true)));
+                }
                 Ok(()) => return Ok((pool, (txg, true))),
                 Err(e) => why.push(e),
             }
@@ -297,11 +310,11 @@ fn check_image(seed: u64, images: Vec<DiskImage>, rec: &Recording, way: Way) -> 
         Err(format!("txg {txg}: {}", why.join(" / or / ")))
     };
     // Of clones a comparison shows too few references, the checker too many as well.
-    let checked = way == Way::Export && rec.has_clones && rec.layout.shape.is_read_by_checker();
+    let checked = way == Way::Export && rec.has_clones && rec.layout.shape.is_read_by_checker() || way == Way::Finish;
     let result = catch_unwind(AssertUnwindSafe(|| {
         let out = lab.sim.try_block_on_for(Nanos::from_secs(3600), async {
             let (pool, found) = work.await?;
-            if way == Way::Export {
+            if matches!(way, Way::Export | Way::Finish) {
                 while checked && pool.dsl().has_freeing() {
                     pool.sync().await.map_err(|e| format!("sync: {e:?}"))?;
                 }
@@ -344,9 +357,21 @@ pub fn cut_on(
     shape: Option<&'static Shape>,
     all: bool,
 ) -> (CutTally, Vec<Fault>) {
+    cut_recording(seed, record_on(seed, txgs, lying, shape, all), zdb, every, false)
+}
+
+/// Cuts a recording everywhere. `expands`: a RAID-Z of it is being expanded, which some cuts bring
+/// to its end.
+pub(crate) fn cut_recording(
+    seed: u64,
+    recorded: Check<Recording>,
+    zdb: u64,
+    every: usize,
+    expands: bool,
+) -> (CutTally, Vec<Fault>) {
     let mut tally = CutTally::default();
     let mut faults = Vec::new();
-    let rec = match record_on(seed, txgs, lying, shape, all) {
+    let rec = match recorded {
         Ok(rec) => rec,
         Err(e) => {
             tally.torn += 1;
@@ -364,7 +389,11 @@ pub fn cut_on(
         let name = format!("seed {seed} cut {n} (moment {seq})");
         // The first writes of an import show in the comparison; those of an export show only in the
         // next import, and are those of any other export.
-        let way = if n % 4 == 0 { Way::Export } else { Way::Write };
+        let way = match n % 8 {
+            6 if expands => Way::Finish,
+            0 | 4 => Way::Export,
+            _ => Way::Write,
+        };
         match check_image(cut_seed, images.clone(), &rec, way) {
             Err(e) => {
                 tally.torn += 1;

@@ -136,6 +136,9 @@ impl Layout {
         opts.txg.dirty_data_max = self.dirty_max;
         opts.txg.wrlog_data_max = self.dirty_max * 2;
         opts.txg.txg_timeout = self.txg_timeout;
+        // Many copies, and scrubs when a test begins them.
+        opts.expand.max_copy_bytes = self.dirty_max >> 4;
+        opts.expand.scrub_after = false;
         if self.features.contains(&FeatureId::LargeMicrozap) {
             opts.dmu.zap_micro_max = ondisk::zap::MICRO_MAX_LARGE as u32;
         }

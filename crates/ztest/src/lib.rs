@@ -15,6 +15,7 @@ pub mod campaign;
 pub mod cuts;
 mod cutting;
 pub mod devices;
+pub mod expandcuts;
 pub mod fill;
 pub mod foreign;
 pub mod judge;

@@ -43,6 +43,8 @@ ztest --recvcuts N|FROM..TO [--every 1] [--state FILE] [--bug NAME]
                                                     power cuts while streams are received, and while what came is rolled back
 ztest --snapcuts N|FROM..TO [--every 1] [--state FILE]
                                                     power cuts while snapshots, clones and file systems are destroyed, rolled back, promoted
+ztest --expandcuts N|FROM..TO [--every 1] [--images N] [--state FILE] [--bug NAME]
+                                                    power cuts while a raidz is expanded; N images go to zdb
 ztest --volumes N|FROM..TO [--layout NAME] [--ops 60] [--state FILE]
                                                     volumes: writes, discards, resizes, snapshots, clones, rollbacks, all layouts
 ztest --volcuts N|FROM..TO [--every 1] [--images N] [--state FILE] [--bug NAME]
@@ -108,7 +110,16 @@ fn workloads(args: &Args, from: u64, to: u64, level: Level) -> bool {
     tally.bad + tally.missing == 0
 }
 
-fn cuts(args: &Args, from: u64, to: u64) -> bool {
+/// What is cut.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    /// Workloads.
+    Workloads,
+    /// Workloads while a RAID-Z is expanded.
+    Expansions,
+}
+
+fn cuts(args: &Args, from: u64, to: u64, what: Cut) -> bool {
     let state = args.value("--state");
     let Some(all) = all_features(args) else { return false };
     let Some(plant) = ztest::bugs::planter(args.value("--bug")) else { return false };
@@ -126,6 +137,7 @@ fn cuts(args: &Args, from: u64, to: u64) -> bool {
         let before = done.get(&seed).and_then(|d| CutTally::of_good(d));
         let (tally, faults) = match before {
             Some(tally) => (tally, Vec::new()),
+            None if what == Cut::Expansions => ztest::expandcuts::cut_seed(seed, images, every),
             None => cut_on(seed, txgs, images, every, false, shape, all),
         };
         let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
@@ -668,7 +680,7 @@ fn main() -> ExitCode {
     } else if let Some((from, to)) = of("--workloads") {
         workloads(&args, from, to, level)
     } else if let Some((from, to)) = of("--cuts") {
-        cuts(&args, from, to)
+        cuts(&args, from, to, Cut::Workloads)
     } else if let Some((from, to)) = of("--snapshots") {
         snapshots(&args, from, to, level)
     } else if let Some((from, to)) = of("--scans") {
@@ -681,6 +693,8 @@ fn main() -> ExitCode {
         recvcuts(&args, from, to)
     } else if let Some((from, to)) = of("--snapcuts") {
         snapcuts(&args, from, to)
+    } else if let Some((from, to)) = of("--expandcuts") {
+        cuts(&args, from, to, Cut::Expansions)
     } else if let Some((from, to)) = of("--volumes") {
         volumes(&args, from, to, level)
     } else if let Some((from, to)) = of("--volcuts") {

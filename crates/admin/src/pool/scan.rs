@@ -65,6 +65,7 @@ impl PoolEngine {
         let resilvering = scanning(ScanFunc::Resilver) || pool.scan().is_resilver_pending();
         let replacing = pool.mos_config().vdev_tree.iter().any(|c| c.kind == VdevKind::Replacing);
         let discarding = pool.discarding();
+        let expanding = pool.devices().expander().left();
         let freeing = Some(pool.dsl().freeing()).filter(|n| *n > 0);
         [
             ("discard", discarding),
@@ -75,6 +76,7 @@ impl PoolEngine {
             ("resilver", resilvering.then_some(to_scan)),
             ("scrub", scanning(ScanFunc::Scrub).then_some(to_scan)),
             ("trim", works(WorkKind::Trim)),
+            ("raidz_expand", expanding),
         ]
         .map(|(name, left)| ActivityView { name: name.into(), busy: left.is_some(), left: left.unwrap_or(0) })
         .into()

@@ -350,6 +350,36 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.scan.suspend_progress = v != 0
     ),
     field!(
+        "raidz_expand_max_copy_bytes",
+        Unit::Bytes,
+        4096,
+        1 << 40,
+        OZ,
+        "expansion of a raidz: bytes that are copied at a time at most; no I/O in their range meanwhile",
+        |o| o.engine.expand.max_copy_bytes,
+        |o, v| o.engine.expand.max_copy_bytes = v
+    ),
+    field!(
+        "raidz_expand_max_reflow_bytes",
+        Unit::Bytes,
+        0,
+        u64::MAX,
+        OZ,
+        "expansion of a raidz: rests when so many bytes are copied, until it is changed; 0: it does not",
+        |o| o.engine.expand.max_reflow_bytes,
+        |o, v| o.engine.expand.max_reflow_bytes = v
+    ),
+    field!(
+        "zfs_scrub_after_expand",
+        Unit::Count,
+        0,
+        1,
+        OZ,
+        "with 1 a scrub begins when the expansion of a raidz has ended",
+        |o| u64::from(o.engine.expand.scrub_after),
+        |o, v| o.engine.expand.scrub_after = v != 0
+    ),
+    field!(
         "zfs_vdev_async_write_active_min_dirty_percent",
         Unit::Percent,
         0,

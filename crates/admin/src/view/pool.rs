@@ -53,6 +53,7 @@ impl PoolEngine {
             now: pool.rt().wall_clock().secs.max(0) as u64,
             copied: e.copied,
             total: e.allocated,
+            waiting: e.waiting,
         });
         let (status, action) = self.status(suspended.map(|e| e.to_string()), unreadable, &vdevs);
         let aux = pool.devices().aux();

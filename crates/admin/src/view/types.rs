@@ -202,6 +202,8 @@ pub struct ExpandView {
     pub copied: u64,
     /// Bytes that are allocated.
     pub total: u64,
+    /// It waits until all devices of the RAID-Z are healthy.
+    pub waiting: bool,
 }
 
 /// A property.

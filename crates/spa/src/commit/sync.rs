@@ -27,7 +27,7 @@ use ondisk::blkptr::Blkptr;
 use ondisk::feature::FeatureId;
 use ondisk::label::{ConfigRegion, MosConfig, PoolState};
 use ondisk::space_map::{Encoder, MapType};
-use ondisk::uberblock::Uberblock;
+use ondisk::uberblock::{Reflow, Uberblock};
 use rt::cost::{FREE, METASLAB, REAP, SPACE_RUN};
 use vdev::Top;
 use vdev::labels::{LabelPair, write_config, write_uberblock};
@@ -56,7 +56,9 @@ impl Commit {
         let mut done: Vec<WriteDone> = Vec::new();
         let mut root: Option<Blkptr> = None;
         self.devices.take_changes(&tx).await?;
+        self.move_first_part().await?;
         self.brt.apply(txg, &self.ddt).await?;
+        self.devices.expander().save(&tx).await?;
         // Requests during this sync are for the next txg.
         let requested = self.config.is_dirty() || self.checkpoint.is_dirty() || self.history.is_dirty();
         let written = requested || self.is_dirty(txg);
@@ -344,32 +346,69 @@ impl Commit {
 
     /// Commits the txg: flush, labels, uberblock, flush, labels.
     async fn commit(&self, txg: Txg, rootbp: Blkptr, config: &Option<MosConfig>) -> Result<()> {
+        let copied = self.devices.expander().copied();
         self.stack.tree.flush_all().await?;
         let timestamp = self.stack.rt.wall_clock().secs.max(0) as u64;
         let mut ub = Uberblock::new(txg, self.stack.tree.guid_sum(), timestamp, rootbp);
         ub.version = self.config.version();
+        let copied = if planted!(ReflowUnflushed) { self.devices.expander().copied() } else { copied };
+        ub.raidz_reflow = self.devices.expander().word(copied);
         self.heartbeat.stamp(&mut ub)?;
         let mut regions = BTreeMap::new();
         if let Some(config) = config {
             self.write_labels(LabelPair::First, config, &mut regions).await?;
             self.stack.tree.flush_all().await?;
         }
-        let tops = self.stack.tree.tops.borrow().clone();
-        for top in &tops {
-            let mut results = Vec::new();
-            for leaf in top.open_leaves() {
-                results.push(write_uberblock(&leaf, top.ashift, &ub).await);
-            }
-            check_any_written(top, results)?;
-        }
-        self.stack.tree.flush_all().await?;
+        self.write_uberblock(&ub).await?;
         if let Some(config) = config {
             self.write_labels(LabelPair::Second, config, &mut regions).await?;
             self.stack.tree.flush_all().await?;
         }
+        self.devices.expander().committed(ub.raidz_reflow);
         self.heartbeat.committed(&ub);
         *self.uberblock.borrow_mut() = ub;
         self.stack.tree.committed.set(txg);
+        Ok(())
+    }
+
+    /// Writes an uberblock to all devices, durably.
+    async fn write_uberblock(&self, ub: &Uberblock) -> Result<()> {
+        let tops = self.stack.tree.tops.borrow().clone();
+        for top in &tops {
+            let mut results = Vec::new();
+            for leaf in top.open_leaves() {
+                results.push(write_uberblock(&leaf, top.ashift, ub).await);
+            }
+            check_any_written(top, results)?;
+        }
+        self.stack.tree.flush_all().await
+    }
+
+    /// Moves the first part of a RAID-Z whose expansion waits for that: in the sync of a txg, so
+    /// that the last uberblock is not replaced meanwhile but by itself.
+    async fn move_first_part(&self) -> Result<()> {
+        let Some(part) = self.devices.expander().first_part().await else { return Ok(()) };
+        self.rewrite_uberblock(part.valid()).await?;
+        if part.write_back().await {
+            self.rewrite_uberblock(part.synced()).await?;
+            part.end();
+        }
+        Ok(())
+    }
+
+    /// Writes the last uberblock again with other progress of an expansion, so that it counts as
+    /// newer. Heartbeats tell it first: none with the old progress is newer than it.
+    async fn rewrite_uberblock(&self, word: Option<Reflow>) -> Result<()> {
+        let Some(word) = word else { return Ok(()) };
+        let mut ub = self.uberblock();
+        let now = self.stack.rt.wall_clock().secs.max(0) as u64;
+        (ub.raidz_reflow, ub.timestamp) = (word, ub.timestamp.max(now) + 1);
+        self.heartbeat.stamp(&mut ub)?;
+        self.heartbeat.committed(&ub);
+        while let Err(e) = self.write_uberblock(&ub).await {
+            self.stack.tree.gate.suspend(&e).await?;
+        }
+        *self.uberblock.borrow_mut() = ub;
         Ok(())
     }
 

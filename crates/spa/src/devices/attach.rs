@@ -45,11 +45,17 @@ fn busy(why: impl Into<String>) -> Error {
 
 impl Devices {
     /// Makes `new` a further side of the mirror of the device `target`, or makes a mirror of the
-    /// two. A resilver follows.
+    /// two. A resilver follows. If `target` is a RAID-Z, `new` becomes a further device of it, and
+    /// its expansion begins ([`super::reflow`]).
     pub async fn attach(&self, target: &str, new: DevSpec, ashift: Option<u8>) -> Result<()> {
         let place = format!("cannot attach {} to {target}", new.dev.info().path);
         let _admin = self.begin_change().await?;
-        let result = self.attach_as(target, NewDevice::Device(new), false, ashift).await;
+        let is_raidz =
+            self.find(target).is_ok_and(|(top, guid)| matches!(top.kind(), VdevKind::Raidz(_)) && top.guid() == guid);
+        let result = match is_raidz {
+            true => self.expand_raidz(target, new, ashift).await,
+            false => self.attach_as(target, NewDevice::Device(new), false, ashift).await,
+        };
         result.map_err(|e| e.at(place))
     }
 
@@ -186,21 +192,7 @@ impl Devices {
             if is_spare { MirrorRole::Spare } else { MirrorRole::Replacing }
         };
         if let NewKind::Device(d) = &new_leaf.kind {
-            let info = d.dev.info();
-            let have = leaf_asize(d.dev.size());
-            let want = min_asize(&kind, guid, top.asize.get(), top.ms_shift.get());
-            if d.dev.size() < DEVICE_SIZE_MIN || have < want {
-                return Err(Error::new(ErrorKind::Range, "device is too small"));
-            }
-            let own = match ashift {
-                Some(_) => ashift_for(&*d.dev, ashift)?,
-                None => info.logical_sector.max(512).ilog2() as u8,
-            };
-            if own > top.ashift {
-                return Err(Error::invalid(
-                    "new device has a different optimal sector size; use the option '-o ashift=N' to override the optimal size",
-                ));
-            }
+            check_device(top, &kind, guid, d, ashift)?;
         }
         if let VdevKind::Leaf(leaf) = &old
             && leaf.condition.health().is_open()
@@ -307,9 +299,35 @@ impl Devices {
     }
 }
 
+/// Checks whether a device is large enough to stand beside the leaf `guid`, and has no larger
+/// sectors than its vdev.
+pub(super) fn check_device(top: &Top, kind: &VdevKind, guid: Guid, d: &DevSpec, ashift: Option<u8>) -> Result<()> {
+    let info = d.dev.info();
+    let have = leaf_asize(d.dev.size());
+    let want = min_asize(kind, guid, top.asize.get(), top.ms_shift.get());
+    if d.dev.size() < DEVICE_SIZE_MIN || have < want {
+        return Err(Error::new(ErrorKind::Range, "device is too small"));
+    }
+    let own = match ashift {
+        Some(_) => ashift_for(&*d.dev, ashift)?,
+        None => info.logical_sector.max(512).ilog2() as u8,
+    };
+    if own > top.ashift {
+        return Err(Error::invalid(
+            "new device has a different optimal sector size; use the option '-o ashift=N' to override the optimal size",
+        ));
+    }
+    Ok(())
+}
+
 /// The shape of the leaf to attach, before its device is in use.
 fn preview(new_leaf: &NewLeaf) -> Shape {
-    let config = new_leaf.config.clone();
+    preview_of(&new_leaf.config)
+}
+
+/// The shape of a leaf with that configuration, before its device is in use.
+pub(super) fn preview_of(config: &VdevConfig) -> Shape {
+    let config = config.clone();
     let path = config.path.clone().unwrap_or_default();
     let kind = VdevKind::Absent(Rc::new(Absent { guid: config.guid, path, condition: Rc::default() }));
     Shape { kind, config }

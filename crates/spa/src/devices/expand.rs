@@ -15,7 +15,7 @@ use crate::stack::METASLABS_MAX;
 
 /// The allocatable bytes of a top-level vdev with the current sizes of its devices; None if one of
 /// them is absent.
-fn asize_now(kind: &VdevKind) -> Option<u64> {
+pub(super) fn asize_now(kind: &VdevKind) -> Option<u64> {
     let smallest =
         |children: &[VdevKind]| children.iter().map(asize_now).collect::<Option<Vec<_>>>()?.into_iter().min();
     match kind {

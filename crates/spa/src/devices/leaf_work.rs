@@ -267,6 +267,11 @@ impl LeafWorks {
                 return Err(e.at(format!("cannot {verb}: device {}", work.guid)));
             }
         }
+        if command == WorkCommand::Start && works.iter().any(|(_, top)| top.kind().reflow().is_some()) {
+            let why =
+                format!("cannot {verb}: a raidz is being expanded: 'zpool wait -t raidz_expand' waits for its end");
+            return Err(Error::new(ErrorKind::Busy, why));
+        }
         for (work, top) in works {
             match command {
                 WorkCommand::Start if work.running.get() => {}
@@ -359,13 +364,21 @@ impl LeafWorks {
                     work.offset.set(zap::lookup_u64(&dn, offset).await?.unwrap_or(0));
                     work.time.set(zap::lookup_u64(&dn, time).await?.unwrap_or(0));
                     work.size.set(top.asize.get());
-                    if work.state.get() == WorkState::Active && !self.stack.readonly {
+                    // That of OpenZFS waits for the end of an expansion, too.
+                    let may_run = !self.stack.readonly && top.kind().reflow().is_none();
+                    if work.state.get() == WorkState::Active && may_run {
                         self.run_work(work, top.clone());
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    /// Whether work on a device of that vdev runs.
+    pub(super) fn is_running_on(&self, top: &Top) -> bool {
+        let kind = top.kind();
+        self.all.borrow().iter().any(|w| w.running.get() && kind.find(w.guid).is_some())
     }
 
     fn run_work(self: &Rc<Self>, work: Rc<LeafWork>, top: Rc<Top>) {

@@ -30,7 +30,9 @@ pub(crate) mod leaf_work;
 pub(crate) mod objects;
 mod presence;
 mod props;
+pub(crate) mod raidz_attach;
 pub(crate) mod raidz_expand;
+pub(crate) mod reflow;
 mod remove;
 mod state;
 
@@ -60,6 +62,7 @@ use find::find_vdev;
 use layout::LeafMaker;
 use leaf_work::LeafWorks;
 use objects::free_leaf_objects;
+use reflow::{ExpandTunables, Expander};
 
 /// Opens devices that are known by path only: returning ones, and hot spares.
 pub trait DeviceDoor {
@@ -79,6 +82,7 @@ pub struct Devices {
     changes: Rc<Changes>,
     dtls: Dtls,
     works: Rc<LeafWorks>,
+    expander: Rc<Expander>,
     door: RefCell<Option<Rc<dyn DeviceDoor>>>,
     /// Settings of new leaves, kept when the last leaf may be closed.
     maker: RefCell<Option<LeafMaker>>,
@@ -94,12 +98,13 @@ pub(crate) struct Around<'a> {
     pub aux: &'a Rc<Aux>,
     pub checkpoint: &'a Rc<Checkpoint>,
     pub scan: &'a Rc<Scan>,
+    pub tunables: ExpandTunables,
 }
 
 impl Devices {
     /// The devices of a pool that is being opened.
     pub(crate) fn new(around: &Around<'_>) -> Rc<Devices> {
-        let Around { stack, config, events, notices, aux, checkpoint, scan } = *around;
+        let Around { stack, config, events, notices, aux, checkpoint, scan, tunables } = *around;
         let changes = Changes::new(stack);
         Rc::new_cyclic(|me| Devices {
             stack: stack.clone(),
@@ -111,6 +116,7 @@ impl Devices {
             scan: scan.clone(),
             dtls: Dtls::new(stack, config),
             works: LeafWorks::new(stack, config, events, &changes),
+            expander: Expander::new(&reflow::Around { stack, scan, changes: &changes, events, tunables }),
             changes,
             door: RefCell::default(),
             maker: RefCell::default(),
@@ -136,6 +142,11 @@ impl Devices {
     /// Trim and initialize.
     pub fn works(&self) -> &Rc<LeafWorks> {
         &self.works
+    }
+
+    /// The expansion of a RAID-Z.
+    pub fn expander(&self) -> &Rc<Expander> {
+        &self.expander
     }
 
     /// The dirty time logs.

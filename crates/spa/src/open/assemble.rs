@@ -8,11 +8,12 @@
 use std::rc::Rc;
 
 use base::{Error, Guid, Result, ResultExt, VdevId};
-use ondisk::uberblock::Reflow;
+use ondisk::uberblock::Reflow as ReflowWord;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use rt::Rt;
 use vdev::geometry::Draid;
-use vdev::width::{Expansions, Widths};
+use vdev::reflow::{self, Reflow};
+use vdev::width::{Expansions, Progress};
 use vdev::{
     Absent, Condition, DirtyGauge, DraidNode, Dspare, Health, Leaf, Mirror, MirrorRole, Raidz, Top, TopSpec, VdevKind,
     VdevTree, leaf_asize,
@@ -31,7 +32,7 @@ pub(crate) struct Assembly<'a> {
     pub gauge: &'a DirtyGauge,
     pub opts: &'a EngineOpts,
     /// The progress of an expansion, as the uberblock of the state has it.
-    pub reflow: Reflow,
+    pub reflow: ReflowWord,
 }
 
 impl Assembly<'_> {
@@ -68,14 +69,13 @@ impl Assembly<'_> {
             ConfigKind::Raidz => {
                 config.validate()?;
                 self.check_count(config)?;
-                if config.raidz_expanding && self.reflow.is_in_scratch() {
-                    let why = "the expansion of a RAID-Z broke off at its beginning, and only OpenZFS 2.3 or newer can go on with it";
-                    return Err(Error::unsupported(why));
-                }
-                let progress = config.raidz_expanding.then_some(self.reflow.offset());
-                let expansions = Expansions { txgs: config.raidz_expand_txgs.clone(), progress };
                 let (children, parity) = (config.children.len() as u64, config.nparity.unwrap_or(1));
-                let share = Widths { children, parity, expansions: &expansions }.child_asize(asize);
+                let reflow = match config.raidz_expanding {
+                    true => Some(Reflow::new(self.progress(config, ashift)?)),
+                    false => None,
+                };
+                let expansions = Expansions { txgs: config.raidz_expand_txgs.clone(), reflow, ..Default::default() };
+                let share = expansions.widths(children, parity).child_asize(asize);
                 let (guid, children) = (config.guid, self.children(config, share)?);
                 Ok(VdevKind::Raidz(Rc::new(Raidz { guid, parity, children, expansions, errors: Default::default() })))
             }
@@ -93,6 +93,16 @@ impl Assembly<'_> {
             }
             _ => self.node(config, asize),
         }
+    }
+
+    /// How far the uberblock says that the expansion of a RAID-Z has come.
+    fn progress(&self, config: &VdevConfig, ashift: u8) -> Result<Progress> {
+        let offset = self.reflow.offset() >> ashift << ashift;
+        let first = reflow::scratch_bytes(ashift) * config.children.len() as u64;
+        if offset > config.asize.unwrap_or(0) || self.reflow.is_in_scratch() && offset != first {
+            return Err(Error::corrupt(format!("the expansion of the raidz has come to {offset}, which cannot be")));
+        }
+        Ok(Progress { in_scratch: self.reflow.is_in_scratch(), ..Progress::at(offset) })
     }
 
     fn check_count(&self, config: &VdevConfig) -> Result<()> {

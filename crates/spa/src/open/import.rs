@@ -266,7 +266,8 @@ impl Pool {
                     pool.notices.push(format!("the rest of an interrupted receive stays: {e}"));
                 }
                 pool.scan().resume();
-                pool.devices().works().load().await
+                pool.devices().works().load().await?;
+                pool.devices().expander().resume().await
             };
             pool.or_give_up(begun).await?;
             // A hold that cannot be released keeps a snapshot, and nothing else.
@@ -338,8 +339,8 @@ impl Pool {
         }
         let refuse = |why: String| Err(Error::unsupported(format!("{why}: import it with -o readonly=on")));
         let tops = self.stack.tree.tops.borrow().clone();
-        if tops.iter().any(|t| t.config().raidz_expanding) {
-            return refuse("a RAID-Z of the pool is being expanded, which weir cannot finish yet".into());
+        if tops.iter().filter(|t| t.config_ref().raidz_expanding).count() > 1 {
+            return refuse("two RAID-Z of the pool are being expanded at a time, which cannot be".into());
         }
         // The entry stays after a removal has ended; its first word is the state (format page 14
         // section 5).

@@ -6,3 +6,4 @@ mod devices;
 mod history;
 mod imports;
 mod multihost;
+mod raidz_expand;

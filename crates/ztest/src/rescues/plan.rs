@@ -9,7 +9,7 @@ use ondisk::uberblock::SLOT_SHIFT_MIN;
 use sim::{DiskImage, Rng};
 use spa::GroupKind;
 use vdev::geometry::{Draid, Stripe};
-use vdev::width::{Expansions, Widths};
+use vdev::width::Widths;
 
 use super::blocks::{Id, Map};
 use crate::lab::Shape;
@@ -105,9 +105,8 @@ impl Damage {
         let (kind, members) = &self.tops[vdev as usize];
         match *kind {
             GroupKind::Raidz(parity) => {
-                let expansions = Expansions::default();
                 let (children, parity) = (members.len() as u64, u64::from(parity));
-                let widths = Widths { children, parity, expansions: &expansions };
+                let widths = Widths { children, parity, txgs: &[], progress: None };
                 Some(widths.stripes(self.ashift, off, size, Txg(0)))
             }
             GroupKind::Draid { parity, data, spares } => {

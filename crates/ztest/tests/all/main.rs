@@ -8,6 +8,7 @@ mod dedup;
 mod devices;
 mod encrypted;
 mod events;
+mod expansions;
 mod failmode;
 mod features;
 mod fill;
