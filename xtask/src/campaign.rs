@@ -82,6 +82,7 @@ const PROFILES: &[Profile] = &[
     profile("pool-flush", 2, Runner::Trouble),
     profile("pool-write", 2, Runner::Trouble),
     profile("planted", 2, Runner::Planted(&["--campaign", "--bug", "no-flush", "--cuts", "6000", "--seed", "0"])),
+    profile("planted-rewrite", 1, Runner::Planted(&["--snapshots", "{}", "--bug", "rewrite-ignored"])),
     profile("cuts", 4, Runner::Ztest(&["--cuts", "{}", "--txgs", "20", "--every", "7", "--images", "1000"])),
     profile(
         "device-cuts",

@@ -2,6 +2,9 @@
 //!
 //! The file system is asked through each file, as OpenZFS's command does, so that its rights are
 //! those of writing the file. Large files are asked for in parts, so that an interrupt ends soon.
+//!
+//! With `-P` the blocks keep their logical births. That needs a feature of the pool; the first file
+//! of a pool without it ends the command.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -25,7 +28,11 @@ struct Rewrite {
     verbose: bool,
     /// File systems within folders are left out.
     one_fs: bool,
+    /// Blocks keep their logical births.
+    physical: bool,
     failed: bool,
+    /// A pool cannot do it: there is no use in asking for more files.
+    refused: bool,
 }
 
 /// `zfs rewrite`
@@ -33,20 +40,21 @@ pub fn rewrite(p: &Parsed) -> Done {
     if p.operands.is_empty() {
         return Err(Fail::Usage("missing file or directory target(s)".into(), "rewrite"));
     }
-    if p.has('P') {
-        let what = "cannot keep the birth times of blocks: weir does not have the feature physical_rewrite yet";
-        return Err(Error::unsupported(what).into());
-    }
     let mut run = Rewrite {
         off: number(p, 'o', "offset")?,
         len: number(p, 'l', "length")?,
         recurse: p.has('r'),
         verbose: p.has('v'),
         one_fs: p.has('x'),
+        physical: p.has('P'),
         failed: false,
+        refused: false,
     };
     for name in &p.operands {
         run.path(Path::new(name));
+        if run.refused {
+            break;
+        }
     }
     if run.failed { Err(Fail::AlreadyReported) } else { Ok(()) }
 }
@@ -79,7 +87,7 @@ impl Rewrite {
     /// Rewrites a folder and what is in it, one folder after the other.
     fn folder(&mut self, top: &Path, of: &Metadata) {
         let mut folders = vec![top.to_path_buf()];
-        while let Some(folder) = folders.pop() {
+        while let Some(folder) = folders.pop().filter(|_| !self.refused) {
             match fs::read_dir(&folder) {
                 // It may have gone meanwhile.
                 Err(e) if e.kind() == io::ErrorKind::NotFound && folder != top => {}
@@ -105,11 +113,23 @@ impl Rewrite {
                 Ok(m) if m.is_dir() => folders.push(path),
                 Ok(_) => {}
             }
+            if self.refused {
+                return;
+            }
         }
     }
 
     fn file(&mut self, path: &Path) {
         match self.rewritten(path) {
+            // The system's own error comes from a file system that knows the request.
+            Err(e) if e.kind() == io::ErrorKind::Unsupported && self.physical && e.raw_os_error().is_some() => {
+                eprintln!(
+                    "cannot rewrite '{}' with -P: feature 'physical_rewrite' is not enabled in its pool, which \
+                     'zpool set feature@physical_rewrite=enabled' does",
+                    path.display()
+                );
+                (self.failed, self.refused) = (true, true);
+            }
             Err(e) if e.kind() == io::ErrorKind::Unsupported => {
                 eprintln!("cannot rewrite '{}': it is not on a file system of weir", path.display());
                 self.failed = true;
@@ -123,7 +143,8 @@ impl Rewrite {
     fn rewritten(&self, path: &Path) -> io::Result<()> {
         let file = host::open_to_rewrite(path)?;
         let size = file.metadata()?.len();
-        parts(size, self.off, self.len).try_for_each(|(off, len)| host::rewrite_file(&file, off, len))
+        let ask = if self.physical { host::rewrite_file_physically } else { host::rewrite_file };
+        parts(size, self.off, self.len).try_for_each(|(off, len)| ask(&file, off, len))
     }
 
     /// Reports a failure; the other files are still done.

@@ -317,8 +317,30 @@ fn files_are_rewritten_through_their_mounts() {
     w.fails(&format!("zfs rewrite {at}/.zfs/snapshot/s/one"), &["cannot rewrite", "Read-only file system"]);
     w.fails(&format!("zfs rewrite {}", w.path("a.img")), &["it is not on a file system of weir"]);
     w.fails(&format!("zfs rewrite {at}/none"), &["cannot look at", "No such file"]);
-    w.fails("zfs rewrite -P x", &["physical_rewrite"]);
     w.fails("zfs rewrite -o 1z x", &["bad offset '1z'"]);
+    // Incremental streams have what was rewritten, unless -P was given.
+    let sent = |from: &str, to: &str| -> u64 {
+        let out = w.command(WEIR).args(["zfs", "send", "-i", from, to]).output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        out.stdout.len() as u64
+    };
+    let feature = |w: &World| w.ok("zpool get -H -o value feature@physical_rewrite tank");
+    assert_eq!(feature(&w), "enabled\n");
+    w.ok(&format!("zfs rewrite -P {at}/one"));
+    w.ok("zfs snapshot tank@p");
+    assert_eq!(feature(&w), "active\n");
+    w.ok(&format!("zfs rewrite {at}/one"));
+    w.ok("zfs snapshot tank@q");
+    let (physical, logical) = (sent("@s", "tank@p"), sent("@p", "tank@q"));
+    assert!(physical < 20_000 && logical > 600_000, "{physical} {logical}");
+    assert_eq!(fs::read_to_string(format!("{at}/one")).unwrap(), text);
+    // One sentence for a pool without the feature.
+    let old = w.path("old");
+    w.ok(&format!("zpool create --size 128M -o compatibility=openzfs-2.1-linux -m {old} old b.img"));
+    fs::write(format!("{old}/a"), "a").unwrap();
+    fs::write(format!("{old}/b"), "b").unwrap();
+    w.fails(&format!("zfs rewrite -P -r {old}"), &["with -P: feature 'physical_rewrite' is not enabled"]);
+    w.ok("zpool destroy old");
     w.ok("zpool export tank");
     w.ok("zdb --check -p . tank");
 }

@@ -79,6 +79,7 @@ fn new_pools_have_all_features_that_are_written() {
         "large_microzap",
         "block_cloning_endian",
         "dynamic_gang_header",
+        "physical_rewrite",
     ];
     let off = |how: &str| -> Vec<String> {
         w.ok(&format!("{NEW} {how} tank mirror a b"));

@@ -168,6 +168,8 @@ pub struct DmuFeatures {
     pub longname: bool,
     /// `large_microzap` is enabled: micro ZAPs of datasets may have more than 128 KiB.
     pub large_microzap: bool,
+    /// `physical_rewrite` is enabled: blocks that are written anew may keep their logical birth.
+    pub physical_rewrite: bool,
 }
 
 /// Tunables of the DMU.

@@ -11,6 +11,8 @@
 //! * `Overridden` (`DR_OVERRIDDEN` of OpenZFS): frozen, and stored already, by the rules that the
 //!   sync would follow, as a block born in this txg. The sync of the txg puts that pointer into the
 //!   tree and writes nothing.
+//! * `Rewritten` (`dr_rewrite`): frozen, and nothing but what the block holds already: the sync
+//!   writes it anew and keeps its logical birth. It has no early write. A change makes it `Mut`.
 //! * `Packed`: frozen, with its stored form settled.
 //! * `Cloned`: the block is that of another file, whose pointer the sync puts into the tree (module
 //!   `clone`). Its content is not in memory; a change reads it first and makes it `Mut`.
@@ -80,6 +82,8 @@ pub(crate) enum DirtyBlk {
     Frozen(Bytes),
     /// Shared, and stored already.
     Overridden(Bytes, Box<Stored>),
+    /// Shared, and what the block holds already.
+    Rewritten(Bytes),
     /// Shared, and stored in that form.
     Packed(Bytes, Rc<Packed>),
     /// The block at this pointer, without its content.
@@ -100,7 +104,7 @@ impl DirtyBlk {
     pub fn as_slice(&self) -> &[u8] {
         match self {
             DirtyBlk::Mut(b) => b,
-            DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => b,
+            DirtyBlk::Frozen(b) | DirtyBlk::Rewritten(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => b,
             DirtyBlk::Cloned(_) => &[],
         }
     }
@@ -114,7 +118,9 @@ impl DirtyBlk {
             *self = DirtyBlk::Frozen(std::mem::take(b).freeze());
         }
         match self {
-            DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => Some(b.clone()),
+            DirtyBlk::Frozen(b) | DirtyBlk::Rewritten(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => {
+                Some(b.clone())
+            }
             DirtyBlk::Mut(_) => unreachable!("just frozen"),
             DirtyBlk::Cloned(_) => None,
         }
@@ -124,7 +130,7 @@ impl DirtyBlk {
         let gone = match self {
             DirtyBlk::Mut(_) => None,
             DirtyBlk::Cloned(bp) => unreachable!("the content of the clone {bp} is read before it is changed"),
-            DirtyBlk::Frozen(b) | DirtyBlk::Packed(b, _) => {
+            DirtyBlk::Frozen(b) | DirtyBlk::Rewritten(b) | DirtyBlk::Packed(b, _) => {
                 *self = DirtyBlk::Mut(std::mem::take(b).into_buf());
                 None
             }
@@ -196,6 +202,10 @@ impl DirtyBlocks {
             _ => None,
         }
     }
+    /// Whether a block is written anew without a change.
+    pub fn is_rewritten(&self, blkid: u64) -> bool {
+        matches!(self.blocks.get(&blkid), Some(DirtyBlk::Rewritten(_)))
+    }
     /// The first block in a range.
     pub fn first_in(&self, range: impl RangeBounds<u64>) -> Option<u64> {
         self.blocks.range(range).next().map(|(&b, _)| b)
@@ -231,7 +241,7 @@ impl DirtyBlocks {
     pub fn shared(&self, blkid: u64) -> Option<Bytes> {
         match self.blocks.get(&blkid)? {
             DirtyBlk::Mut(_) | DirtyBlk::Cloned(_) => None,
-            DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => {
+            DirtyBlk::Frozen(b) | DirtyBlk::Rewritten(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => {
                 (!b.is_unique()).then(|| b.clone())
             }
         }
@@ -251,7 +261,7 @@ impl DirtyBlocks {
         if old.len() != len {
             let made = match blk {
                 DirtyBlk::Mut(_) | DirtyBlk::Cloned(_) => None,
-                DirtyBlk::Frozen(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => {
+                DirtyBlk::Frozen(b) | DirtyBlk::Rewritten(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => {
                     copies.iter().position(|(of, _)| is_same(of, b))
                 }
             };
@@ -359,6 +369,27 @@ mod tests {
             assert_eq!(b.take_given_up(), [GivenUp::Stored(bp)], "{what}");
             assert!(b.stored(3, &data).is_none() && b.overridden(3, |_, _| true).is_none(), "{what}");
             assert!(data.iter().all(|&x| x == 1), "{what}: shared content changed");
+        }
+    }
+
+    #[test]
+    fn a_rewritten_block_is_one_until_it_changes() {
+        type Change = fn(&mut DirtyBlocks);
+        let change: [(&str, Change); 4] = [
+            ("written", |b| assert_eq!(b.put(3, frozen(1)), Some(512))),
+            ("changed", |b| b.make_mut(3).expect("dirty")[0] = 9),
+            ("resized", |b| assert_eq!(b.resize(3, 1024, &mut Vec::new()), Some(512))),
+            ("freed", |b| assert_eq!(b.free(3, 4), 512)),
+        ];
+        for (what, f) in change {
+            let mut b = DirtyBlocks::default();
+            b.put(3, DirtyBlk::Rewritten(Buf::copy_from(&[1; 512]).freeze()));
+            let data = b.share(3).expect("dirty");
+            assert_eq!(b.resize(3, 512, &mut Vec::new()), Some(512));
+            assert!(!b.override_with(3, &data, stored(1)), "an early write would be born in this txg");
+            assert!(b.is_rewritten(3) && !b.is_rewritten(4), "{what}");
+            f(&mut b);
+            assert!(!b.is_rewritten(3) && b.take_given_up().is_empty(), "{what}");
         }
     }
 

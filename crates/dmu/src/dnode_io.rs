@@ -20,7 +20,7 @@ use zio::{Packed, WriteDone};
 
 use crate::ctx::Prefetch;
 use crate::dirty::{DirtyBlk, Stored, fit, is_large, is_same, resized};
-use crate::dnode::{Dnode, ReadAhead, State};
+use crate::dnode::{DirtyTxg, Dnode, ReadAhead, State};
 use crate::tx::Tx;
 
 /// Blocks that one read has in flight at once.
@@ -323,14 +323,22 @@ impl Dnode {
     }
 
     /// Writes the blocks anew without a change; holes stay, and blocks that the txg writes anyway.
+    /// With `keep_birth` they keep their logical births, and those that a later txg changes stay.
     /// The caller holds off other changes of the blocks. Returns the bytes of the blocks.
-    pub async fn rewrite_blocks(&self, blkids: Range<u64>, tx: &Tx) -> Result<u64> {
+    pub async fn rewrite_blocks(&self, blkids: Range<u64>, keep_birth: bool, tx: &Tx) -> Result<u64> {
         let mut bytes = 0;
         for blkid in blkids {
             self.check_write(blkid.saturating_mul(u64::from(self.block_size())), 1)?;
-            let written = self.n.st.borrow().writes(blkid, tx.txg());
+            let written = {
+                let st = self.n.st.borrow();
+                // The newest content is not that of this txg then.
+                let changes = |d: &DirtyTxg| d.free || d.blocks.contains(blkid) || d.freed.contains(blkid);
+                st.writes(blkid, tx.txg())
+                    || keep_birth && st.dirty.iter().flatten().any(|d| d.txg > tx.txg() && changes(d))
+            };
             if !written && let Some(content) = self.block(blkid).await? {
-                self.put_block(blkid, DirtyBlk::Frozen(content), tx)?;
+                let same = if keep_birth { DirtyBlk::Rewritten(content) } else { DirtyBlk::Frozen(content) };
+                self.put_block(blkid, same, tx)?;
                 bytes += u64::from(self.block_size());
             }
             self.os.ctx.rt().spend(rt::cost::DMU_POINTER).await;

@@ -40,7 +40,7 @@ impl<'a> SyncCx<'a> {
     /// The pointer in place of `old` if no data is stored (format page 02 section 1): a hole with a
     /// birth txg if `old` had one.
     pub fn hole_in_place_of(&self, old: &Blkptr, lsize: u64, otype: ObjectType, level: u8) -> Blkptr {
-        if self.hole_birth() && old.birth().0 != 0 {
+        if self.hole_birth() && old.logical_birth().0 != 0 {
             // An embedded pointer of a damaged pool may have any size, and freed pointers are not
             // validated.
             let lsize = lsize.next_multiple_of(base::SECTOR).max(base::SECTOR);
@@ -64,6 +64,9 @@ impl<'a> SyncCx<'a> {
                 feat.activate("com.klarasystems:large_microzap", self.txg);
             }
         }
+        if bp.is_rewritten() {
+            feat.activate("com.truenas:physical_rewrite", self.txg);
+        }
         if bp.compress_raw() == CompressAlgo::Zstd as u8 {
             feat.activate("org.freebsd:zstd_compress", self.txg);
         }
@@ -85,7 +88,7 @@ impl<'a> SyncCx<'a> {
     /// place. A clone was not: others have its block.
     pub fn is_rewrite(&self, old: &Blkptr) -> bool {
         let is_stored = !old.is_hole() && !old.is_embedded();
-        self.pass >= SYNC_PASS_REWRITE && is_stored && old.birth() == self.txg && old.phys_birth() == self.txg
+        self.pass >= SYNC_PASS_REWRITE && is_stored && old.logical_birth() == self.txg && old.phys_birth() == self.txg
     }
 
     /// As [`SyncCx::put`] for the clone `bp` of a block, born in this txg.
@@ -120,8 +123,8 @@ impl<'a> SyncCx<'a> {
         bp
     }
 
-    /// Stores a block in place of `old` and accounts for both. `dirty` bytes stop being dirty when
-    /// the write ends. A `prepared` request has its `rewrite` set already.
+    /// Stores a block in place of `old` and accounts for both, unless `old` stays. `dirty` bytes
+    /// stop being dirty when the write ends. A `prepared` request has its `rewrite` set already.
     pub async fn put(
         &self,
         req: WriteReq,

@@ -174,6 +174,11 @@ impl<'a> TreeSync<'a> {
         })
     }
 
+    /// `old` if the dirty data block in its place is the same, written anew.
+    fn keeps_birth_of(&self, blkid: u64, old: &Blkptr) -> Option<Blkptr> {
+        (!old.is_hole() && self.slot(|d| d.blocks.is_rewritten(blkid))).then_some(*old)
+    }
+
     /// The request for a dirty data block.
     fn leaf_request(&self, blkid: u64) -> Result<WriteReq> {
         let data = self.content(blkid);
@@ -232,13 +237,17 @@ impl<'a> TreeSync<'a> {
             self.prepare_ahead()?;
             let id = self.ahead_ids.pop_front();
             assert!(id == Some(blkid), "blocks are prepared in the order of the tree");
-            let prepared = self.ahead.next().await.expect("the pipeline has a future for every id")?;
+            let mut prepared = self.ahead.next().await.expect("the pipeline has a future for every id")?;
+            if let Some(old) = self.keeps_birth_of(blkid, old) {
+                prepared.keep_birth_of(old);
+            }
             self.prepare_ahead()?;
             self.cx.spend(DMU_BLOCK).await;
             let req = prepared.request().clone();
             self.cx.put(req, Some(prepared), old, self.data.metadata, dirty_bytes).await?
         } else {
             let mut req = self.leaf_request(blkid)?;
+            req.keeps_birth_of = self.keeps_birth_of(blkid, old).map(Box::new);
             self.cx.spend(DMU_BLOCK).await;
             if self.otype == ObjectType::DNODE && req.fill == 0 {
                 // A dnode block without dnodes becomes a hole, with any compression.
@@ -282,7 +291,7 @@ impl<'a> TreeSync<'a> {
             phys.maxblkid
         );
         if levels > phys.nlevels {
-            if phys.bps().iter().any(|bp| !bp.is_hole() || bp.birth().0 != 0) {
+            if phys.bps().iter().any(|bp| !bp.is_hole() || bp.logical_birth().0 != 0) {
                 let mut buf = Buf::zeroed(self.indblksz);
                 for (bp, b) in phys.bps().iter().zip(buf.chunks_exact_mut(BLKPTR_SIZE)) {
                     bp.write_to(b);
@@ -494,10 +503,10 @@ impl<'a> TreeSync<'a> {
     /// An indirect block in place of a hole; its pointers are holes with the same birth.
     fn empty_indirect(&self, level: u8, old: &Blkptr) -> Buf {
         let mut buf = Buf::zeroed(self.indblksz);
-        if self.cx.hole_birth() && old.birth().0 != 0 {
+        if self.cx.hole_birth() && old.logical_birth().0 != 0 {
             let lsize =
                 if level == 1 { u64::from(self.dn.n.st.borrow().phys.datablksz()) } else { self.indblksz as u64 };
-            let hole = Blkptr::punched_hole(lsize, self.otype, level - 1, old.birth());
+            let hole = Blkptr::punched_hole(lsize, self.otype, level - 1, old.logical_birth());
             for b in buf.chunks_exact_mut(BLKPTR_SIZE) {
                 hole.write_to(b);
             }

@@ -1,5 +1,6 @@
 //! Planted bugs, only in builds with the feature `planted-bugs`: of redaction, each of which
-//! `ztest --receives` must find, and of changes and receives, for `ztest --recvcuts`.
+//! `ztest --receives` must find, of changes and receives, for `ztest --recvcuts`, and of deadlists,
+//! for `ztest --snapshots`.
 
 /// A planted bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,11 +19,13 @@ pub enum Bug {
     ToldEarly,
     /// An import keeps what is left of a receive that cannot be resumed.
     PartLeft,
+    /// A deadlist takes a block that was rewritten for as old as its content.
+    RewriteIgnored,
 }
 
 impl Bug {
     /// All of them, with the names that commands use.
-    pub const ALL: [(&'static str, Bug); 7] = [
+    pub const ALL: [(&'static str, Bug); 8] = [
         ("first-decides", Bug::FirstDecides),
         ("tail-sent", Bug::TailSent),
         ("last-entry-lost", Bug::LastEntryLost),
@@ -30,6 +33,7 @@ impl Bug {
         ("mark-lost", Bug::MarkLost),
         ("told-early", Bug::ToldEarly),
         ("part-left", Bug::PartLeft),
+        ("rewrite-ignored", Bug::RewriteIgnored),
     ];
 }
 

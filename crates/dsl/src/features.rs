@@ -134,6 +134,7 @@ impl Features {
             zilsaxattr: self.is_enabled(FeatureId::Zilsaxattr),
             longname: self.is_enabled(FeatureId::Longname),
             large_microzap: self.is_enabled(FeatureId::LargeMicrozap),
+            physical_rewrite: self.is_enabled(FeatureId::PhysicalRewrite),
         }
     }
     /// True once if a feature in the labels became active or inactive since the last call.

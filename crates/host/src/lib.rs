@@ -68,7 +68,7 @@ pub use process::{
     terminate_self,
 };
 pub use remote::{RemoteCall, RemoteSpawner};
-pub use rewrite::{ZFS_IOC_REWRITE, open_to_rewrite, rewrite_file};
+pub use rewrite::{ZFS_IOC_REWRITE, ZFS_REWRITE_PHYSICAL, open_to_rewrite, rewrite_file, rewrite_file_physically};
 pub use secret::{SecretBytes, raise_locked_memory};
 pub use tempdir::TempDir;
 pub use terminal::{Screen, Woken, terminal_size};

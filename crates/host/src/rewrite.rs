@@ -11,6 +11,10 @@ use std::path::Path;
 /// bits each.
 pub const ZFS_IOC_REWRITE: u32 = 0x4020_8303;
 
+/// `ZFS_REWRITE_PHYSICAL` of OpenZFS 2.4, a flag of [`ZFS_IOC_REWRITE`]: blocks keep their logical
+/// births.
+pub const ZFS_REWRITE_PHYSICAL: u64 = 1;
+
 /// Opens a regular file for [`rewrite_file`]. It waits for nothing and follows no link, since a
 /// name may have become a link or a pipe since it was looked at.
 pub fn open_to_rewrite(path: &Path) -> io::Result<File> {
@@ -22,7 +26,16 @@ pub fn open_to_rewrite(path: &Path) -> io::Result<File> {
 ///
 /// Errors: `Unsupported` if the file system knows no such request, and what it answers.
 pub fn rewrite_file(file: &File, off: u64, len: u64) -> io::Result<()> {
-    let args = [off, len, 0, 0];
+    ask(file, [off, len, 0, 0])
+}
+
+/// As [`rewrite_file`], but the blocks keep their logical births. Errors: also that of the system
+/// for what is not supported (`EOPNOTSUPP`), if the pool does not have the feature for it.
+pub fn rewrite_file_physically(file: &File, off: u64, len: u64) -> io::Result<()> {
+    ask(file, [off, len, ZFS_REWRITE_PHYSICAL, 0])
+}
+
+fn ask(file: &File, args: [u64; 4]) -> io::Result<()> {
     // SAFETY: the request reads four words of 64 bits, which `args` has.
     if unsafe { libc::ioctl(file.as_raw_fd(), ZFS_IOC_REWRITE as libc::Ioctl, args.as_ptr()) } != 0 {
         let e = io::Error::last_os_error();

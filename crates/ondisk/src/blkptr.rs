@@ -13,6 +13,18 @@
 //!   the block;
 //! * everything else is a *regular* pointer of one to three copies.
 //!
+//! There are three kinds of *birth*, which are one txg for most blocks. `zfs rewrite -P` writes a
+//! block anew without a change of its content: such a *rewritten* pointer has the bit R, and each
+//! user of a birth must take the right one (format page 17 section 5):
+//!
+//! * [`Blkptr::logical_birth`], when the content changed, for what users see: streams, differences,
+//!   redaction, the birth of holes;
+//! * [`Blkptr::phys_birth`], when the bytes reached their place, for what lies on devices: dedup
+//!   entries, caches, the error log, the width of RAID-Z, gang headers, resilvers;
+//! * [`Blkptr::birth`], when the pointer got its space, for whether a snapshot references the
+//!   block: what is freed and what goes into a deadlist and under which key, checkpoints, the range
+//!   of scans, claims of logs.
+//!
 //! The normal path of a pointer that was read: [`Blkptr::parse`], then [`Blkptr::validate`] before
 //! anything trusts its sizes or offsets. A pointer made by a write starts as [`Blkptr::hole`] and
 //! is filled in with the `set_` methods.
@@ -47,11 +59,13 @@ const COMPRESS_MAX: u8 = 16;
 
 const W_PROP: usize = 6;
 const W_PHYS_BIRTH: usize = 9;
-/// Its top bit marks a rewritten block (format page 17 section 5).
+/// Its top bit marks a rewritten block (format page 17 section 5); payload of an embedded one.
 const W_REWRITTEN: usize = 7;
 const W_BIRTH: usize = 10;
 const W_FILL: usize = 11;
 const W_CKSUM: usize = 12;
+/// Bit R.
+const REWRITTEN: u64 = 1 << 63;
 /// Words of an embedded pointer that carry payload: all but prop and birth.
 const PAYLOAD_WORDS: [usize; 14] = [0, 1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13, 14, 15];
 
@@ -321,14 +335,25 @@ impl Blkptr {
     pub fn encrypted(&self) -> bool {
         self.bits(61, 1) != 0
     }
-    /// Txg of the last write of this block, as snapshots and traversal see it.
+    /// Txg in which the pointer got its space, as snapshots see it: a snapshot of an earlier txg
+    /// does not reference the block. It is the physical birth of a rewritten block, else the
+    /// logical one.
     pub fn birth(&self) -> Txg {
+        if self.is_rewritten() { self.phys_birth() } else { self.logical_birth() }
+    }
+    /// Txg in which the content last changed; of a hole, in which it was made (0: not known).
+    pub fn logical_birth(&self) -> Txg {
         Txg(self.0[W_BIRTH])
     }
-    /// Txg in which the bytes reached their place: the logical birth unless dedup or device removal
-    /// changed it.
+    /// Txg in which the bytes reached their place: the logical birth unless the block was rewritten
+    /// or dedup, cloning or device removal changed it.
     pub fn phys_birth(&self) -> Txg {
-        if self.is_embedded() || self.0[W_PHYS_BIRTH] == 0 { self.birth() } else { Txg(self.0[W_PHYS_BIRTH]) }
+        if self.is_embedded() || self.0[W_PHYS_BIRTH] == 0 { self.logical_birth() } else { Txg(self.0[W_PHYS_BIRTH]) }
+    }
+    /// Whether the block was written anew without a change of its content (bit R, feature
+    /// physical_rewrite).
+    pub fn is_rewritten(&self) -> bool {
+        !self.is_embedded() && self.0[W_REWRITTEN] & REWRITTEN != 0
     }
     /// Fill count: non-hole level-0 blocks below, or dnodes for a meta-dnode (format page 02
     /// section 1).
@@ -434,6 +459,13 @@ impl Blkptr {
         self.0[W_BIRTH] = birth.0;
         self.0[W_PHYS_BIRTH] = if phys == birth { 0 } else { phys.0 };
     }
+    /// Makes the pointer, which was written in `txg`, that of a rewritten block whose content is of
+    /// `logical`. Not for holes and embedded pointers.
+    pub fn set_rewritten(&mut self, logical: Txg, txg: Txg) {
+        assert!(!self.is_hole() && !self.is_embedded(), "a rewritten block is stored somewhere");
+        self.set_birth(logical, txg);
+        self.0[W_REWRITTEN] |= REWRITTEN;
+    }
     /// The pointer of a clone of this block, born in `txg`: all else stays, the place with it, and
     /// so does the txg that wrote it; a clone is not a rewritten block (format pages 17 section 5,
     /// 18 section 2). A hole without birth stays as it is.
@@ -445,7 +477,7 @@ impl Blkptr {
             bp.0[W_BIRTH] = if bp.0[W_BIRTH] == 0 { 0 } else { txg.0 };
         } else {
             bp.set_birth(txg, self.phys_birth());
-            bp.0[W_REWRITTEN] &= !(1 << 63);
+            bp.0[W_REWRITTEN] &= !REWRITTEN;
         }
         bp
     }
@@ -504,7 +536,7 @@ impl Blkptr {
         if self.level() >= MAX_LEVELS {
             return bad("level is too high");
         }
-        if self.birth() > limits.max_birth {
+        if self.logical_birth() > limits.max_birth {
             return bad("born in the future");
         }
         if self.is_hole() {
@@ -513,7 +545,7 @@ impl Blkptr {
             }
             return Ok(());
         }
-        if self.birth().0 == 0 {
+        if self.logical_birth().0 == 0 {
             return bad("no birth txg");
         }
         if !(COMPRESS_OFF..=COMPRESS_MAX).contains(&self.compress_raw()) {
@@ -597,14 +629,14 @@ impl fmt::Display for Blkptr {
                 self.embedded_type(),
                 self.lsize(),
                 self.embedded_psize(),
-                self.birth()
+                self.logical_birth()
             );
         }
         for dva in self.dvas() {
             write!(f, "{dva} ")?;
         }
         if self.is_hole() {
-            return write!(f, "HOLE {:x}L B={}", self.lsize(), self.birth());
+            return write!(f, "HOLE {:x}L B={}", self.lsize(), self.logical_birth());
         }
         let [a, b, c, d] = self.checksum_words();
         write!(
@@ -613,7 +645,7 @@ impl fmt::Display for Blkptr {
             self.lsize(),
             self.psize(),
             self.fill(),
-            self.birth(),
+            self.logical_birth(),
             self.phys_birth()
         )
     }
@@ -681,6 +713,27 @@ mod tests {
     }
 
     #[test]
+    fn a_rewritten_block_has_three_births() {
+        let mut bp = sample();
+        bp.set_rewritten(Txg(77), Txg(90));
+        assert_eq!((bp.logical_birth(), bp.phys_birth(), bp.birth()), (Txg(77), Txg(90), Txg(90)));
+        assert!(bp.is_rewritten() && bp.0[7] == 1 << 63);
+        bp.validate(&BpLimits::FORMAT).unwrap();
+        assert_eq!(bp.for_bpobj().birth(), Txg(90), "a list of blocks keeps what tells births apart");
+        // Of a clone, and of a block of a dedup table, the pointer is younger than the bytes.
+        let clone = bp.cloned_in(Txg(100));
+        assert_eq!((clone.logical_birth(), clone.phys_birth(), clone.birth()), (Txg(100), Txg(90), Txg(100)));
+        // A later rewrite of the clone keeps its birth, not that of the source.
+        let mut again = clone;
+        again.set_rewritten(clone.logical_birth(), Txg(110));
+        assert_eq!((again.logical_birth(), again.birth()), (Txg(100), Txg(110)));
+        // Embedded pointers have payload where the bit is.
+        let small = Blkptr::embedded(&[0xff; 112], 4096, 15, ObjectType::PLAIN_FILE, 0, Txg(9));
+        assert!(!small.is_rewritten());
+        assert_eq!((small.logical_birth(), small.phys_birth(), small.birth()), (Txg(9), Txg(9), Txg(9)));
+    }
+
+    #[test]
     fn holes() {
         assert!(Blkptr::hole().is_hole());
         assert_eq!(Blkptr::hole().lsize(), 0);
@@ -709,7 +762,7 @@ mod tests {
             let sizes = [1 << 30, 0, 1 << 20];
             let _ = bp.validate(&BpLimits { vdev_sizes: &sizes, ..BpLimits::FORMAT });
             let _ = format!("{bp} {bp:?}");
-            let _ = (bp.payload(), bp.ucsize(), bp.for_bpobj(), bp.salt_iv(), bp.fill(), bp.phys_birth(), bp.needs_swap());
+            let _ = (bp.payload(), bp.ucsize(), bp.for_bpobj(), bp.salt_iv(), bp.fill(), bp.birth(), bp.needs_swap());
             prop_assert_eq!(Blkptr::parse(&bp.to_bytes()).unwrap(), bp);
         }
     }

@@ -155,7 +155,7 @@ features! {
     LargeMicrozap "large_microzap" "com.klarasystems:large_microzap" Write [per_dataset] [ExtensibleDataset, LargeBlocks] OpenZfs23 Write "Micro ZAPs larger than 128 KiB.";
     BlockCloningEndian "block_cloning_endian" "com.truenas:block_cloning_endian" Write [] [] OpenZfs24 Write "The table of shared blocks in one byte order everywhere.";
     DynamicGangHeader "dynamic_gang_header" "com.klarasystems:dynamic_gang_header" Read [mos] [] OpenZfs24 Write "Gang headers as large as the pool's sectors.";
-    PhysicalRewrite "physical_rewrite" "com.truenas:physical_rewrite" Write [per_dataset] [ExtensibleDataset] OpenZfs24 Read "Blocks can be rewritten and keep their logical birth.";
+    PhysicalRewrite "physical_rewrite" "com.truenas:physical_rewrite" Write [per_dataset] [ExtensibleDataset] OpenZfs24 Write "Blocks can be rewritten and keep their logical birth.";
     DraidFailureDomains "draid_failure_domains" "org.openzfs:draid_failure_domains" Read [mos] [Draid] Master None "Draids that survive the loss of an enclosure.";
 }
 

@@ -412,7 +412,7 @@ fn block_tree(o: &Object, out: &mut dyn Write) -> Result<()> {
         o.dn.bps().iter().enumerate().rev().map(|(i, b)| (*b, o.dn.nlevels - 1, i as u64)).collect();
     let mut seen = std::collections::HashSet::new();
     while let Some((bp, level, id)) = stack.pop() {
-        if bp.is_hole() && bp.birth().0 == 0 {
+        if bp.is_hole() && bp.logical_birth().0 == 0 {
             continue;
         }
         let start = (u128::from(id) << (u32::from(level) * o.dn.epb_shift())) * u128::from(o.dn.datablksz());

@@ -64,7 +64,7 @@ pub fn compress_name(raw: u8) -> &'static str {
 /// A pointer with all its fields.
 pub fn full_bp(bp: &Blkptr) -> String {
     if bp.is_hole() {
-        return format!("HOLE [L{} {}] size={:x}L birth={}L", bp.level(), bp.otype(), bp.lsize(), bp.birth());
+        return format!("HOLE [L{} {}] size={:x}L birth={}L", bp.level(), bp.otype(), bp.lsize(), bp.logical_birth());
     }
     if bp.is_embedded() {
         return format!(
@@ -75,7 +75,7 @@ pub fn full_bp(bp: &Blkptr) -> String {
             compress_name(bp.compress_raw()),
             bp.lsize(),
             bp.embedded_psize(),
-            bp.birth()
+            bp.logical_birth()
         );
     }
     let mut s = String::new();
@@ -103,7 +103,7 @@ pub fn full_bp(bp: &Blkptr) -> String {
         ["embedded", "single", "double", "triple"][bp.ndvas().min(3)],
         bp.lsize(),
         bp.psize(),
-        bp.birth(),
+        bp.logical_birth(),
         bp.phys_birth(),
         bp.fill(),
         c[0],

@@ -67,6 +67,12 @@ pub struct WriteReq {
     /// The pointer to replace. If it was born in this txg and has the same size, it is overwritten
     /// in place from the second pass on; otherwise the caller frees it.
     pub rewrite: Option<Blkptr>,
+    /// The pointer to a block with the same content, which this one takes the place of: the new
+    /// pointer keeps its logical birth, and of encrypted data salt, IV and MAC. It does not if the
+    /// block becomes a hole, an embedded or a gang block, an encrypted one that is packed in
+    /// another way, or a reference to another block of a dedup table; if that table gives the block
+    /// at this pointer, the pointer stays as it is.
+    pub keeps_birth_of: Option<Box<Blkptr>>,
     /// Whether up to 112 bytes may be embedded in the pointer (feature embedded_data, and the
     /// caller allows it).
     pub embed: bool,
@@ -112,6 +118,7 @@ impl WriteReq {
             txg,
             pass: 1,
             rewrite: None,
+            keeps_birth_of: None,
             embed: false,
             crypt: None,
             sealed: false,
@@ -151,6 +158,10 @@ impl Prepared {
             _ => 0,
         }
     }
+    /// Sets [`WriteReq::keeps_birth_of`], which the first half does not need.
+    pub fn keep_birth_of(&mut self, old: Blkptr) {
+        self.req.keeps_birth_of = Some(Box::new(old));
+    }
     /// The request.
     pub fn request(&self) -> &WriteReq {
         &self.req
@@ -166,7 +177,7 @@ pub struct WriteOut {
     /// Resolves when the devices have the block (without a flush); at once for holes and embedded
     /// blocks.
     pub done: WriteDone,
-    /// Whether [`WriteReq::rewrite`] was overwritten in place: nothing was allocated, the caller
-    /// frees nothing.
+    /// Whether [`WriteReq::rewrite`] was overwritten in place, or [`WriteReq::keeps_birth_of`]
+    /// stays as it is: nothing was allocated, the caller frees nothing.
     pub rewritten_in_place: bool,
 }

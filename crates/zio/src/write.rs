@@ -12,7 +12,7 @@ use vdev::{Prio, WriteDone};
 use crate::CompressAlgo;
 use crate::crypt::{Seal, halved};
 use crate::dedup::DedupAnswer;
-use crate::request::{Body, DedupMode, Prepared, WriteOut, WriteReq};
+use crate::request::{Body, DedupMode, Packed, Prepared, SealMark, WriteOut, WriteReq};
 use crate::zio::{Inner, Zio};
 
 /// Maximum number of copies of a block.
@@ -230,7 +230,7 @@ impl Inner {
 /// pieces must be known too.
 fn may_rewrite(req: &WriteReq, old: &Blkptr, psize: u64) -> bool {
     req.pass >= SYNC_PASS_REWRITE
-        && old.birth() == req.txg
+        && old.logical_birth() == req.txg
         && old.phys_birth() == req.txg
         && !old.is_hole()
         && !old.is_embedded()
@@ -246,13 +246,49 @@ impl Zio {
         self.issue(prepared).await
     }
 
+    /// For an encrypted block that keeps its logical birth: it keeps salt, IV and MAC as well,
+    /// since a raw stream leaves it out, and carries MACs that depend on its own. So the bytes that
+    /// are stored are stored again. A block that cannot be read, or is to be packed in another way,
+    /// keeps no birth.
+    async fn keep_seal(&self, mut req: WriteReq, body: Body) -> Result<(WriteReq, Body)> {
+        let (Some(old), Body::Stored { data, compress, .. }) = (req.keeps_birth_of.as_deref().copied(), &body) else {
+            return Ok((req, body));
+        };
+        let is_alike = old.is_encrypted_data()
+            && old.compress_raw() == *compress as u8
+            && old.psize() == data.len() as u64
+            && old.lsize() == req.data.len() as u64;
+        let bytes = if is_alike {
+            // As one that is not compressed its bytes come as they are stored.
+            let mut stored = old;
+            stored.set_lsize(old.psize());
+            stored.set_compress(CompressAlgo::Off as u8);
+            self.read_sealed(&stored, Prio::SyncRead).await.ok()
+        } else {
+            None
+        };
+        let Some(data) = bytes else {
+            req.keeps_birth_of = None;
+            return Ok((req, body));
+        };
+        let mark = Some(SealMark { salt_iv: Some(old.salt_iv()), mac: old.mac() });
+        let packed = Some(Rc::new(Packed { data, compress: *compress, mark }));
+        let again = WriteReq { packed, crypt: None, sealed: true, dedup: None, ..req };
+        let Prepared { req, body } = self.prepare(again).await?;
+        Ok((req, body))
+    }
+
     /// The second half of a write: allocates the copies, makes the pointer, queues the device
     /// writes, and returns without waiting for them. Waits only when a metaslab has to be loaded,
     /// and for the checksums of the pieces of a gang block.
     /// Errors: `NoSpace` when nothing fits, not even in pieces.
     pub async fn issue(&self, prepared: Prepared) -> Result<WriteOut> {
-        let Prepared { mut req, body } = prepared;
+        let Prepared { mut req, mut body } = prepared;
         let z = &self.0;
+        if req.keeps_birth_of.is_some() && req.crypt.is_some() {
+            // Boxed, so that this rare path does not enlarge the future of every write.
+            (req, body) = Box::pin(self.keep_seal(req, body)).await?;
+        }
         let (data, compress, checksum, seal) = match body {
             Body::Hole => {
                 return Ok(WriteOut { bp: Blkptr::hole(), done: WriteDone::ready(Ok(())), rewritten_in_place: false });
@@ -309,10 +345,16 @@ impl Zio {
                         }
                     };
                     if same {
-                        accept();
                         stored.dvas().enumerate().for_each(|(i, dva)| bp.set_dva(i, dva));
                         bp.set_birth(req.txg, stored.phys_birth());
                         bp.set_dedup(true);
+                        let is_it = |old: &Blkptr| bp.same_place(old) && bp.prop_word() == old.prop_word();
+                        if let Some(old) = req.keeps_birth_of.as_deref().copied().filter(is_it) {
+                            // The reference is counted already.
+                            let done = WriteDone::ready(Ok(()));
+                            return Ok(WriteOut { bp: old, done, rewritten_in_place: true });
+                        }
+                        accept();
                         z.count(|s| s.deduped += 1);
                         return Ok(WriteOut { bp, done: WriteDone::ready(Ok(())), rewritten_in_place: false });
                     }
@@ -327,6 +369,9 @@ impl Zio {
             }
         }
         let done = z.store(&req, &mut bp, data).await?;
+        if let Some(old) = req.keeps_birth_of.as_deref().filter(|_| !bp.is_gang()) {
+            bp.set_rewritten(old.logical_birth(), req.txg);
+        }
         Ok(WriteOut { bp, done, rewritten_in_place: false })
     }
 }

@@ -31,7 +31,8 @@ ztest --cuts SEEDS|FROM..TO [--txgs 20] [--images N] [--every N] [--state FILE] 
 ztest --mutate N|FROM..TO [--write] [--state FILE]  damaged images are imported and read; with --write imported for writing,
                                                     with snapshots, clones, destroys, quotas, scrubs and more on them
 ztest --mutate N|FROM..TO --streams [--state FILE]  damaged streams are received: a whole snapshot or nothing
-ztest --snapshots N|FROM..TO [--ops 150]            snapshots, clones, promotions, rollbacks, destroys
+ztest --snapshots N|FROM..TO [--ops 150] [--bug NAME]
+                                                    snapshots, clones, promotions, rollbacks, destroys, rewrites
 ztest --devices N|FROM..TO [--ops 40]               devices are added, attached, replaced, detached, removed
 ztest --adopt DIR [--start 0] [--ops 60] [--out DIR] the same on a copy of the pool in DIR/*.img
 ztest --scans N|FROM..TO [--layout NAME]            rot, devices away and back, power cuts during resilvers, on all layouts
@@ -281,10 +282,12 @@ fn mutations_streams(args: &Args, range: (u64, u64)) -> bool {
 }
 
 fn snapshots(args: &Args, from: u64, to: u64, level: Level) -> bool {
+    let Some(plant) = ztest::bugs::planter(args.value("--bug")) else { return false };
     let total = Mutex::new(Tally::default());
     spread(args, from, to, |seed| {
+        plant();
         let got = ztest::snaps::run_seed(seed, args.number("--ops", 150));
-        let verdict = got.map(|images| ztest::judge::judge(&images, level, &format!("snaps{seed}")));
+        let verdict = got.map(|images| ztest::snaps::judge(&images, level, seed));
         let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
         total.seeds += 1;
         count(&mut total, seed, "stripe", verdict);

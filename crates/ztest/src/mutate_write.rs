@@ -54,7 +54,7 @@ impl WriteVictim {
     pub fn new(seed: u64) -> Check<WriteVictim> {
         let mut why = String::new();
         for run in 0..16 {
-            let (images, layout) = snaps::images_after(seed + run * 1_000_000, 40)?;
+            let (images, layout) = snaps::images_after(seed + run * 1_000_000, 40, false)?;
             match Patient::open(images, layout.ashift) {
                 Ok(patient) => return Ok(WriteVictim { patient, layout, seed }),
                 Err(e) => why = e,

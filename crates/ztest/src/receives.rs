@@ -537,7 +537,7 @@ fn is_read(layout: &Layout) -> bool {
 
 /// One seed: what was received, and the disks that received, exported.
 pub fn run_seed(seed: u64) -> Check<(Counts, Vec<DiskImage>)> {
-    let (images, from_layout) = snaps::images_after(seed, OPS)?;
+    let (images, from_layout) = snaps::images_after(seed, OPS, true)?;
     let from = Lab::with_images(seed, images, true);
     let mut rng = Rng::stream(seed, 0x4ecf);
     let mut sender = within(&from, async {

@@ -156,7 +156,7 @@ pub fn run_seed(seed: u64) -> Check<Outcome> {
         Ok(program) => program,
         Err(why) => return Ok(Outcome::Missing(why)),
     };
-    let (images, layout) = snaps::images_after(seed, OPS)?;
+    let (images, layout) = snaps::images_after(seed, OPS, false)?;
     let dir = Scratch::new(&format!("sends-{seed}")).map_err(|e| e.to_string())?;
     judge::save(&images, dir.path())?;
     let lab = Lab::with_images(seed, images, false);

@@ -5,6 +5,9 @@
 //! snapshot, and with where clones come from. Every few operations everything is read back, and the
 //! devices go to the checker of `zdb`, which recomputes every figure of space from the blocks.
 //!
+//! In half of the pools files are also written anew and keep the logical births of their blocks:
+//! then the stream between a snapshot before and one after it has none of them.
+//!
 //! With [`cuts`] one destroy or rollback is recorded and cut at every completion: afterwards the
 //! pool holds the state before or after it, the work goes on, and nothing is leaked.
 
@@ -12,6 +15,7 @@ mod cut;
 mod foreign;
 mod model;
 mod ops;
+mod rewrite;
 
 use std::path::Path;
 use std::rc::Rc;
@@ -30,6 +34,7 @@ pub use self::foreign::{Changed, load_images, run_named, run_on};
 pub use self::model::Model;
 use self::model::{Files, Fs, compare};
 use crate::Check;
+use crate::judge::{self, Level, Verdict};
 use crate::lab::{Lab, Layout, POOL, new_fs};
 use crate::reference::without_table;
 use crate::surgery::SPARE;
@@ -126,6 +131,13 @@ impl Snaps {
             next: 1,
             trace: Vec::new(),
         }
+    }
+
+    /// The same; if [`has_rewrites`], with the feature physical_rewrite.
+    fn with_rewrites(mut self, seed: u64) -> Snaps {
+        let more = has_rewrites(seed).then_some(ondisk::feature::FeatureId::PhysicalRewrite);
+        self.layout.features.extend(more);
+        self
     }
 
     fn pool(&self) -> Rc<Pool> {
@@ -290,9 +302,23 @@ async fn unlock(pool: &Pool) -> Check {
 /// The longest that a seed may take, in virtual time.
 pub(crate) const SPAN_MAX: Nanos = Nanos::from_secs(24 * 3600);
 
+/// Whether the pool of a seed has the feature physical_rewrite, which the zdb of 2.1 does not know.
+pub fn has_rewrites(seed: u64) -> bool {
+    Rng::stream(seed, 0x5041).percent(50)
+}
+
+/// Judges the disks of a seed, with a zdb that knows what is on them.
+pub fn judge(images: &[DiskImage], level: Level, seed: u64) -> Verdict {
+    let name = format!("snaps{seed}");
+    match level {
+        Level::Zdb | Level::Full if has_rewrites(seed) => judge::judge24(images, &name, POOL),
+        _ => judge::judge(images, level, &name),
+    }
+}
+
 /// Runs a seed; its disks at the end, exported.
 pub fn run_seed(seed: u64, ops: u64) -> Result<Vec<DiskImage>, String> {
-    let mut snaps = Snaps::new(seed);
+    let mut snaps = Snaps::new(seed).with_rewrites(seed);
     let lab = snaps.lab.clone();
     let run = std::panic::AssertUnwindSafe(|| {
         lab.sim.try_block_on_for(SPAN_MAX, snaps.run(ops)).map_err(|report| format!("stalled: {report}"))?
@@ -308,8 +334,12 @@ pub fn run_seed(seed: u64, ops: u64) -> Result<Vec<DiskImage>, String> {
 }
 
 /// The disks after `ops` operations, and their layout. Blocks may still wait to be freed.
-pub fn images_after(seed: u64, ops: u64) -> Check<(Vec<DiskImage>, Layout)> {
+/// `rewrites`: if [`has_rewrites`], the pool has the feature for them.
+pub fn images_after(seed: u64, ops: u64, rewrites: bool) -> Check<(Vec<DiskImage>, Layout)> {
     let mut snaps = Snaps::new(seed);
+    if rewrites {
+        snaps = snaps.with_rewrites(seed);
+    }
     let lab = snaps.lab.clone();
     let ran = lab.sim.try_block_on_for(SPAN_MAX, async {
         snaps.create().await?;

@@ -629,7 +629,7 @@ mod tests {
             ("feature@nonsense", "enabled", When::Create),
             ("feature@lz4_compress", "active", When::Create),
             ("feature@lz4_compress", "disabled", When::Set),
-            ("feature@physical_rewrite", "enabled", When::Create),
+            ("feature@redaction_list_spill", "enabled", When::Create),
             ("version", "28", When::Create),
         ] {
             assert!(parse(&[(name, value)], when).is_err(), "{name}={value}");

@@ -153,12 +153,15 @@ the other snapshot. What is no visible ASCII in a name is printed as \\0ooo.
 Writes the blocks of files anew: they get a new place, and the checksum,
 compression and copies that the properties ask for now. Content and times of
 the files stay, and so do holes and the size of blocks. What snapshots hold
-takes space twice, and the next incremental stream has the blocks.
+takes space twice, and the next incremental stream has the blocks, unless -P is
+given.
 
   -r  also the files in directories    -x  but not those of other file systems
   -o  from this byte on    -l  this many bytes of each file
   -v  print the name of each file
-  -P  keep the birth times of blocks: not in weir yet
+  -P  keep the logical birth times of blocks, so that the next incremental
+      stream does not have them. The pool needs feature@physical_rewrite. What
+      becomes a gang block or another block of a dedup table is sent all the same
 ",
     },
     Page {

@@ -163,7 +163,8 @@ impl Deadlist {
         let mut groups: BTreeMap<u64, Vec<(Blkptr, u64)>> = BTreeMap::new();
         let mut more = Space::default();
         for bp in bps.iter().filter(|bp| !bp.is_hole()) {
-            groups.entry(self.key_for(keys, bp.birth().0)?).or_default().push(sized(bp));
+            let birth = if planted!(RewriteIgnored) { bp.logical_birth() } else { bp.birth() };
+            groups.entry(self.key_for(keys, birth.0)?).or_default().push(sized(bp));
             more.add(Space::of(bp, &zio));
         }
         for (key, group) in groups {

@@ -109,7 +109,7 @@ impl GivenUp {
     /// Whether a block, or a hole, may be younger than the older snapshot. Holes without a birth
     /// may have been punched at any time.
     fn is_new(&self, bp: &Blkptr) -> bool {
-        bp.birth().0 == 0 || bp.birth() > self.since
+        bp.logical_birth().0 == 0 || bp.logical_birth() > self.since
     }
 
     /// The next span: they ascend and do not overlap.

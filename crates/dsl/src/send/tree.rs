@@ -186,7 +186,7 @@ impl Walk<'_, '_> {
     /// Whether a block, or a hole, belongs into the stream. Holes without a birth may have been
     /// punched at any time.
     fn is_new(&self, bp: &Blkptr) -> bool {
-        bp.birth().0 == 0 || bp.birth() > self.from
+        bp.logical_birth().0 == 0 || bp.logical_birth() > self.from
     }
 
     /// Whether an interrupted receive has all that a block covers.

@@ -26,7 +26,11 @@ fn block(rng: &mut Rng, txg: u64) -> Blkptr {
     bp.set_psize(size);
     bp.set_otype(ObjectType::PLAIN_FILE);
     bp.set_little_endian(true);
-    bp.set_birth(Txg(txg), Txg(txg));
+    match rng.below(3) {
+        // Rewritten: its content is older than its place, which alone tells who refers to it.
+        0 => bp.set_rewritten(Txg(1 + rng.below(txg)), Txg(txg)),
+        _ => bp.set_birth(Txg(txg), Txg(txg)),
+    }
     bp
 }
 

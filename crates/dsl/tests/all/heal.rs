@@ -41,7 +41,7 @@ async fn blocks(pool: &Pool, snap: &str, since: Option<&str>) -> Vec<Block> {
         for blkid in 0..=dn.max_blkid().min(1000) {
             let bp = dn.block_pointer(blkid).await.unwrap();
             // A micro ZAP may be small enough for its pointer.
-            if !bp.is_hole() && !bp.is_embedded() && bp.birth().0 > since {
+            if !bp.is_hole() && !bp.is_embedded() && bp.logical_birth().0 > since {
                 out.push(Block { object: object.0, blkid, bp });
             }
         }

@@ -11,6 +11,7 @@ mod receive;
 mod receive_faults;
 mod receive_raw;
 mod redact;
+mod rewrite;
 mod send;
 mod snapshots;
 mod streams;

@@ -165,13 +165,13 @@ fn streams_with_large_micro_zaps_are_received() {
 /// or an imported pool.
 #[test]
 fn features_of_a_running_pool_reach_the_dmu() {
-    use FeatureId::{EmbeddedData, HoleBirth, LargeMicrozap, Longname, Lz4Compress, Zilsaxattr};
+    use FeatureId::{EmbeddedData, HoleBirth, LargeMicrozap, Longname, Lz4Compress, PhysicalRewrite, Zilsaxattr};
     let world = World::with_sizes(3, &[64 << 20]);
     world.sim.block_on(async {
         let pool = create_of(&world, "tank", GroupKind::Single, &[0], 9, Vec::new()).await;
         assert_eq!(pool.dsl().ctx().features(), dmu::DmuFeatures::default());
         let mut want = dmu::DmuFeatures::default();
-        for id in [EmbeddedData, HoleBirth, Lz4Compress, Zilsaxattr, Longname, LargeMicrozap] {
+        for id in [EmbeddedData, HoleBirth, Lz4Compress, Zilsaxattr, Longname, PhysicalRewrite, LargeMicrozap] {
             let all =
                 pool.dsl().sync_task(move |dsl, tx| Box::pin(async move { dsl.enable_features(&[id], &tx).await }));
             all.await.unwrap();
@@ -181,6 +181,7 @@ fn features_of_a_running_pool_reach_the_dmu() {
                 Lz4Compress => want.lz4 = true,
                 Zilsaxattr => want.zilsaxattr = true,
                 Longname => want.longname = true,
+                PhysicalRewrite => want.physical_rewrite = true,
                 _ => want.large_microzap = true,
             }
             assert_eq!(pool.dsl().ctx().features(), want, "{id}");

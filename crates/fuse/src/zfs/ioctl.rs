@@ -2,7 +2,7 @@
 //! of their blocks, as OpenZFS has it.
 
 use base::ObjectId;
-use host::ZFS_IOC_REWRITE;
+use host::{ZFS_IOC_REWRITE, ZFS_REWRITE_PHYSICAL};
 use zpl::{Zfs, ioc_flags};
 
 use crate::errno::{BAD_HANDLE, Errno, INVALID, NOT_SUPPORTED, NOT_TTY};
@@ -14,8 +14,6 @@ use crate::wire::{Fields, Put};
 const FS_IOC_GETFLAGS: u32 = 0x8008_6601;
 /// `_IOR('X', 31, struct fsxattr)`.
 const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
-/// Flag of [`ZFS_IOC_REWRITE`], since 2.4: blocks keep their logical birth time.
-const ZFS_REWRITE_PHYSICAL: u64 = 1;
 /// Flags of `struct fsxattr` and the same as flags of `FS_IOC_GETFLAGS`.
 const XFLAGS: [(u32, u32); 4] = [
     (0x8, ioc_flags::IMMUTABLE),
@@ -76,8 +74,7 @@ pub(super) async fn ioctl(zfs: &Zfs, obj: ObjectId, how: How, cmd: u32, input: &
                 _ if !how.writable => return Err(BAD_HANDLE),
                 _ if reserved != 0 => return Err(INVALID),
                 0 => zfs.rewrite(obj, off, len).await.map(drop)?,
-                // It needs the feature physical_rewrite, which no pool here has.
-                ZFS_REWRITE_PHYSICAL => return Err(NOT_SUPPORTED),
+                ZFS_REWRITE_PHYSICAL => zfs.rewrite_physically(obj, off, len).await.map(drop)?,
                 _ => return Err(INVALID),
             }
         }

@@ -14,7 +14,7 @@ use crate::pool::PoolReader;
 use crate::zap;
 
 /// Features that datasets carry one by one.
-const PER_DATASET: [&str; 14] = [
+const PER_DATASET: [&str; 15] = [
     "org.open-zfs:large_blocks",
     "org.zfsonlinux:large_dnode",
     "org.illumos:sha512",
@@ -29,6 +29,7 @@ const PER_DATASET: [&str; 14] = [
     "org.openzfs:zilsaxattr",
     "org.zfsonlinux:longname",
     "com.klarasystems:large_microzap",
+    "com.truenas:physical_rewrite",
 ];
 /// Others whose counts can be recomputed.
 const POOL_WIDE: [&str; 18] = [

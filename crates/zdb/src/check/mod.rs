@@ -39,6 +39,9 @@ use crate::dsl::Dsl;
 use crate::pool::PoolReader;
 use crate::zap;
 
+/// The key of datasets with rewritten blocks.
+const PHYSICAL_REWRITE: &str = "com.truenas:physical_rewrite";
+
 /// Scope of a check.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckOpts {
@@ -87,17 +90,21 @@ pub fn check(pool: &PoolReader, opts: &CheckOpts, listen: &mut dyn FnMut(Finding
                 continue;
             }
         };
+        let keys = match ds.zapified {
+            true => sink.take(pool.mos.object(ds.obj).and_then(|o| zap::map(&o))).unwrap_or_default(),
+            false => BTreeMap::new(),
+        };
+        walk.has_rewritten = false;
         births.insert(ds.obj, walk.objset(&os, ds.phys.prev_snap_txg, ds.snapshot, &mut sink));
+        if walk.has_rewritten && !keys.contains_key(PHYSICAL_REWRITE) {
+            sink.error(format!("{}: it has rewritten blocks, but not the key {PHYSICAL_REWRITE}", ds.name));
+        }
         let readable = !ds.phys.bp.encrypted() && ds.phys.flags & DS_FLAG_INCONSISTENT == 0;
         if opts.files && os.phys.os_type == ObjsetType::Zfs && readable {
             if os.bp.fill() == 0 {
                 sink.note(format!("{}: a file system without any object", ds.name));
             } else {
                 sink.rep.filesystems += 1;
-                let keys = match ds.zapified {
-                    true => sink.take(pool.mos.object(ds.obj).and_then(|o| zap::map(&o))).unwrap_or_default(),
-                    false => BTreeMap::new(),
-                };
                 files::check(&os, &keys.into_keys().collect(), &mut sink);
             }
         }

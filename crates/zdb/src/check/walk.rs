@@ -46,6 +46,8 @@ pub struct Walk {
     pub ddt: Ddt,
     /// Pool version, by which old object sets are judged.
     pub version: u64,
+    /// Whether the walk met a block that was rewritten and keeps its logical birth.
+    pub has_rewritten: bool,
 }
 
 /// Sums of one object's tree.
@@ -64,7 +66,7 @@ struct Owned {
 impl Walk {
     /// A walk that claims from `space`.
     pub fn new(io: Rc<BlockReader>, space: Space, (brt, ddt): (Brt, Ddt), version: u64) -> Walk {
-        Walk { io, space, brt, ddt, version }
+        Walk { io, space, brt, ddt, version, has_rewritten: false }
     }
 
     /// Claims the space of a block. False when another pointer claimed it before (one with the
@@ -285,6 +287,7 @@ impl Walk {
         births: &mut Births,
         sink: &mut Sink<'_>,
     ) -> Option<Rc<[u8]>> {
+        self.has_rewritten |= bp.is_rewritten();
         let z = self.io.charge(bp);
         tree.used = tree.used.wrapping_add(z[0]);
         let sum = births.entry(bp.birth().0).or_default();

@@ -5,10 +5,13 @@
 //! Nothing goes to the intent log: after a crash a block is where it was or where it went, with the
 //! same content.
 //!
+//! A *physical* rewrite (`-P`) keeps the logical birth of the blocks, so that streams do not have
+//! them again; the feature physical_rewrite is for that (format page 17 section 5).
+//!
 //! The range is done in parts: the blocks of one transaction are read into the cache, then marked
 //! dirty under the data lock of their range, so that others wait for one part at most.
 
-use base::{ObjectId, Result};
+use base::{Error, ObjectId, Result};
 use dmu::write_per_tx;
 
 use crate::fs::Zfs;
@@ -20,9 +23,22 @@ impl Zfs {
     /// Errors: `ReadOnly`; `Quota` if the owner has used up a limit, as for a write; those of
     /// reading the blocks. What was done before stays.
     pub async fn rewrite(&self, obj: ObjectId, off: u64, len: u64) -> Result<u64> {
+        self.rewrite_range(obj, off, len, false).await
+    }
+
+    /// As [`Zfs::rewrite`], but the blocks keep their logical births. Errors: also `Unsupported` if
+    /// the pool does not have the feature.
+    pub async fn rewrite_physically(&self, obj: ObjectId, off: u64, len: u64) -> Result<u64> {
+        if !self.os.ctx().features().physical_rewrite {
+            return Err(Error::unsupported("feature 'physical_rewrite' is not enabled in the pool"));
+        }
+        self.rewrite_range(obj, off, len, true).await
+    }
+
+    async fn rewrite_range(&self, obj: ObjectId, off: u64, len: u64, keep_birth: bool) -> Result<u64> {
         let end = if len == 0 { u64::MAX } else { off.saturating_add(len) };
         let (mut at, mut done) = (off, 0);
-        while let Some((next, bytes)) = self.rewrite_some(obj, at, end).await? {
+        while let Some((next, bytes)) = self.rewrite_some(obj, at, end, keep_birth).await? {
             at = next;
             done += bytes;
         }
@@ -31,7 +47,7 @@ impl Zfs {
 
     /// Rewrites the share of one transaction of `at..end`. Returns where it stopped and the bytes
     /// of the blocks that were written; None if no data is left.
-    async fn rewrite_some(&self, obj: ObjectId, at: u64, end: u64) -> Result<Option<(u64, u64)>> {
+    async fn rewrite_some(&self, obj: ObjectId, at: u64, end: u64, keep_birth: bool) -> Result<Option<(u64, u64)>> {
         if at >= end {
             return Ok(None);
         }
@@ -61,7 +77,7 @@ impl Zfs {
         // No transaction is open while the devices are read.
         n.dn.read_range(first, len).await?;
         let tx = self.plan().write_blocks(&n.dn, first, len, blksz).assign().await?;
-        let bytes = n.dn.rewrite_blocks(first / blksz..(first + len) / blksz, &tx).await?;
+        let bytes = n.dn.rewrite_blocks(first / blksz..(first + len) / blksz, keep_birth, &tx).await?;
         self.finish(tx);
         self.count_io(false, bytes);
         self.count_io(true, bytes);

@@ -137,7 +137,7 @@ impl Recorded<'_> {
 
 /// One seed: the number of cuts.
 pub fn cuts(seed: u64, every: usize) -> Check<u64> {
-    let (images, from_layout) = snaps::images_after(seed, OPS)?;
+    let (images, from_layout) = snaps::images_after(seed, OPS, true)?;
     let from = Lab::with_images(seed, images, true);
     let mut rng = Rng::stream(seed, 0x4ecc);
     let all = within(&from, async {

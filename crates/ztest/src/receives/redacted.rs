@@ -68,13 +68,19 @@ async fn pointers(snap: &Dataset, with_unlinked: bool) -> base::Result<BTreeMap<
     Ok(out)
 }
 
+/// Whether both are the block of one content: the same pointer, or one that was written anew and
+/// keeps its logical birth.
+fn is_same(a: &Blkptr, b: &Blkptr) -> bool {
+    a == b || (a.is_rewritten() || b.is_rewritten()) && a.logical_birth() == b.logical_birth()
+}
+
 /// The blocks of `snap` to which none of the snapshots `by` refers.
 async fn given_up(snap: &Dataset, by: &[Rc<Dataset>]) -> base::Result<BTreeSet<Place>> {
     let own = pointers(snap, true).await?;
     let mut gone: BTreeSet<Place> = own.keys().copied().collect();
     for other in by {
         let theirs = pointers(other, false).await?;
-        gone.retain(|place| theirs.get(place) != own.get(place));
+        gone.retain(|place| !theirs.get(place).is_some_and(|bp| is_same(bp, &own[place])));
     }
     Ok(gone)
 }

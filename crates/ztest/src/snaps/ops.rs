@@ -18,6 +18,7 @@ use crate::lab::new_fs;
 impl Snaps {
     pub(super) async fn step(&mut self) -> Check {
         match self.rng.below(100) {
+            0..30 if self.can_rewrite() && self.rng.percent(40) => self.rewrite().await,
             0..30 => self.write().await,
             30..47 => self.snapshot().await,
             47..57 => self.destroy_snaps().await,

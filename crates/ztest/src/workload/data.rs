@@ -103,11 +103,43 @@ impl Runner {
         let size = self.fs(&t).get(ino).size();
         let off = if self.rng.percent(30) { 0 } else { self.draw_offset(size) };
         let len = if self.rng.percent(30) { 0 } else { self.draw_len() };
-        self.note(format!("rewrite {ino} {off}+{len} size {size}"));
-        let got = t.fs.rewrite(ObjectId(ino), off, len).await;
+        let physical =
+            self.layout.features.contains(&ondisk::feature::FeatureId::PhysicalRewrite) && self.rng.percent(60);
+        self.note(format!("rewrite {ino} {off}+{len} size {size} physical {physical}"));
+        let before = match physical && self.rng.percent(30) {
+            true => Some(self.pointers(&t, ino).await?),
+            false => None,
+        };
+        let got = match physical {
+            true => t.fs.rewrite_physically(ObjectId(ino), off, len).await,
+            false => t.fs.rewrite(ObjectId(ino), off, len).await,
+        };
         // Nothing that a program sees changes, even if it failed halfway.
         self.agree("rewrite", Ok(()), got)?;
+        if let Some(before) = before {
+            let after = self.pointers(&t, ino).await?;
+            for (blkid, (old, new)) in before.iter().zip(&after).enumerate() {
+                let has_place = !new.is_hole() && !new.is_embedded() && !new.is_gang() && !new.dedup();
+                let keeps = old == new || new.is_rewritten() && new.logical_birth() == old.logical_birth();
+                if has_place && !keeps {
+                    return Err(format!("object {ino} block {blkid} has another birth: {old} became {new}"));
+                }
+            }
+        }
         self.adopt(&t, ino, 0).await
+    }
+
+    /// The first pointers of a file as they are on disk, once all is.
+    async fn pointers(&self, t: &Turn, ino: u64) -> Check<Vec<ondisk::blkptr::Blkptr>> {
+        const MOST: u64 = 200;
+        let say = |e: base::Error| format!("pointers of {ino}: {e:?}");
+        self.pool().sync().await.map_err(say)?;
+        let dn = t.fs.objset().hold(ObjectId(ino)).await.map_err(say)?;
+        let mut out = Vec::new();
+        for blkid in 0..=dn.max_blkid().min(MOST) {
+            out.push(dn.block_pointer(blkid).await.map_err(say)?);
+        }
+        Ok(out)
     }
 
     pub(super) async fn fallocate(&mut self) -> Check {

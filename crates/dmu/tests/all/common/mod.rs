@@ -88,6 +88,7 @@ pub fn features() -> DmuFeatures {
         zilsaxattr: true,
         longname: true,
         large_microzap: true,
+        physical_rewrite: true,
     }
 }
 
