@@ -29,7 +29,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use base::{Error, Nanos, ObjectId, Result, ResultExt, Txg, VdevId};
+use base::{Error, ObjectId, Result, ResultExt, Txg, VdevId};
 use dmu::{Dnode, ObjSpec, Objset, Tx, zap};
 use dsl::features::Features;
 use ondisk::blkptr::Blkptr;
@@ -232,7 +232,8 @@ impl Brt {
         let later = self.pending.borrow_mut().split_off(&txg.next());
         let pending = self.pending.replace(later);
         for (place, Pending { bp, count }) in pending.into_values().flatten() {
-            self.zio.rt().spend(Nanos(FREE.0 * count)).await;
+            // One entry, however many references it gets.
+            self.zio.rt().spend(FREE).await;
             if bp.dedup() && ddt.add_references(&bp, count).await? {
                 continue;
             }
