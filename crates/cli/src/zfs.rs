@@ -41,7 +41,7 @@ pub fn run(args: &[String]) -> Done {
         "destroy" => destroy(&parse(rest, "fnpRrvd", &[], "destroy")?),
         "snapshot" | "snap" => zfs_snap::snapshot(&parse(rest, "ro:", &[], "snapshot")?),
         "rollback" => zfs_snap::rollback(&parse(rest, "rRf", &[], "rollback")?),
-        "clone" => zfs_snap::clone(&parse(rest, "po:", &[], "clone")?),
+        "clone" => zfs_snap::clone(&parse(rest, "po:u", &[], "clone")?),
         "promote" => zfs_snap::promote(&parse(rest, "", &[], "promote")?),
         "hold" => zfs_snap::hold(&parse(rest, "r", &[], "hold")?, false),
         "release" => zfs_snap::hold(&parse(rest, "r", &[], "release")?, true),

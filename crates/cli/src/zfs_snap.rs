@@ -53,7 +53,9 @@ pub fn clone(p: &Parsed) -> Done {
     };
     let props = properties(p, 'o', "clone")?;
     crate::zfs::warn_of_shares(&props);
-    crate::zfs::ask_and_warn(&FsClone { snapshot: snapshot.clone(), name: name.clone(), props, parents: p.has('p') })
+    let (parents, no_mount) = (p.has('p'), p.has('u'));
+    let clone = FsClone { snapshot: snapshot.clone(), name: name.clone(), props, parents, no_mount };
+    crate::zfs::ask_and_warn(&clone)
 }
 
 /// `zfs promote`

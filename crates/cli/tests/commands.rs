@@ -913,6 +913,11 @@ fn snapshots_are_folders_of_the_mount() {
     w.ok("zfs clone tank@one tank/copy");
     assert_eq!(std::fs::read(w.dir.join("place/copy/file")).unwrap(), b"before");
     w.ok("zfs destroy tank/copy");
+    w.ok("zfs clone -u tank@one tank/copy");
+    assert_eq!(w.ok("zfs get -H -o value mounted tank/copy"), "no\n");
+    w.ok("zfs mount tank/copy");
+    assert_eq!(std::fs::read(w.dir.join("place/copy/file")).unwrap(), b"before");
+    w.ok("zfs destroy tank/copy");
     w.ok("zfs destroy tank@one");
     assert!(std::fs::read(w.dir.join("place/.zfs/snapshot/one/file")).is_err());
     w.ok("zpool export tank");

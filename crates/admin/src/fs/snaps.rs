@@ -291,21 +291,21 @@ impl PoolEngine {
         snap: &str,
         name: &str,
         given: &[(String, String)],
-        parents: bool,
+        how: NewHow,
     ) -> Result<Vec<String>> {
         let _admin = self.admin.acquire(1).await;
         self.mounts.take_notices();
-        self.clone_inner(snap, name, given, parents).await?;
+        self.clone_inner(snap, name, given, how).await?;
         self.show_volumes().await;
         Ok(self.mounts.take_notices())
     }
 
-    async fn clone_inner(&self, snap: &str, name: &str, given: &[(String, String)], parents: bool) -> Result<()> {
+    async fn clone_inner(&self, snap: &str, name: &str, given: &[(String, String)], how: NewHow) -> Result<()> {
         let what = || format!("cannot create '{name}'");
         check_name(name).map_err(|e| e.at(what()))?;
         let dsl = self.pool.dsl();
         if dsl.find(name).is_ok() {
-            if parents {
+            if how.parents {
                 return Ok(());
             }
             return Err(Error::new(ErrorKind::Exists, "dataset already exists").at(what()));
@@ -326,14 +326,15 @@ impl PoolEngine {
             }
             self.resolve_auto(&from, &mut props).await.map_err(|e| e.at(what()))?;
         }
-        if parents
+        if how.parents
             && let Some((parent, _)) = name.rsplit_once('/')
             && dsl.find(parent).is_err()
         {
             self.create_inner(parent, Vec::new(), PARENTS, None).await.map_err(|e| e.at(what()))?;
         }
         let ds = dsl.clone_snapshot(snap, name, props).await.map_err(|e| e.at(what()))?;
-        let mountable = ds.dir().prop("canmount").0.num() == 1
+        let mountable = !how.no_mount
+            && ds.dir().prop("canmount").0.num() == 1
             && matches!(self.mount_point(&ds.dir()), mounts::MountPoint::Path(_))
             && ds.objset().await?.os_type() == ondisk::objset::ObjsetType::Zfs;
         if mountable && mounts::usable().is_ok() {

@@ -6,6 +6,7 @@ use base::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use super::{Changes, Cx, Kind, Request, Rights, pool_part};
+use crate::fs::ops::NewHow;
 use crate::fs::snaps::DestroyHow;
 use crate::pool_set::join_errors;
 use crate::view::HoldView;
@@ -100,6 +101,9 @@ pub struct FsClone {
     pub props: Vec<(String, String)>,
     /// Create missing parents.
     pub parents: bool,
+    /// Leave it unmounted.
+    #[serde(default)]
+    pub no_mount: bool,
 }
 
 impl Request for FsClone {
@@ -110,7 +114,8 @@ impl Request for FsClone {
         Changes::pool_of(&self.name)
     }
     fn run(self, cx: &Cx<'_>) -> Result<Vec<String>> {
-        let FsClone { snapshot, name, props, parents } = self;
+        let FsClone { snapshot, name, props, parents, no_mount } = self;
+        let how = NewHow { volume: None, parents, no_mount };
         if pool_part(&snapshot) != pool_part(&name) {
             let pool = pool_part(&name);
             if cx.pools.running(pool).is_none() {
@@ -120,7 +125,7 @@ impl Request for FsClone {
             return Err(Error::new(ErrorKind::CrossDevice, why));
         }
         let running = cx.pools.pool_of(&snapshot)?;
-        cx.on(&running, move |e| async move { e.clone_fs(&snapshot, &name, &props, parents).await })
+        cx.on(&running, move |e| async move { e.clone_fs(&snapshot, &name, &props, how).await })
     }
 }
 

@@ -177,12 +177,12 @@ lost.
     },
     Page {
         name: "zfs clone",
-        usage: &["clone [-p] [-o property=value] ... <snapshot> <filesystem|volume>"],
+        usage: &["clone [-pu] [-o property=value] ... <snapshot> <filesystem|volume>"],
         text: "\
 Makes a file system with the content of a snapshot and mounts it; from the
 snapshot of a volume a volume, which keeps no space in reserve.
 
-  -o  a property    -p  make missing parents
+  -o  a property    -p  make missing parents    -u  do not mount it
 ",
     },
     Page {

@@ -428,7 +428,7 @@ fn assert_same(have: &State, want: &State, but: Option<(usize, u8)>, what: &str)
     }
 }
 
-/// A block that gets many references in one txg is the work of one entry: the txg's turns are short.
+/// A block that gets many references in one txg is the work of one entry: turns are short.
 #[test]
 fn a_block_is_cloned_many_times_in_one_txg() {
     let (lab, layout) = own_world(30);
