@@ -13,8 +13,9 @@ use super::html::escape;
 /// Size of the picture in its own units.
 const WIDTH: f64 = 440.0;
 const HEIGHT: f64 = 270.0;
-/// Margins around the area of the plot: left, right, top, bottom.
-const MARGIN: [f64; 4] = [52.0, 12.0, 10.0, 40.0];
+/// Margins around the area of the plot: left, right, top, bottom. Half of a mark of five characters
+/// is to the right of the area.
+const MARGIN: [f64; 4] = [52.0, 22.0, 10.0, 40.0];
 /// Colours that a page has.
 const COLOURS: usize = 6;
 /// Most points that a line keeps: more are thinned out evenly.

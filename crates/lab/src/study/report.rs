@@ -210,7 +210,11 @@ impl Report {
         let judged = self.rows.len() - count(Verdict::None);
         let n = self.seeds.len();
         let agree = count(Verdict::Agrees) + count(Verdict::Shape);
-        format!("{agree} of {judged} claims hold over {n} seed{}", if n == 1 { "" } else { "s" })
+        let seeds = format!("{n} seed{}", if n == 1 { "" } else { "s" });
+        match judged {
+            0 => format!("{seeds}; nothing is claimed"),
+            _ => format!("{agree} of {judged} claims hold over {seeds}"),
+        }
     }
 }
 
