@@ -33,7 +33,7 @@ pub fn run(args: &[String]) -> Done {
         "events" => crate::events::run(&parse(rest, "vHfc", &[], "events")?),
         "export" => export(&parse(rest, "af", &[], "export")?),
         "list" => list(&parse(rest, "HgLpPvo:j", &[("json", false, 'j')], "list")?),
-        "status" => status(&parse(rest, "DgiLpPtvxj", &[("json", false, 'j')], "status")?),
+        "status" => status(&parse(rest, "DegiLpPtvxj", &[("json", false, 'j')], "status")?),
         "get" => get(&parse(rest, "Hpo:j", &[("json", false, 'j')], "get")?),
         "set" => set(&parse(rest, "", &[], "set")?),
         "sync" => {
@@ -47,7 +47,11 @@ pub fn run(args: &[String]) -> Done {
         "detach" => detach(&parse(rest, "", &[], "detach")?),
         "remove" => remove(&parse(rest, "npsw", &[], "remove")?),
         "trim" => work(&parse(rest, "dcswr:", &[], "trim")?, false),
-        "initialize" => work(&parse(rest, "csw", &[], "initialize")?, true),
+        "initialize" => {
+            const LONG: &[(&str, bool, char)] =
+                &[("cancel", false, 'c'), ("suspend", false, 's'), ("uninit", false, 'u'), ("wait", false, 'w')];
+            work(&parse(rest, "csuw", LONG, "initialize")?, true)
+        }
         "iostat" => crate::iostat::run(&parse(rest, "vlqwryT:pHjgLPn", &[("json", false, 'j')], "iostat")?),
         "offline" => offline(&parse(rest, "tf", &[], "offline")?),
         "online" => online(&parse(rest, "e", &[], "online")?),
@@ -327,6 +331,7 @@ fn style(p: &Parsed) -> Style {
         guids: p.has('g'),
         init: p.has('i'),
         trim: p.has('t'),
+        unhealthy: p.has('e'),
     }
 }
 
@@ -606,11 +611,13 @@ fn work(p: &Parsed, initialize: bool) -> Done {
     let Some((pool, devices)) = p.operands.split_first() else {
         return Err(Fail::Usage("missing pool name argument".into(), topic));
     };
-    if p.has('s') && p.has('c') {
-        return Err(Fail::Usage("-s cannot be combined with -c".into(), topic));
-    }
-    if p.has('w') && (p.has('s') || p.has('c')) {
-        return Err(Fail::Usage("-w cannot be used with -c or -s".into(), topic));
+    let stops: Vec<char> = ['c', 's', 'u'].into_iter().filter(|letter| p.has(*letter)).collect();
+    match stops[..] {
+        [first, second, ..] => {
+            return Err(Fail::Usage(format!("-{second} cannot be combined with -{first}"), topic));
+        }
+        [letter] if p.has('w') => return Err(Fail::Usage(format!("-w cannot be used with -{letter}"), topic)),
+        _ => {}
     }
     if p.has('d') || p.has('r') {
         return Err(Error::unsupported("cannot trim: weir has neither secure trims (-d) nor rates (-r) yet").into());
@@ -620,6 +627,7 @@ fn work(p: &Parsed, initialize: bool) -> Done {
         initialize,
         suspend: p.has('s'),
         cancel: p.has('c'),
+        forget: p.has('u'),
         wait: p.has('w'),
         devices: devices.iter().map(|d| pool_member(d)).collect(),
     })

@@ -42,6 +42,15 @@ pub struct Style {
     pub init: bool,
     /// `-t`: how far devices are trimmed.
     pub trim: bool,
+    /// `-e`: only vdevs that are not online or have errors, and those above them.
+    pub unhealthy: bool,
+}
+
+impl Style {
+    /// Whether a vdev below the root has a line in `zpool status`.
+    fn shows(self, vdev: &VdevView) -> bool {
+        !self.unhealthy || !is_clean(vdev)
+    }
 }
 
 /// The header and alignment of a property's column.
@@ -324,11 +333,12 @@ fn status_rows(vdev: &VdevView, depth: usize, width: usize, style: Style, out: &
         }
     }
     out.push('\n');
-    for child in vdev.children.iter().filter(|c| depth > 0 || class_of(c).is_empty()) {
+    let shown = || vdev.children.iter().filter(|c| style.shows(c));
+    for child in shown().filter(|c| depth > 0 || class_of(c).is_empty()) {
         status_rows(child, depth + 1, width, style, out);
     }
     for class in CLASSES.iter().filter(|_| depth == 0) {
-        let of: Vec<&VdevView> = vdev.children.iter().filter(|c| class_of(c) == *class).collect();
+        let of: Vec<&VdevView> = shown().filter(|c| class_of(c) == *class).collect();
         if !of.is_empty() {
             out.push_str(&format!("\t{}\n", pad(class, width, false)));
             of.into_iter().for_each(|l| status_rows(l, 1, width, style, out));
@@ -378,13 +388,16 @@ pub fn status(pool: &PoolView, style: Style) -> String {
     let mut root = pool.vdevs.clone();
     root.state.clone_from(&pool.state);
     status_rows(&root, 0, width, style, &mut out);
-    if !pool.caches.is_empty() {
+    let caches: Vec<&VdevView> = pool.caches.iter().filter(|c| style.shows(c)).collect();
+    if !caches.is_empty() {
         out.push_str(&format!("\t{}\n", pad("cache", width, false)));
-        pool.caches.iter().for_each(|c| status_rows(c, 1, width, style, &mut out));
+        caches.into_iter().for_each(|c| status_rows(c, 1, width, style, &mut out));
     }
-    if !pool.spares.is_empty() {
+    let is_sick = |s: &VdevView| !matches!(s.state.as_str(), "AVAIL" | "INUSE") || s.errors != [0; 3];
+    let spares: Vec<&VdevView> = pool.spares.iter().filter(|s| !style.unhealthy || is_sick(s)).collect();
+    if !spares.is_empty() {
         out.push_str("\tspares\n");
-        for spare in &pool.spares {
+        for spare in spares {
             let name = pad(&leaf_name(spare, style), width.saturating_sub(2), false);
             let why = spare.why.as_ref().map_or(String::new(), |w| format!("  {w}"));
             out.push_str(&format!("\t  {name}  {:<8}{why}\n", spare.state));
@@ -472,13 +485,15 @@ fn expand(e: &ExpandView) -> String {
     )
 }
 
+/// Whether a vdev and all below it are online and without errors.
+fn is_clean(v: &VdevView) -> bool {
+    v.state == "ONLINE" && v.errors == [0; 3] && v.children.iter().all(is_clean)
+}
+
 /// Whether `zpool status -x` leaves the pool out.
 pub fn is_healthy(pool: &PoolView) -> bool {
-    fn clean(v: &VdevView) -> bool {
-        v.state == "ONLINE" && v.errors == [0; 3] && v.children.iter().all(clean)
-    }
     let resilvering = pool.scan.as_ref().is_some_and(|s| s.function == "RESILVER" && s.state == "SCANNING");
-    pool.state == "ONLINE" && pool.data_errors == 0 && !resilvering && clean(&pool.vdevs)
+    pool.state == "ONLINE" && pool.data_errors == 0 && !resilvering && is_clean(&pool.vdevs)
 }
 
 /// `zpool import` without a pool: one candidate.
@@ -661,6 +676,30 @@ mod tests {
         assert!(text.contains("d0.img    ONLINE       0     3 19.5K\n"), "{text}");
         assert!(text.contains("word\n\tword"), "{text}");
         assert!(!is_healthy(&sick) && is_healthy(&tank()));
+        // -e: what is unhealthy, and what is above it.
+        let only = Style { unhealthy: true, ..Style::default() };
+        assert!(!status(&tank(), only).contains("d0.img"));
+        let leaf = |name: &str| VdevView { name: name.into(), ..tank().vdevs.children[0].clone() };
+        let mirror = |name: &str, children| VdevView {
+            kind: "mirror".into(),
+            name: name.into(),
+            state: "ONLINE".into(),
+            children,
+            ..VdevView::default()
+        };
+        sick.vdevs.children = vec![
+            mirror("mirror-0", vec![leaf("/dev/a"), leaf("/dev/b")]),
+            mirror("mirror-1", vec![VdevView { errors: [1, 0, 0], ..leaf("/dev/c") }, leaf("/dev/d")]),
+            VdevView { is_log: true, ..leaf("/dev/e") },
+        ];
+        let names: Vec<String> = status(&sick, only)
+            .lines()
+            .skip_while(|l| !l.contains("READ"))
+            .skip(1)
+            .take_while(|l| !l.is_empty())
+            .map(|l| l.split_whitespace().next().unwrap_or("").to_string())
+            .collect();
+        assert_eq!(names, ["tank", "mirror-1", "c"]);
     }
 
     /// The lines of the pools `expanded` and `expanding`.

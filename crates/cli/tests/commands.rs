@@ -277,6 +277,11 @@ fn devices_are_changed() {
     let status = w.ok("zpool status -i tank");
     assert!(status.contains("(100% initialized, completed at "), "{status}");
     w.fails("zpool initialize -c tank", 1, "no active initialize");
+    w.fails("zpool initialize -u -w tank", 2, "-w cannot be used with -u");
+    w.fails("zpool initialize -s -u tank", 2, "-u cannot be combined with -s");
+    w.ok("zpool initialize -u tank");
+    let status = w.ok("zpool status -i tank");
+    assert!(status.contains("(uninitialized)") && !status.contains("100% initialized"), "{status}");
     w.ok("zpool trim -w tank");
     assert!(w.ok("zpool status -t tank").contains("(100% trimmed, completed at "));
     w.ok("zpool scrub tank");
@@ -801,6 +806,7 @@ fn real_pools_are_listed_as_the_kernel_lists_them() {
     let newer =
         ["blake3", "head_errlog", "vdev_zaps_v2", "zilsaxattr", "dynamic_gang_header", "longname", "large_microzap"];
     let newer = newer.into_iter().chain(["block_cloning", "bclone", "raidz_expansion", "fast_dedup", "dedup_table"]);
+    let newer = newer.chain(["physical_rewrite"]);
     let differs = |l: &str| ["load_guid", "readonly"].into_iter().chain(newer.clone()).any(|name| l.contains(name));
     for line in get.lines().filter(|l| !differs(l)) {
         assert!(known.lines().any(|k| k == line), "{line}");

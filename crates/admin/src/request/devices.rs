@@ -177,6 +177,9 @@ pub struct PoolWork {
     pub suspend: bool,
     /// `-c`
     pub cancel: bool,
+    /// `-u`, of initialize.
+    #[serde(default)]
+    pub forget: bool,
     /// `-w`
     pub wait: bool,
     /// Devices; none: all.
@@ -194,11 +197,12 @@ impl Request for PoolWork {
         if self.initialize { "zpool initialize" } else { Self::TITLE }
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
-        let PoolWork { pool, initialize, suspend, cancel, wait, devices } = self;
+        let PoolWork { pool, initialize, suspend, cancel, forget, wait, devices } = self;
         let kind = if initialize { spa::WorkKind::Initialize } else { spa::WorkKind::Trim };
-        let wish = match (suspend, cancel) {
-            (true, _) => spa::WorkCommand::Suspend,
-            (_, true) => spa::WorkCommand::Cancel,
+        let wish = match (suspend, cancel, forget) {
+            (true, ..) => spa::WorkCommand::Suspend,
+            (_, true, _) => spa::WorkCommand::Cancel,
+            (.., true) => spa::WorkCommand::Forget,
             _ => spa::WorkCommand::Start,
         };
         cx.on_pool(&pool, move |e| async move {

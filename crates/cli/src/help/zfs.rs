@@ -161,7 +161,7 @@ given.
   -v  print the name of each file
   -P  keep the logical birth times of blocks, so that the next incremental
       stream does not have them. The pool needs feature@physical_rewrite. What
-      becomes a gang block or another block of a dedup table is sent all the same
+      becomes a gang block or another block of a dedup table is sent anyway
 ",
     },
     Page {

@@ -108,12 +108,13 @@ Tells devices which space is free; on files that makes holes.
     },
     Page {
         name: "zpool initialize",
-        usage: &["initialize [-w] [-c | -s] <pool> [<device> ...]"],
+        usage: &["initialize [-w] [-c | -s | -u] <pool> [<device> ...]"],
         text: "\
 Writes a pattern over all free space of devices.
 
   -c      give up what runs
   -s      suspend what runs: 'zpool initialize' goes on with it
+  -u      forget that devices were ever initialized; refused while one is
   -w      wait until it is over
 ",
     },
@@ -310,11 +311,12 @@ Lists pools with their space.
     },
     Page {
         name: "zpool status",
-        usage: &["status [-DgiLpPtvxj] [pool] ..."],
+        usage: &["status [-DegiLpPtvxj] [pool] ..."],
         text: "\
 Shows the health of pools and their devices.
 
   -x  only pools with something wrong
+  -e  only vdevs that are not online or have errors, and those above them
   -v  names of damaged files
   -D  dedup tables, by how often their blocks are used
   -i  what was initialized of each device    -t  what was trimmed

@@ -81,6 +81,8 @@ pub enum WorkCommand {
     Suspend,
     /// Cancels it (`-c`).
     Cancel,
+    /// Forgets that it was ever begun (`zpool initialize -u`).
+    Forget,
 }
 
 impl WorkKind {
@@ -153,6 +155,14 @@ impl LeafWork {
         let Some(object) = zap_object.filter(|o| o.0 != 0) else { return Ok(()) };
         let dn = stack.mos.hold(object).await?;
         let [state, offset, time] = self.kind.keys();
+        if self.state.get() == WorkState::None {
+            for key in [state, offset, time] {
+                if zap::lookup_u64(&dn, key).await?.is_some() {
+                    zap::remove(&dn, key, tx).await?;
+                }
+            }
+            return Ok(());
+        }
         zap::update_u64(&dn, state, self.state.get() as u64, tx).await?;
         zap::update_u64(&dn, time, self.time.get(), tx).await?;
         match self.offset.get() {
@@ -253,12 +263,14 @@ impl LeafWorks {
             }
         }
         let works: Vec<_> = leaves.into_iter().map(|(top, l)| (self.work(l.guid(), kind), top)).collect();
-        if names.is_empty() && command != WorkCommand::Start && works.iter().all(|(w, _)| !can_stop(w, command)) {
+        let stops = matches!(command, WorkCommand::Suspend | WorkCommand::Cancel);
+        if names.is_empty() && stops && works.iter().all(|(w, _)| !can_stop(w, command)) {
             return Err(Error::not_found(format!("there is no active {verb} in '{}'", self.config.name())));
         }
-        for (work, _) in works.iter().filter(|_| !names.is_empty()) {
+        // All devices may be told to start what some are at already, but not to forget it.
+        for (work, _) in works.iter().filter(|_| !names.is_empty() || command == WorkCommand::Forget) {
             let refused = match command {
-                WorkCommand::Start => {
+                WorkCommand::Start | WorkCommand::Forget => {
                     work.running.get().then(|| Error::new(ErrorKind::Busy, format!("{verb} is running already")))
                 }
                 _ => (!can_stop(work, command)).then(|| Error::not_found(format!("there is no active {verb}"))),
@@ -274,6 +286,7 @@ impl LeafWorks {
         }
         for (work, top) in works {
             match command {
+                WorkCommand::Forget => self.forget(&work),
                 WorkCommand::Start if work.running.get() => {}
                 WorkCommand::Start => {
                     if work.state.get() != WorkState::Suspended {
@@ -326,9 +339,7 @@ impl LeafWorks {
             WorkState::Canceled => "canceled",
             _ => "complete",
         };
-        let tops = self.stack.tree.tops.borrow();
-        let path = tops.iter().find_map(|t| t.config_ref().find(work.guid).and_then(|c| c.path.clone()));
-        let text = format!("vdev={} {how}", path.unwrap_or_default());
+        let text = format!("vdev={} {how}", self.path_of(work.guid));
         self.stack.core.log_internal(work.kind.verb(), text, self.stack.txg.open_txg());
         let event = match state {
             WorkState::Active => "start",
@@ -340,6 +351,28 @@ impl LeafWorks {
         work.state.set(state);
         work.time.set(self.stack.rt.wall_clock().secs.max(0) as u64);
         self.write_work(work);
+    }
+
+    /// Forgets that work was ever begun.
+    fn forget(&self, work: &Rc<LeafWork>) {
+        if work.state.replace(WorkState::None) == WorkState::None {
+            return;
+        }
+        work.offset.set(0);
+        work.time.set(0);
+        let text = format!("vdev={}", self.path_of(work.guid));
+        let verb = match work.kind {
+            WorkKind::Initialize => "uninitialize",
+            WorkKind::Trim => "untrim",
+        };
+        self.stack.core.log_internal(verb, text, self.stack.txg.open_txg());
+        self.write_work(work);
+    }
+
+    fn path_of(&self, guid: Guid) -> String {
+        let tops = self.stack.tree.tops.borrow();
+        let path = tops.iter().find_map(|t| t.config_ref().find(guid).and_then(|c| c.path.clone()));
+        path.unwrap_or_default()
     }
 
     /// Queues the progress for the next txg.
@@ -473,7 +506,7 @@ impl LeafWorks {
 
 fn can_stop(work: &LeafWork, command: WorkCommand) -> bool {
     match command {
-        WorkCommand::Start => false,
+        WorkCommand::Start | WorkCommand::Forget => false,
         WorkCommand::Suspend => work.state.get() == WorkState::Active,
         WorkCommand::Cancel => matches!(work.state.get(), WorkState::Active | WorkState::Suspended),
     }

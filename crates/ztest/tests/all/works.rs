@@ -25,6 +25,8 @@ fn works_go_on_after_an_import() {
             while percent(&pool, kind).1 < 20 {
                 pool.rt().sleep(Nanos::from_us(100)).await;
             }
+            let running = pool.devices().works().change(kind, WorkCommand::Forget, &[]).await;
+            assert_eq!(running.map_err(|e| e.kind()), Err(base::ErrorKind::Busy));
             pool.export().await.expect("exported");
             let pool = lab.import(false, layout.opts()).await.expect("imported");
             let (state, at) = percent(&pool, kind);
@@ -40,6 +42,12 @@ fn works_go_on_after_an_import() {
             assert!(percent(&pool, kind).1 >= at);
             pool.devices().works().wait(kind).await.expect("ends");
             assert_eq!(percent(&pool, kind), (WorkState::Complete, 100));
+            // What is forgotten is as if it had never begun, for the next import, too.
+            pool.devices().works().change(kind, WorkCommand::Forget, &[]).await.expect("forgotten");
+            assert_eq!(percent(&pool, kind), (WorkState::None, 0));
+            pool.export().await.expect("exported");
+            let pool = lab.import(false, layout.opts()).await.expect("imported");
+            assert_eq!(percent(&pool, kind), (WorkState::None, 0));
             pool.export().await.expect("exported");
         });
         if kind == WorkKind::Initialize {
