@@ -263,14 +263,17 @@ fn distance(measured: &[Point], model: &[Point]) -> f64 {
     measured.iter().zip(model).map(one).sum()
 }
 
+/// Where this load is in [`LOADS`], which have each kind with each number of clients.
+fn place(kind: Kind, clients: usize) -> usize {
+    let at = LOADS.iter().position(|l| *l == Load { kind, clients });
+    at.expect("a load for each kind and number of clients")
+}
+
 /// What operations take of the engine's thread, by that of each of [`LOADS`]: those with most
 /// clients, as the engine has many at a device.
 fn cpu_of(cpu: &[Nanos]) -> HostCpu {
     let most = CLIENTS[CLIENTS.len() - 1];
-    let of = |kind| {
-        let at = LOADS.iter().position(|l| *l == Load { kind, clients: most });
-        at.and_then(|at| cpu.get(at)).map_or(0.0, |n| n.0 as f64)
-    };
+    let of = |kind| cpu.get(place(kind, most)).map_or(0.0, |n| n.0 as f64);
     // Of two sizes: what an operation takes, and what its bytes take.
     let line = |small: Kind, large: Kind| {
         let (a, b) = (of(small), of(large).max(of(small)));
@@ -286,10 +289,7 @@ fn cpu_of(cpu: &[Nanos]) -> HostCpu {
 
 /// Where a fit begins: what the figures say directly.
 fn begin(measured: &[Point], cpu: HostCpu) -> Device {
-    let of = |kind, clients| {
-        let at = LOADS.iter().position(|l| *l == Load { kind, clients }).unwrap_or(0);
-        measured[at]
-    };
+    let of = |kind, clients| measured[place(kind, clients)];
     let us = |us: f64| Nanos((us.max(0.1) * 1000.0) as u64);
     let (read, write, sync) = (of(Kind::RandomRead, 1), of(Kind::RandomWrite, 1), of(Kind::SyncWrite, 1));
     let fastest = |kind: Kind| CLIENTS.map(|n| of(kind, n).iops).into_iter().fold(1.0, f64::max);
@@ -314,8 +314,9 @@ fn begin(measured: &[Point], cpu: HostCpu) -> Device {
             read: us(read.p50_us * 0.7),
             command: us(write.p50_us.min(read.p50_us) * 0.3),
             program: us(bytes / stream * 0.7 * 1e6),
-            link: rate(Kind::LargeRead) as u64,
+            link: rate(Kind::LargeRead).max(stream) as u64,
             write_path: stream as u64,
+            read_path: rate(Kind::LargeRead) as u64,
             read_each: us(1e6 / fastest(Kind::RandomRead)),
             write_each: us(1e6 / fastest(Kind::RandomWrite)),
             capacity: DRIVE,

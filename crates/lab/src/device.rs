@@ -86,6 +86,7 @@ fn ssd_fields(m: &mut SsdModel) -> Vec<(&'static str, Field<'_>)> {
         ("suspend_erase", Time(&mut m.suspend_erase)),
         ("link", Number(&mut m.link, 1 << 16, RATE_MAX)),
         ("write_path", Number(&mut m.write_path, 0, RATE_MAX)),
+        ("read_path", Number(&mut m.read_path, 0, RATE_MAX)),
         ("command", Time(&mut m.command)),
         ("buffer", Number(&mut m.buffer, 0, 1 << 40)),
         ("read_each", Time(&mut m.read_each)),

@@ -170,6 +170,15 @@ fn sas_writes_at_the_controllers_rate_and_worn_at_that_of_garbage_collection() {
 }
 
 #[test]
+fn a_read_path_limits_reads_and_nothing_else() {
+    let model = SsdModel { read_path: 700_000_000, ..SsdModel::nvme() };
+    let (_, bytes) = measure(Model::Ssd(model.clone()), GIB, read(false, 128 << 10, 8, 2000));
+    assert!((650e6..=700e6).contains(&bytes), "{bytes}");
+    let written = |model| measure(Model::Ssd(model), GIB, write(true, 128 << 10, 8, 2000));
+    assert_eq!(written(model), written(SsdModel::nvme()));
+}
+
+#[test]
 fn tails_are_those_of_data_sheets() {
     // (model, reads, writes): 99.9th percentiles in us at a depth of 1.
     for (model, reads, writes) in [(SsdModel::sata(), 300.0, 800.0), (SsdModel::enterprise_sas(), 500.0, 500.0)] {

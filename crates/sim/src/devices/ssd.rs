@@ -2,11 +2,12 @@
 //!
 //! **Writes.** The controller takes command after command (`write_each`), then data, one after the
 //! other at the slower one of the host's link and its own path (`write_path`: encryption, parity,
-//! copying). A write is done when the buffer took it. It is programmed later, die after die in turn
-//! (flash translation spreads small writes): over the channel of the die, then for the time of a
-//! program, of which a small write has its share. A burst beyond the buffer runs at the speed of
-//! the dies. After each block's worth of bytes a die erases one. What the map of the disk
-//! ([`Ftl`]) must move for a write (garbage collection) is read and programmed by the same dies.
+//! copying; reads have a `read_path`). A write is done when the buffer took it. It is programmed
+//! later, die after die in turn (flash translation spreads small writes): over the channel of the
+//! die, then for the time of a program, of which a small write has its share. A burst beyond the
+//! buffer runs at the speed of the dies. After each block's worth of bytes a die erases one. What
+//! the map of the disk ([`Ftl`]) must move for a write (garbage collection) is read and programmed
+//! by the same dies.
 //!
 //! **Reads** go to the die that their address names. One that is programming is interrupted, which
 //! takes `suspend` at most, one that is erasing `suspend_erase`.
@@ -59,6 +60,9 @@ pub struct SsdModel {
     /// Bytes a second that the controller takes in, whatever the link can do. 0: as many as the
     /// link.
     pub write_path: u64,
+    /// Bytes a second that the controller gives out, whatever the link can do. 0: as many as the
+    /// link.
+    pub read_path: u64,
     /// Time from submission to the disk's beginning.
     pub command: Nanos,
     /// Bytes of the write buffer; 0 makes each write wait for its program.
@@ -121,6 +125,7 @@ impl SsdModel {
             suspend_erase: Nanos::from_us(700),
             link: 3_200_000_000,
             write_path: 0,
+            read_path: 0,
             command: Nanos::from_us(10),
             buffer: 32 << 20,
             read_each: Nanos(1_550),
@@ -175,6 +180,7 @@ impl SsdModel {
             erase: Nanos::from_us(3_800),
             link: 1_100_000_000,
             write_path: 950_000_000,
+            read_path: 0,
             command: Nanos::from_us(25),
             read_each: Nanos(5_000),
             write_each: Nanos(5_000),
@@ -194,6 +200,10 @@ impl SsdModel {
     /// Bytes that a die programs at once.
     fn stripe(&self) -> u64 {
         self.planes * self.page
+    }
+    /// Bytes a second over the link and a path of the controller, of which 0 has no limit.
+    fn path(&self, path: u64) -> u64 {
+        if path == 0 { self.link } else { path.min(self.link) }
     }
 }
 
@@ -300,12 +310,11 @@ impl Ssd {
             // Booked at the beginning: a die that is late does not hold up those beside it.
             ready = ready.max(self.pass(false, at % self.model.channels, begin, bytes).max(there));
         }
-        self.out_until = self.out_until.max(ready) + transfer(len, self.model.link);
+        self.out_until = self.out_until.max(ready) + transfer(len, self.model.path(self.model.read_path));
         self.out_until
     }
     fn write(&mut self, begin: Nanos, offset: u64, len: u64) -> Nanos {
-        let path = if self.model.write_path == 0 { self.model.link } else { self.model.write_path };
-        self.in_until = self.in_until.max(begin) + transfer(len, path.min(self.model.link));
+        self.in_until = self.in_until.max(begin) + transfer(len, self.model.path(self.model.write_path));
         let mut accepted = self.in_until;
         self.drain(accepted);
         while self.buffered_bytes > 0 && self.buffered_bytes + len > self.model.buffer {
