@@ -184,6 +184,11 @@ impl Rt {
     pub fn turn(&self) -> &Turn {
         &self.2
     }
+    /// Time that the engine's thread has worked since some fixed origin, without that in which it
+    /// only looked for completions.
+    pub fn worked(&self) -> Nanos {
+        self.0.worked()
+    }
     /// Physical memory of the machine, in bytes.
     pub fn physmem_bytes(&self) -> u64 {
         self.0.physmem_bytes()

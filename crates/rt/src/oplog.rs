@@ -46,7 +46,8 @@ const HEADER_MAX: usize = 128 << 10;
 /// Longest record of an operation: tag, kind and seven varints of at most ten bytes.
 const RECORD_MAX: usize = 1 + 8 * 10;
 
-/// Tags of records. Those below [`TAG_HEADER`] are operations: the kind.
+/// Tags of records. Those below [`TAG_WORKED`] are operations: the kind.
+const TAG_WORKED: u8 = 28;
 const TAG_HEADER: u8 = 29;
 const TAG_LOST: u8 = 30;
 const TAG_END: u8 = 31;
@@ -111,6 +112,8 @@ pub struct Recording {
     pub lost: u64,
     /// How long it was recorded, if the recording has its end.
     pub span: Option<Nanos>,
+    /// How long the engine's thread worked meanwhile, if that is recorded.
+    pub worked: Option<Nanos>,
 }
 
 impl Recording {
@@ -191,9 +194,12 @@ impl Writer {
         block(std::mem::take(&mut self.buffer))
     }
 
-    /// The last block: what was noted, and the end of the recording.
-    pub fn end(&mut self, now: Nanos) -> Vec<u8> {
+    /// The last block: what was noted, how long the engine's thread worked, and the end of the
+    /// recording.
+    pub fn end(&mut self, now: Nanos, worked: Nanos) -> Vec<u8> {
         self.tell_lost();
+        self.buffer.push(TAG_WORKED);
+        put(&mut self.buffer, worked.0);
         self.buffer.push(TAG_END);
         put(&mut self.buffer, now.since(self.begun).0);
         block(std::mem::take(&mut self.buffer))
@@ -307,6 +313,7 @@ pub fn parse(bytes: &[u8]) -> Result<Recording> {
                 TAG_HEADER if !headed => (out.header, headed) = (input.header()?, true),
                 _ if !headed => return Err(input.bad("it does not begin with its header")),
                 TAG_LOST => out.lost = out.lost.saturating_add(input.number()?),
+                TAG_WORKED => out.worked = Some(Nanos(input.number()?)),
                 TAG_END => out.span = Some(Nanos(input.number()?)),
                 tag => out.ops.push(input.op(tag, &mut last)?),
             }
@@ -354,7 +361,7 @@ mod tests {
             }
         }
         bytes.extend(w.take());
-        bytes.extend(w.end(Nanos(9_000_500)));
+        bytes.extend(w.end(Nanos(9_000_500), Nanos(77_000)));
         bytes
     }
 
@@ -362,6 +369,7 @@ mod tests {
     fn what_is_written_is_read() {
         let r = parse(&recording(57)).unwrap();
         assert_eq!((&r.header, r.lost, r.span), (&header(), 0, Some(Nanos(9_000_000))));
+        assert_eq!(r.worked, Some(Nanos(77_000)));
         assert_eq!(r.header.get("layout"), Some("mirror 2"));
         let want: Vec<OpRecord> = (0..57).map(|i| OpRecord { end: Nanos(i * 100_000), op: op(i) }).collect();
         assert_eq!(r.ops, want);
@@ -380,7 +388,7 @@ mod tests {
         assert!(taken.len() <= BLOCK_MAX);
         bytes.extend(taken);
         w.note(Nanos(n), &op(1));
-        bytes.extend(w.end(Nanos(n)));
+        bytes.extend(w.end(Nanos(n), Nanos(0)));
         let r = parse(&bytes).unwrap();
         assert_eq!((r.ops.len() as u64, r.lost), (kept + 1, lost));
         assert_eq!(r.ops.last().map(|o| o.end), Some(Nanos(n)), "times go on after a loss");
@@ -441,7 +449,7 @@ mod tests {
             parse(&bytes).unwrap_err().to_string()
         };
         let head = Writer::head(&header()).len();
-        assert_eq!(bad(&[28]), format!("the recording is damaged at byte {}: there is no such record", head + 5));
+        assert_eq!(bad(&[27]), format!("the recording is damaged at byte {}: there is no such record", head + 5));
         assert!(bad(&[12, 0, 0]).contains("ends within a record"));
         assert!(bad(&[30, 255, 255, 255, 255, 255, 255, 255, 255, 255, 2]).contains("more than 64 bits"));
         assert!(bad(&[31, 5, 31, 5]).contains("goes on after its end"));

@@ -74,6 +74,11 @@ pub trait World {
     /// The turn of the thread, the same object for every call. The world calls
     /// [`crate::Turn::begin`] at each poll of a task.
     fn turn(&self) -> std::rc::Rc<crate::Turn>;
+    /// Time that the engine's thread has worked since some fixed origin, without that in which it
+    /// only looked for completions.
+    fn worked(&self) -> Nanos {
+        Nanos(0)
+    }
     /// Physical memory of the machine, in bytes.
     fn physmem_bytes(&self) -> u64;
     /// The identity of this machine.

@@ -164,6 +164,7 @@ pub(crate) struct SimWorld {
     poll_charge: Cell<Nanos>,
     turn: Rc<rt::Turn>,
     charged: Cell<Nanos>,
+    worked: Cell<Nanos>,
     cores: RefCell<Vec<Nanos>>,
     urgent_cores: RefCell<Vec<Nanos>>,
     cpu_busy: Cell<Nanos>,
@@ -263,6 +264,7 @@ impl SimWorld {
             poll_charge: Cell::default(),
             turn: Rc::default(),
             charged: Cell::default(),
+            worked: Cell::default(),
             cores: RefCell::new(vec![Nanos(0); config.cores]),
             urgent_cores: RefCell::new(vec![Nanos(0); config.cores]),
             cpu_busy: Cell::default(),
@@ -500,6 +502,7 @@ impl SimWorld {
     pub(crate) fn pass(&self, span: Nanos) {
         if span.0 > 0 {
             self.now.set(self.now.get() + span);
+            self.worked.set(self.worked.get() + span);
             self.polls_in_instant.set(0);
         }
     }
@@ -636,6 +639,9 @@ impl World for SimWorld {
         self.pass(Nanos(cost.0 / self.config.engine_cores));
         self.poll_charge.set(self.poll_charge.get() + cost);
         self.charged.set(self.charged.get() + cost);
+    }
+    fn worked(&self) -> Nanos {
+        self.worked.get()
     }
     fn turn(&self) -> Rc<rt::Turn> {
         self.turn.clone()

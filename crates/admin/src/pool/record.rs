@@ -131,7 +131,7 @@ impl PoolEngine {
             rt.spend(rt::cost::COPY.cost(block.len() as u64)).await;
             to.chunks([Chunk::Own(block)]).await.map(|()| bytes)
         };
-        let begun = rt.now();
+        let (begun, worked) = (rt.now(), rt.worked());
         let writer = Rc::new(RefCell::new(Writer::new(begun)));
         let noted = writer.clone();
         let listening = rt.tracer().listen(Groups::OP, move |now, event| {
@@ -155,7 +155,7 @@ impl PoolEngine {
         }
         let now = rt.now();
         drop(listening);
-        let last = writer.borrow_mut().end(now);
+        let last = writer.borrow_mut().end(now, rt.worked().since(worked));
         let bytes = put(last).await?;
         let (ops, lost) = writer.borrow().counts();
         Ok(RecordedView { ops, lost, bytes, span: now.since(begun).0 })

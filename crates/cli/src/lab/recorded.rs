@@ -4,7 +4,7 @@
 use std::io::Read;
 
 use admin::tunables::{Tunables, find};
-use base::{Error, ErrorKind};
+use base::{Error, ErrorKind, Nanos};
 use lab::device::Device;
 use lab::replay::{LayoutSpec, Recording, Replay};
 
@@ -119,6 +119,7 @@ pub(crate) fn replay(
             tunables.set(&format!("{name}={value}")).map_err(|e| e.at(format!("'{path}'")))?;
         }
     }
+    let recorded = tunables.settings("lab", 1).engine;
     p.values('t').try_for_each(|assignment| tunables.set(assignment))?;
     let layout = match (layout, recording.header.get("layout")) {
         (Some(text), _) => LayoutSpec::parse(text)?,
@@ -137,7 +138,12 @@ pub(crate) fn replay(
         ashift: recording.header.get("ashift").and_then(|text| text.parse().ok()).unwrap_or(12),
         seed: 0,
         warm: p.has('W'),
+        request: Nanos(0),
     };
     replay.check()?;
+    // The recorded pool's own: what it did tells what requests cost.
+    let own = recording.header.get("layout").and_then(|text| LayoutSpec::parse(text).ok());
+    let own = Replay { opts: recorded, layout: own.unwrap_or_else(|| replay.layout.clone()), ..replay.clone() };
+    let replay = Replay { request: own.request_cost(recording)?, ..replay };
     Ok((tunables, replay))
 }

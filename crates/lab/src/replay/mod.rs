@@ -13,10 +13,16 @@
 //! properties of the one that has most operations. With [`Replay::warm`] what is there before is
 //! read once, so that the cache has it as far as it has room.
 //!
+//! **The engine's thread.** It also reads requests and answers them, which takes much of it on a
+//! real pool. A recording tells how long it worked; what a replay with the recorded settings does
+//! not account for is shared out over the requests ([`Replay::request_cost`]) and spent before each
+//! of them, as a part of the time that its client lets pass.
+//!
 //! Latencies on both sides are from the request to its answer within the engine: the kernel's part
 //! is in neither.
 
 mod plan;
+mod report;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -28,20 +34,19 @@ use rt::Rt;
 use rt::oplog::PROPS;
 use rt::sync::Notify;
 use rt::trace::OpKind;
-use serde::Serialize;
-use sim::{DiskImage, Sim, SimDisk};
+use sim::{DiskImage, Sim, SimDisk, SimHandle};
 use spa::{EngineOpts, Pool};
 use zpl::{Cred, RenameFlags, Zfs};
 
 pub use crate::layout::LayoutSpec;
 pub use plan::Plan;
+pub use report::{KindReport, Latency, Report};
 pub use rt::oplog::{FILE_MAX, Recording, parse};
 
 use crate::calibrate::LIMITS;
 use crate::device::Device;
 use crate::parts::Watch;
-use crate::study::Seen;
-use crate::{hist, stage};
+use crate::stage;
 use plan::{Act, Chain, ROOT, Slot};
 
 /// Bytes of one write when files are made before the replay.
@@ -54,6 +59,9 @@ const HIT: f64 = 50.0;
 const USED_FACTOR: f64 = 1.1;
 /// The least size of a device.
 const SIZE_MIN: u64 = 256 << 20;
+/// Bytes of a request that cost as much as what each request costs: reading 16 KiB from FUSE, in
+/// pages that are new, takes about as long as the call and the wake-up.
+const REQUEST: u64 = 16 << 10;
 /// Entries that a listing takes at a time.
 const LIST: usize = 128;
 
@@ -78,113 +86,8 @@ pub struct Replay {
     pub seed: u64,
     /// The cache has what is there before, as far as it has room; else it is empty.
     pub warm: bool,
-}
-
-/// Percentiles of latencies in microseconds.
-#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
-pub struct Latency {
-    /// Mean.
-    pub mean_us: f64,
-    /// Median.
-    pub p50_us: f64,
-    /// 90th percentile.
-    pub p90_us: f64,
-    /// 99th percentile.
-    pub p99_us: f64,
-    /// 99.9th percentile.
-    pub p999_us: f64,
-    /// The longest.
-    pub max_us: f64,
-}
-
-impl Latency {
-    /// Sets its figures in `seen`, by names that begin with `prefix`.
-    pub(crate) fn put(&self, seen: &mut Seen, prefix: &str) {
-        for (name, value) in [
-            ("mean", self.mean_us),
-            ("p50", self.p50_us),
-            ("p90", self.p90_us),
-            ("p99", self.p99_us),
-            ("p999", self.p999_us),
-            ("max", self.max_us),
-        ] {
-            seen.set(&format!("{prefix}{name}_us"), value);
-        }
-    }
-    pub(crate) fn of(mut ns: Vec<u64>) -> Latency {
-        ns.sort_unstable();
-        let us = |ns: u64| ns as f64 / 1000.0;
-        let at = |permille| us(hist::percentile(&ns, permille));
-        let mean_us = ns.iter().map(|&n| us(n)).sum::<f64>() / ns.len().max(1) as f64;
-        let max_us = us(ns.last().copied().unwrap_or(0));
-        Latency { mean_us, p50_us: at(500), p90_us: at(900), p99_us: at(990), p999_us: at(999), max_us }
-    }
-}
-
-/// The operations of a kind.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct KindReport {
-    /// `read`, `write`, ...
-    pub kind: &'static str,
-    /// How many worked both times.
-    pub count: u64,
-    /// As recorded.
-    pub recorded: Latency,
-    /// As replayed.
-    pub predicted: Latency,
-    /// Whether median and 99th percentile are as predicted, within the limits of
-    /// [`crate::calibrate::LIMITS`].
-    pub fits: [bool; 2],
-}
-
-impl KindReport {
-    fn of(kind: &'static str, recorded: Vec<u64>, predicted: Vec<u64>) -> KindReport {
-        let count = predicted.len() as u64;
-        let (recorded, predicted) = (Latency::of(recorded), Latency::of(predicted));
-        let (_, median, factor) = LIMITS;
-        let ratio = |a: f64, b: f64| b.max(1e-3) / a.max(1e-3);
-        let tail = ratio(recorded.p99_us, predicted.p99_us);
-        let fits = [
-            (ratio(recorded.p50_us, predicted.p50_us) - 1.0).abs() * 100.0 <= median,
-            (1.0 / factor..=factor).contains(&tail),
-        ];
-        KindReport { kind, count, recorded, predicted, fits }
-    }
-}
-
-/// The result of a replay.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Report {
-    /// Seed of the world.
-    pub seed: u64,
-    /// The model of its devices.
-    pub model: String,
-    /// Operations that were replayed.
-    pub ops: u64,
-    /// Of them, those that worked in the recording and not here.
-    pub failed: u64,
-    /// Operations that the recording lost.
-    pub lost: u64,
-    /// Whether the recording has its end.
-    pub complete: bool,
-    /// From the begin of the recording to the end of the last operation.
-    pub recorded_seconds: f64,
-    /// The same, replayed.
-    pub predicted_seconds: f64,
-    /// Bytes read a second, recorded and replayed.
-    pub read_bytes_per_s: [f64; 2],
-    /// Bytes written a second, recorded and replayed.
-    pub write_bytes_per_s: [f64; 2],
-    /// Each kind that there is, in the order of their numbers.
-    pub kinds: Vec<KindReport>,
-    /// Those that move data together: `reads`, `writes` (fsync and the like among them), `data`.
-    pub groups: Vec<KindReport>,
-    /// Whether the time is as predicted, within the limit for rates.
-    pub time_fits: bool,
-    /// Where the replayed time went ([`crate::parts`]).
-    pub parts: BTreeMap<String, f64>,
-    /// Identifies the run: equal for equal replays.
-    pub digest: String,
+    /// Time of the engine's thread for a request without bytes ([`Replay::request_cost`]).
+    pub request: Nanos,
 }
 
 /// Where an object is now.
@@ -198,6 +101,9 @@ struct Place {
 /// The replay while it runs.
 struct Stage {
     rt: Rt,
+    sim: SimHandle,
+    /// [`Replay::request`].
+    request: Nanos,
     fs: Rc<Zfs>,
     slots: Vec<Slot>,
     places: RefCell<Vec<Place>>,
@@ -212,6 +118,14 @@ struct Stage {
     /// Steps that are over, and all of them.
     steps: (Cell<u64>, u64),
     progress: Rc<dyn Fn(u64, u64)>,
+}
+
+/// What a request counts for its cost: that of one without bytes is 1.
+fn weight(kind: OpKind, len: u64) -> f64 {
+    match kind {
+        OpKind::Read | OpKind::Write => 1.0 + len as f64 / REQUEST as f64,
+        _ => 1.0,
+    }
 }
 
 fn name_of(name: u64) -> Vec<u8> {
@@ -251,6 +165,17 @@ impl Replay {
             Ok::<f64, Error>(group.map_or(0.0, of))
         };
         Ok(apart(true)? <= apart(false)?)
+    }
+
+    /// What each request costs of the engine's thread beside what a replay knows, so that a replay
+    /// with these settings, which are those of the recorded pool, works as long as that pool's
+    /// engine did; 0 if that is not known.
+    pub fn request_cost(&self, recording: &Recording) -> Result<Nanos> {
+        let Some(worked) = recording.worked else { return Ok(Nanos(0)) };
+        let report = Replay { request: Nanos(0), ..self.clone() }.run(recording)?;
+        let requests: f64 = recording.ops.iter().map(|o| weight(o.op.kind, o.op.len)).sum();
+        let rest = worked.as_secs_f64() - report.worked_seconds[1];
+        Ok(Nanos((rest.max(0.0) / requests.max(1.0) * 1e9) as u64))
     }
 
     /// Runs it.
@@ -310,14 +235,14 @@ impl Replay {
             let layout = self.layout.on(disks.iter().map(stage::device).collect());
             let opts = self.opts.clone();
             let (pool, fs) = stage::new_fs_on(&sim.rt(), layout, opts, self.ashift, &props).await?;
-            let stage = Stage::fill(&sim.rt(), fs, &pool, plan, progress).await?;
+            let stage = Stage::fill((sim.handle(), self.request), fs, &pool, plan, progress).await?;
             if self.warm {
                 stage.warm().await?;
             }
             Ok::<_, Error>((pool.clone(), stage))
         });
         let (pool, stage) = begun?;
-        let begin = sim.now();
+        let (begin, worked) = (sim.now(), sim.rt().worked());
         let watch = Watch::begin(&sim.rt());
         let tasks: Vec<_> = plan
             .chains
@@ -335,7 +260,9 @@ impl Replay {
         if let Some(e) = pool.txg().ended() {
             return Err(e);
         }
-        Ok(self.report(recording, plan, &stage, (stage.last_end.get().since(begin), watch), sim.digest()))
+        let worked = sim.rt().worked().since(worked);
+        let span = stage.last_end.get().since(begin);
+        Ok(self.report(recording, plan, &stage, (span, worked, watch), sim.digest()))
     }
 
     fn report(
@@ -343,7 +270,7 @@ impl Replay {
         recording: &Recording,
         plan: &Plan,
         stage: &Stage,
-        (span, watch): (Nanos, Watch),
+        (span, worked, watch): (Nanos, Nanos, Watch),
         digest: u64,
     ) -> Report {
         let seconds = |n: Nanos| n.0 as f64 / 1e9;
@@ -384,38 +311,17 @@ impl Replay {
             kinds: kinds.collect(),
             groups,
             time_fits,
+            worked_seconds: [recording.worked.map_or(0.0, seconds), seconds(worked)],
             parts,
             digest: format!("{digest:016x}"),
         }
     }
 }
 
-impl Report {
-    /// Its predictions by the names of [`crate::advise::goal`].
-    pub(crate) fn seen(&self) -> Seen {
-        let mut seen = Seen::default();
-        seen.set("ops_per_s", self.ops as f64 / self.predicted_seconds.max(1e-9));
-        seen.set("bytes_per_s", self.read_bytes_per_s[1] + self.write_bytes_per_s[1]);
-        for group in &self.groups {
-            let prefix = match group.kind {
-                "reads" => "read_",
-                "writes" => "write_",
-                _ => "",
-            };
-            group.predicted.put(&mut seen, prefix);
-            if prefix.is_empty() {
-                group.recorded.put(&mut seen, "recorded_");
-            }
-        }
-        seen.values.extend(self.parts.clone());
-        seen
-    }
-}
-
 impl Stage {
     /// Makes what is there before, and empties the cache.
     async fn fill(
-        rt: &Rt,
+        (sim, request): (SimHandle, Nanos),
         fs: Rc<Zfs>,
         pool: &Rc<Pool>,
         plan: &Plan,
@@ -461,7 +367,10 @@ impl Stage {
         pool.arc().set_limit(0);
         pool.arc().set_limit(limit);
         Ok(Rc::new(Stage {
-            rt: rt.clone(),
+            last_end: Cell::new(sim.rt().now()),
+            rt: sim.rt(),
+            sim,
+            request,
             fs,
             slots: plan.slots.clone(),
             next_name: Cell::new(places.len() as u64),
@@ -470,7 +379,6 @@ impl Stage {
             opens: RefCell::default(),
             samples: RefCell::default(),
             failed: Cell::new(0),
-            last_end: Cell::new(rt.now()),
             steps: (Cell::new(0), plan.chains.iter().map(|chain| chain.steps.len() as u64).sum()),
             progress,
         }))
@@ -495,8 +403,10 @@ impl Stage {
         let mut last = begin;
         for step in &chain.steps {
             let from = if chain.by_clock { begin } else { last };
-            self.rt.sleep_until(from + step.wait).await;
+            let cost = self.request_of(step.kind, step.act);
+            self.rt.sleep_until(from + Nanos(step.wait.0.saturating_sub(cost.0))).await;
             self.is_made(step.act).await;
+            self.sim.stall(cost);
             let at = self.rt.now();
             let worked = self.act(step.act).await.is_ok();
             last = self.rt.now();
@@ -516,6 +426,15 @@ impl Stage {
                 (_, false) => {}
             }
         }
+    }
+
+    /// What a request costs beside what the engine charges.
+    fn request_of(&self, kind: OpKind, act: Act) -> Nanos {
+        let len = match act {
+            Act::Read(_, _, len) | Act::Write(_, _, len, _) => len,
+            _ => 0,
+        };
+        Nanos((self.request.0 as f64 * weight(kind, len)) as u64)
     }
 
     /// Waits until the objects of a step have been made.
@@ -680,7 +599,7 @@ mod tests {
         }
         ops.sort_by_key(|o| o.end);
         let pairs = vec![("dataset.7.recordsize".into(), "8192".into()), ("dataset.7.atime".into(), "off".into())];
-        Recording { header: Header { pairs }, ops, lost: 0, span: Some(Nanos::from_ms(60)) }
+        Recording { header: Header { pairs }, ops, lost: 0, span: Some(Nanos::from_ms(60)), worked: None }
     }
 
     fn replay(model: &str, layout: &str, seed: u64) -> Report {
@@ -700,6 +619,7 @@ mod tests {
             ashift: 12,
             seed,
             warm: false,
+            request: Nanos(0),
         }
     }
 
@@ -737,6 +657,23 @@ mod tests {
         assert!(warm.looks_warm(&recording()).unwrap());
         let slow = Recording { ops: recording().ops.into_iter().map(slower).collect(), ..recording() };
         assert!(!warm.looks_warm(&slow).unwrap());
+    }
+
+    #[test]
+    fn requests_take_what_the_engine_worked_beside_what_is_known() {
+        let base = replay_of(LayoutSpec::single(), "fixed:50:2000", 1);
+        assert_eq!(base.request_cost(&recording()).unwrap(), Nanos(0), "not known");
+        let known = base.run(&recording()).unwrap().worked_seconds[1];
+        let idle = Recording { worked: Some(Nanos(1000)), ..recording() };
+        assert_eq!(base.request_cost(&idle).unwrap(), Nanos(0));
+        let busy = Recording { worked: Some(Nanos((known * 1e9) as u64 + 20_000_000)), ..recording() };
+        let request = base.request_cost(&busy).unwrap();
+        let report = Replay { request, ..base.clone() }.run(&busy).unwrap();
+        let [recorded, replayed] = report.worked_seconds;
+        assert!((replayed / recorded - 1.0).abs() < 0.03, "{recorded} {replayed}");
+        // Three clients wait for the one thread.
+        let p99 = |r: &Report| r.groups.iter().find(|g| g.kind == "writes").unwrap().predicted.p99_us;
+        assert!(p99(&report) > p99(&base.run(&busy).unwrap()) + 50.0, "{report:?}");
     }
 
     fn slower(mut o: OpRecord) -> OpRecord {
