@@ -52,7 +52,7 @@ page() { # NAME ARGS...
         chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --no-first-run \
             --disable-background-networking --disable-component-update --disable-sync \
             --user-data-dir="$work/profile" --blink-settings=preferredColorScheme=$scheme \
-            --window-size=$width,2400 --screenshot="$work/$name-$look.png" "file://$work/$name.html" 2> "$work/chromium.log"
+            --window-size=$width,7000 --screenshot="$work/$name-$look.png" "file://$work/$name.html" 2> "$work/chromium.log"
         python3 - "$work/$name-$look.png" "$out/$name-$look.png" <<'PY'
 import sys
 from PIL import Image, ImageChops
@@ -60,7 +60,8 @@ image = Image.open(sys.argv[1]).convert("RGB")
 # Without the empty end of the page.
 empty = Image.new("RGB", image.size, image.getpixel((image.width - 1, image.height - 1)))
 box = ImageChops.difference(image, empty).getbbox() or (0, 0, 1, 1)
-image.crop((0, 0, image.width, min(box[3] + 20, image.height))).quantize(64).save(sys.argv[2], optimize=True)
+image = image.crop((0, 0, image.width, min(box[3] + 20, image.height)))
+image.quantize(24, dither=Image.Dither.NONE).save(sys.argv[2], optimize=True)
 PY
     done
     echo "$name"
@@ -69,7 +70,7 @@ PY
 page throttle throttle --seconds 20
 page zil zil --media ssd --disks 1 --threads 2,8,16
 page arc arc
-page coldstart coldstart --readers 63 --input 16M
+page coldstart coldstart --readers 63 --input 64M
 page starvation starvation --seconds 5
 page fragmentation fragmentation
 page run run "$work/evening.toml"

@@ -166,7 +166,8 @@ fn seen(r: &Report) -> Seen {
     let time = |from: u64, count: u64| from.max(1) as f64 * 1.5 * count as f64;
     let all: f64 = r.latency_histogram.iter().map(|b| time(b.from_us, b.count)).sum();
     let long = r.latency_histogram.iter().filter(|b| b.from_us >= 1 << 20).map(|b| time(b.from_us, b.count));
-    seen.set("long_percent", long.sum::<f64>() * 100.0 / all.max(1.0));
+    // From 0.0: the sum of nothing is -0.0.
+    seen.set("long_percent", long.fold(0.0, |sum, time| sum + time) * 100.0 / all.max(1.0));
     let mut series = |name: &str, points: Vec<(f64, f64)>| seen.series.insert(name.into(), points);
     let buckets = || r.latency_histogram.iter().map(|b| (b.from_us.max(1) as f64, b));
     series("frequency", buckets().map(|(us, b)| (us, b.count as f64)).collect());

@@ -1,6 +1,7 @@
 //! A report on one page: the table and the plots. The page needs nothing else: no network, no
 //! script, no font. It follows the reader's choice of light and dark, prints in light, and its
-//! plots stand below each other on a narrow screen, where the table scrolls.
+//! plots stand below each other on a narrow screen, where each name of the table has a line of its
+//! own above its figures.
 
 use std::fmt::Write as _;
 
@@ -24,6 +25,9 @@ code{font:.9em ui-monospace,monospace;overflow-wrap:anywhere}.soft{color:var(--s
 th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid var(--grid);white-space:nowrap}\
 th:first-child,td:first-child{text-align:left;padding-left:0;white-space:normal;min-width:12rem}\
 th:last-child,td:last-child{text-align:left}\
+@media (max-width:34rem){tr{display:grid;grid-template-columns:repeat(4,1fr);border-bottom:1px solid var(--grid)}\
+th,td{border:0;white-space:normal;padding:.1rem .3rem}\
+thead th:first-child{display:none}td:first-child{grid-column:1/-1;min-width:0}}\
 .good{color:var(--good)}.bad{color:var(--bad);font-weight:600}\
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,25rem),1fr));gap:1.5rem;margin-top:1.5rem}\
 figure{margin:0;break-inside:avoid;min-width:0}figcaption{font-weight:600;margin-bottom:.3rem}\

@@ -269,6 +269,13 @@ impl Plot {
                 short(tick)
             );
         }
+        if curves.iter().all(|c| c.points.is_empty()) {
+            let (x, y) = (left + width / 2.0, top + height / 2.0);
+            let _ = write!(
+                out,
+                "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">shorter than one interval: nothing to show</text>"
+            );
+        }
         for (i, curve) in curves.iter().enumerate() {
             let every = curve.points.len().div_ceil(POINTS_MAX).max(1);
             let places: Vec<(f64, f64, &(f64, f64))> =
@@ -419,6 +426,9 @@ mod tests {
         let curve = Curve { name: "c".into(), points, dots: false };
         let svg = Plot { body: Body::Curves(vec![curve]), ..plot.clone() }.svg();
         assert!(!svg.contains("NaN") && svg.contains("<polyline"), "{svg}");
+        let curve = Curve { name: "c".into(), points: Vec::new(), dots: false };
+        let svg = Plot { body: Body::Curves(vec![curve]), ..plot.clone() }.svg();
+        assert!(svg.contains("nothing to show"), "{svg}");
         let svg = Plot { body: Body::Heat { rows: vec![vec![0.0, 2.0], vec![0.5]] }, ..plot }.svg();
         assert_eq!(svg.matches("fill-opacity").count(), 3);
         assert!(svg.contains("fill-opacity=\"1.00\""), "{svg}");
