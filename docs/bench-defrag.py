@@ -11,7 +11,9 @@ files of the plan read from begin to end, one after the other, with an empty cac
 same read again. A line each for before and after: predicted, measured, and their ratio, wanted from
 0.75 to 1.25; and one for a file that was never overwritten, read in the same way.
 """
-import json, os, random, shlex, shutil, subprocess, sys, tempfile, time
+import json, os, random, sys, time
+
+from bench_pool import Pool
 
 FILE_MIB, RECORD = 64, 128 << 10
 
@@ -19,57 +21,36 @@ FILE_MIB, RECORD = 64, 128 << 10
 def main():
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    weir, parent = os.path.abspath(sys.argv[1]), sys.argv[2]
     mib, rounds = [int(a) for a in sys.argv[3:5]] + [4096, 3][len(sys.argv[3:5]):]
-    folder = tempfile.mkdtemp(prefix="bench-defrag-", dir=parent)
-    env = dict(os.environ, WEIR_RUNTIME_DIR=f"{folder}/run", WEIR_STATE_DIR=f"{folder}/state")
-
-    def run(line, codes=(0,)):
-        done = subprocess.run([weir, *shlex.split(line)], env=env, text=True, capture_output=True)
-        if done.returncode not in codes:
-            sys.exit(f"weir {line}: {done.stderr}")
-        return done.stdout
-
-    image, model, mnt = f"{folder}/image", f"{folder}/model.toml", f"{folder}/mnt"
-    try:
-        with open(image, "wb") as file:
-            for _ in range(mib):
-                file.write(os.urandom(1 << 20))
-            os.fsync(file.fileno())
-        if len(sys.argv) > 5:
-            model = os.path.abspath(sys.argv[5])
-        else:
-            run(f"lab calibrate --overwrite --seconds 2 -o {model} {image}")
-        run(f"zpool create -f -O compression=off -O atime=off -m {mnt} tank {image}")
-        files = age(mnt, mib * 80 // 100, rounds)
-
-        def cold(paths):
-            """Bytes a second of reading these files with nothing in any cache."""
-            run("zpool export tank")
-            run(f"zpool import -d {folder} tank")
-            begin, bytes_read = time.monotonic(), 0
-            for path in paths:
-                with open(path, "rb", buffering=0) as file:
-                    while part := file.read(1 << 20):
-                        bytes_read += len(part)
-            return bytes_read / (time.monotonic() - begin)
-
-        run("zpool sync")
-        plan = json.loads(run(f"defrag plan -q --json --min-gain 0% --model {model} -p {folder} tank", (0, 1)))
-        paths = [mnt + "/" + file["path"].lstrip("/") for file in plan["files"]]
+    with Pool(sys.argv[1], sys.argv[2], "bench-defrag", mib) as pool:
+        pool.calibrate(*sys.argv[5:6])
+        pool.create()
+        files = age(pool.mnt, mib * 80 // 100, rounds)
+        pool.weir("zpool sync")
+        of_pool = f"--model {pool.model} -p {pool.folder} tank"
+        plan = json.loads(pool.weir(f"defrag plan -q --json --min-gain 0% {of_pool}", (0, 1)))
+        paths = [pool.mnt + "/" + file["path"].lstrip("/") for file in plan["files"]]
         if not paths:
             sys.exit("the plan is empty: nothing to measure")
         print(f"{len(paths)} of {len(files)} files are in the plan", flush=True)
-        show("before", plan["read"]["now_bytes_per_s"], cold(paths))
-        with open(f"{folder}/plan.json", "w") as out:
+        show("before", plan["read"]["now_bytes_per_s"], cold(pool, paths))
+        with open(f"{pool.folder}/plan.json", "w") as out:
             json.dump(plan, out)
-        run(f"defrag run -q --share 100% --plan {folder}/plan.json --model {model} -p {folder} tank", (0, 1))
-        run("zpool sync")
-        show("after", plan["read"]["after_bytes_per_s"], cold(paths))
-        show("never overwritten", None, cold([f"{mnt}/whole"]))
-    finally:
-        run("daemon stop -f", (0, 1, 2))
-        shutil.rmtree(folder, ignore_errors=True)
+        pool.weir(f"defrag run -q --share 100% --plan {pool.folder}/plan.json {of_pool}", (0, 1))
+        pool.weir("zpool sync")
+        show("after", plan["read"]["after_bytes_per_s"], cold(pool, paths))
+        show("never overwritten", None, cold(pool, [f"{pool.mnt}/whole"]))
+
+
+def cold(pool, paths):
+    """Bytes a second of reading these files with nothing in any cache."""
+    pool.empty_caches()
+    begin, bytes_read = time.monotonic(), 0
+    for path in paths:
+        with open(path, "rb", buffering=0) as file:
+            while part := file.read(1 << 20):
+                bytes_read += len(part)
+    return bytes_read / (time.monotonic() - begin)
 
 
 def age(mnt, mib, rounds):

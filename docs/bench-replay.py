@@ -15,13 +15,15 @@ changed value to that without, real (recorded on a pool with either) and predict
 recording without, with either). They agree if both ratios are on the same side of 1, or both within
 5 % of it.
 """
-import json, os, shlex, shutil, subprocess, sys, tempfile, time
+import json, subprocess, sys, time
+
+from bench_pool import Pool, fio_figures
 
 LOADS = {
     "seq-write": "--rw=write --bs=1m --size={large}m",
     "seq-read": "--rw=read --bs=1m --size={large}m",
-    "rand-read": "--rw=randread --bs=8k --numjobs=8 --filename={mnt}/one --size={large}m",
-    "overwrite": "--rw=randwrite --bs=8k --numjobs=8 --filename={mnt}/one --size={large}m",
+    "rand-read": "--rw=randread --bs=8k --numjobs=8 --filename=one --size={large}m",
+    "overwrite": "--rw=randwrite --bs=8k --numjobs=8 --filename=one --size={large}m",
     "sync-1": "--rw=write --bs=8k --sync=dsync --size=8m",
     "sync-8": "--rw=write --bs=8k --sync=dsync --numjobs=8 --size=8m",
     "sync-64": "--rw=write --bs=8k --sync=dsync --numjobs=64 --size=8m",
@@ -40,100 +42,70 @@ CHANGES = [
 def main():
     if len(sys.argv) < 3:
         sys.exit(__doc__)
-    weir, parent = os.path.abspath(sys.argv[1]), sys.argv[2]
     seconds, mib = [int(a) for a in sys.argv[3:5]] + [15, 512][len(sys.argv[3:5]):]
-    folder = tempfile.mkdtemp(prefix="bench-replay-", dir=parent)
-    bench = Bench(weir, folder, seconds, mib)
-    try:
-        if len(sys.argv) > 5:
-            bench.model = os.path.abspath(sys.argv[5])
-        else:
-            bench.weir(f"lab calibrate --overwrite --seconds 2 -o {bench.model} {bench.image}")
-        fit = [bench.load(name) for name in LOADS]
+    with Pool(sys.argv[1], sys.argv[2], "bench-replay", 8 * mib) as pool:
+        pool.calibrate(*sys.argv[5:6])
+        fit = [load(pool, name, seconds, mib) for name in LOADS]
         print(f"{sum(a for a, _ in fit)} of {sum(b for _, b in fit)} figures fit", flush=True)
-        same = [bench.change(*change) for change in CHANGES]
+        same = [change(pool, seconds, mib, *each) for each in CHANGES]
         print(f"{sum(same)} of {len(same)} changes go the same way")
-    finally:
-        bench.weir("daemon stop -f", check=False)
-        shutil.rmtree(folder, ignore_errors=True)
 
 
-class Bench:
-    def __init__(self, weir, folder, seconds, mib):
-        self.program, self.folder, self.seconds, self.mib = weir, folder, seconds, mib
-        self.env = dict(os.environ, WEIR_RUNTIME_DIR=f"{folder}/run", WEIR_STATE_DIR=f"{folder}/state")
-        self.image, self.model, self.mnt = f"{folder}/image", f"{folder}/model.toml", f"{folder}/mnt"
-        # Blocks of the image exist before it is measured, as those of a disk do.
-        with open(self.image, "wb") as file:
-            for _ in range(8 * mib):
-                file.write(os.urandom(1 << 20))
-            os.fsync(file.fileno())
+def record(pool, name, seconds, mib, tunable=None):
+    """Runs a load on a new pool while it is recorded; the recording."""
+    out = f"{pool.folder}/{name}{'-changed' if tunable else ''}.rec"
+    job = "--name=job " + LOADS[name].format(large=mib)
+    pool.weir("tune set zfs_dirty_data_max=67108864")
+    pool.weir("tune set zfs_arc_max=134217728")
+    if tunable:
+        pool.weir(f"tune set {tunable[0]}={tunable[1]}")
+    pool.create(f"-O recordsize={RECORD.get(name, '128k')}")
+    fio_figures(pool.fio(job, 0))
+    pool.empty_caches()
+    recorder = subprocess.Popen([pool.program, "trace", "record", "-o", out, "tank"], env=pool.env,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(0.5)
+    fio_figures(pool.fio(job, seconds))
+    recorder.send_signal(2)
+    recorder.wait()
+    pool.weir("zpool destroy -f tank")
+    if tunable:
+        pool.weir(f"tune set {tunable[0]}=default")
+    return out
 
-    def weir(self, line, check=True):
-        done = subprocess.run([self.program, *shlex.split(line)], env=self.env, text=True, capture_output=True)
-        if check and done.returncode != 0:
-            sys.exit(f"weir {line}: {done.stderr}")
-        return done.stdout
 
-    def fio(self, name, seconds):
-        line = LOADS[name].format(large=self.mib, mnt=self.mnt)
-        how = ["--name=job", "--output-format=json", "--group_reporting", "--ioengine=psync", "--fallocate=none",
-               "--overwrite=1", "--randrepeat=1", "--allow_mounted_write=1"]
-        how += [] if "filename" in line else [f"--directory={self.mnt}"]
-        how += ["--create_only=1"] if seconds == 0 else ["--time_based", f"--runtime={seconds}"]
-        return subprocess.run(["fio", *how, *shlex.split(line)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+def replay(pool, recording, tunable=None):
+    more = f"--tunable {tunable[0]}={tunable[1]}" if tunable else ""
+    return json.loads(pool.weir(f"lab replay --json --model {pool.model} {more} {recording}"))
 
-    def record(self, name, tunable=None):
-        """Runs a load on a new pool while it is recorded; the recording."""
-        out = f"{self.folder}/{name}{'-changed' if tunable else ''}.rec"
-        self.weir("tune set zfs_dirty_data_max=67108864")
-        self.weir("tune set zfs_arc_max=134217728")
-        if tunable:
-            self.weir(f"tune set {tunable[0]}={tunable[1]}")
-        self.weir(f"zpool create -f -O compression=off -O atime=off -O recordsize={RECORD.get(name, '128k')} "
-                  f"-m {self.mnt} tank {self.image}")
-        self.fio(name, 0)
-        self.weir("zpool export tank")
-        self.weir(f"zpool import -d {self.folder} tank")
-        recorder = subprocess.Popen([self.program, "trace", "record", "-o", out, "tank"], env=self.env,
-                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(0.5)
-        self.fio(name, self.seconds)
-        recorder.send_signal(2)
-        recorder.wait()
-        self.weir("zpool destroy -f tank")
-        if tunable:
-            self.weir(f"tune set {tunable[0]}=default")
-        return out
 
-    def replay(self, recording, tunable=None):
-        more = f"--tunable {tunable[0]}={tunable[1]}" if tunable else ""
-        return json.loads(self.weir(f"lab replay --json --model {self.model} {more} {recording}"))
+def load(pool, name, seconds, mib):
+    """Prints the figures of a load; how many fit, of how many."""
+    said = replay(pool, record(pool, name, seconds, mib))
+    rows = [("time, s", said["recorded_seconds"], said["predicted_seconds"], said["time_fits"])]
+    for kind in (k for k in said["kinds"] if k["count"] >= 100):
+        for figure, fits in zip(("p50_us", "p99_us"), kind["fits"]):
+            rows.append((f"{kind['kind']} {figure}", kind["recorded"][figure], kind["predicted"][figure], fits))
+    for what, real, predicted, fits in rows:
+        print(f"{name:10} {what:16} {real:10.1f} {predicted:10.1f} {predicted / max(real, 0.001):6.2f}"
+              f"  {'agrees' if fits else 'differs'}", flush=True)
+    if said["lost"]:
+        print(f"{name:10} {said['lost']} operations were lost")
+    return sum(row[3] for row in rows), len(rows)
 
-    def load(self, name):
-        said = self.replay(self.record(name))
-        rows = [("time, s", said["recorded_seconds"], said["predicted_seconds"], said["time_fits"])]
-        for kind in (k for k in said["kinds"] if k["count"] >= 100):
-            for figure, fits in zip(("p50_us", "p99_us"), kind["fits"]):
-                rows.append((f"{kind['kind']} {figure}", kind["recorded"][figure], kind["predicted"][figure], fits))
-        for what, real, predicted, fits in rows:
-            print(f"{name:10} {what:16} {real:10.1f} {predicted:10.1f} {predicted / max(real, 0.001):6.2f}"
-                  f"  {'agrees' if fits else 'differs'}", flush=True)
-        if said["lost"]:
-            print(f"{name:10} {said['lost']} operations were lost")
-        return sum(row[3] for row in rows), len(rows)
 
-    def change(self, tunable, value, name, kind, figure):
-        of = lambda said, side: next(k for k in said["kinds"] if k["kind"] == kind)[side][figure]
-        recordings = [self.record(name), self.record(name, (tunable, value))]
-        real = [of(self.replay(r), "recorded") for r in recordings]
-        predicted = [of(self.replay(recordings[0], t), "predicted") for t in (None, (tunable, value))]
-        a, b = real[1] / real[0], predicted[1] / predicted[0]
-        same = (a - 1) * (b - 1) > 0 or max(abs(a - 1), abs(b - 1)) <= 0.05
-        print(f"{tunable}={value}, {name}, {kind} {figure}: real {real[0]:.1f} to {real[1]:.1f}, {a:.2f}; "
-              f"predicted {predicted[0]:.1f} to {predicted[1]:.1f}, {b:.2f}: {'the same way' if same else 'not the same'}",
-              flush=True)
-        return same
+def change(pool, seconds, mib, tunable, value, name, kind, figure):
+    """Whether a tunable moves a figure of a load the same way on the pool and in replays."""
+    of = lambda said, side: next(k for k in said["kinds"] if k["kind"] == kind)[side][figure]
+    recordings = [record(pool, name, seconds, mib, t) for t in (None, (tunable, value))]
+    real = [of(replay(pool, r), "recorded") for r in recordings]
+    predicted = [of(replay(pool, recordings[0], t), "predicted") for t in (None, (tunable, value))]
+    a, b = real[1] / real[0], predicted[1] / predicted[0]
+    same = (a - 1) * (b - 1) > 0 or max(abs(a - 1), abs(b - 1)) <= 0.05
+    print(f"{tunable}={value}, {name}, {kind} {figure}: real {real[0]:.1f} to {real[1]:.1f}, {a:.2f}; "
+          f"predicted {predicted[0]:.1f} to {predicted[1]:.1f}, {b:.2f}: {'the same way' if same else 'not the same'}",
+          flush=True)
+    return same
 
 
 if __name__ == "__main__":
