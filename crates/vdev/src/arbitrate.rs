@@ -26,7 +26,7 @@ use rt::join::join_all;
 use rt::{Rt, cost};
 
 use crate::done::WriteDone;
-use crate::geometry::{Column, Stripe};
+use crate::geometry::{Column, Row, Stripe};
 use crate::leaf::Leaf;
 use crate::node::{Io, ReplicaState, VdevKind};
 use crate::policy::Prio;
@@ -312,11 +312,13 @@ fn by_device(parts: &[Part], states: &[StripeState<'_>]) -> Vec<Vec<Choice>> {
         let devices = raidz.widths().devices();
         let all: Vec<usize> = (0..devices.len()).collect();
         let mut add = |set: &[usize]| {
-            let is_bad = |c: &Column| set.iter().any(|i| raidz.widths().is_on(devices[*i], c));
+            let is_bad = |row: Row, c: &Column| set.iter().any(|i| raidz.widths().is_on(devices[*i], row, c));
             let of = |(n, state): (usize, &StripeState<'_>)| {
                 let bad = |i: &usize| {
                     let c = &state.columns[*i];
-                    c.len > 0 && (c.versions.is_empty() || own.contains(&n) && is_bad(&state.stripe.columns[*i]))
+                    c.len > 0
+                        && (c.versions.is_empty()
+                            || own.contains(&n) && is_bad(state.stripe.row, &state.stripe.columns[*i]))
                 };
                 let bad: Vec<usize> = (0..state.columns.len()).filter(bad).collect();
                 (bad.len() <= state.stripe.parity).then(|| Choice { bad, versions: Vec::new() })

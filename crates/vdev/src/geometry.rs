@@ -40,6 +40,8 @@ pub struct Stripe {
     pub parity: usize,
     /// Parity columns, then data columns.
     pub columns: Vec<Column>,
+    /// How the numbers of its sectors give their places; over no children except on RAID-Z.
+    pub row: Row,
 }
 
 impl Stripe {
@@ -87,7 +89,7 @@ pub fn raidz_map(offset: u64, psize: u64, ashift: u8, children: u64, parity: u64
         })
         .collect();
     swap_parity(&mut columns, offset, parity);
-    Stripe { parity: parity as usize, columns }
+    Stripe { parity: parity as usize, columns, row: Row::over(children) }
 }
 
 /// Where a row of sectors lies.
@@ -104,6 +106,11 @@ impl Row {
     pub fn over(children: u64) -> Row {
         Row { children, back: 0 }
     }
+
+    /// The number of the sector that a column of one sector (not empty) has there.
+    pub fn sector(self, column: &Column) -> u64 {
+        column.offset.wrapping_add(self.back) / column.size * self.children + column.child as u64
+    }
 }
 
 /// The rows of `psize` bytes (not 0) at `offset` of a RAID-Z, in the order of a block of `width`
@@ -118,7 +125,8 @@ pub fn raidz_rows(offset: u64, psize: u64, ashift: u8, width: Width, place: impl
     let count = if q == 0 { long } else { columns };
     let rows = q + u64::from(r > 0);
     let row = |k: u64| {
-        let Row { children, back } = place(b + k * columns + count);
+        let row = place(b + k * columns + count);
+        let Row { children, back } = row;
         let column = |c: u64| {
             let at = b + k * columns + c;
             let there = k < q || c < long;
@@ -138,7 +146,7 @@ pub fn raidz_rows(offset: u64, psize: u64, ashift: u8, width: Width, place: impl
         };
         let mut columns: Vec<Column> = (0..count).map(column).collect();
         swap_parity(&mut columns, offset, parity);
-        Stripe { parity: parity as usize, columns }
+        Stripe { parity: parity as usize, columns, row }
     };
     (0..rows).map(row).collect()
 }
@@ -323,7 +331,7 @@ impl Draid {
             from += len;
             column
         });
-        Stripe { parity: self.parity as usize, columns: columns.collect() }
+        Stripe { parity: self.parity as usize, columns: columns.collect(), row: Row::over(0) }
     }
 }
 

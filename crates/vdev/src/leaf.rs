@@ -275,9 +275,9 @@ impl Leaf {
         self.rt.trace(Groups::FAULT, || Event::Fault { leaf, kind, class, write, offset, len });
     }
     /// Counts a block with a wrong checksum: `len` bytes at `offset` of the address space, both 0
-    /// if unknown.
+    /// if unknown; that of the scratch area wraps.
     pub fn count_checksum_error(&self, offset: u64, len: u64) {
-        let at = if len > 0 { offset + DATA_START } else { 0 };
+        let at = if len > 0 { offset.wrapping_add(DATA_START) } else { 0 };
         self.trace_fault(FaultKind::Checksum, 0, false, at, len);
         self.stats.borrow_mut().errors.cksum += 1;
         self.condition.note_checksum_error(self.rt.now());

@@ -17,7 +17,7 @@ use rt::{LocalBoxFuture, Rt};
 
 use crate::done::WriteDone;
 use crate::dtl::{Condition, Health};
-use crate::geometry::{Column, Draid, Stripe};
+use crate::geometry::{Column, Draid, Row, Stripe};
 use crate::leaf::{Leaf, WriteAs};
 use crate::policy::Prio;
 use crate::reflow::Reflow;
@@ -437,7 +437,8 @@ impl VdevKind {
             VdevKind::Draid(d) => d.layout.map(offset, psize),
             _ => {
                 let size = psize.next_multiple_of(1 << ashift);
-                vec![Stripe { parity: 0, columns: vec![Column { child: 0, offset, size, from: 0, len: psize }] }]
+                let columns = vec![Column { child: 0, offset, size, from: 0, len: psize }];
+                vec![Stripe { parity: 0, columns, row: Row::over(0) }]
             }
         }
     }

@@ -162,22 +162,21 @@ impl Widths<'_> {
         if found { rows } else { Vec::new() }
     }
 
-    /// The devices of now, then those of before each expansion that ended, back to the first; while
-    /// one is under way those of now alone.
+    /// The devices of now, then those of before each expansion, also of one that is under way, back
+    /// to the first.
     pub fn devices(&self) -> Vec<Device> {
-        let earlier = if self.progress.is_some() { 0 } else { self.txgs.len() as u64 };
+        let earlier = self.txgs.len() as u64 + self.under_way();
         let widths = (self.children - earlier..=self.children).rev();
         widths.flat_map(|children| (0..children).map(move |child| Device { child, children })).collect()
     }
 
-    /// Whether a column of one sector is, or was before an expansion, on that device.
-    pub fn is_on(&self, device: Device, column: &Column) -> bool {
-        let child = column.child as u64;
+    /// Whether a column of one sector, of a stripe in that `row`, is on that device, or was before
+    /// an expansion.
+    pub fn is_on(&self, device: Device, row: Row, column: &Column) -> bool {
         if device.children == self.children || column.size == 0 {
-            return device.children == self.children && child == device.child;
+            return device.children == self.children && column.child as u64 == device.child;
         }
-        let sector = column.offset / column.size * self.children + child;
-        sector % device.children == device.child
+        row.sector(column) % device.children == device.child
     }
 
     /// The range of child `own` (offset, length) that holds `len` bytes at `start` and no other
@@ -358,21 +357,29 @@ mod tests {
     fn sectors_were_on_one_device_at_each_time() {
         let twice = ended(&[100, 200]);
         let widths = Widths { children: 6, parity: 1, txgs: &twice, progress: None };
-        let devices = widths.devices();
-        assert_eq!(devices.len(), 6 + 5 + 4);
-        for (offset, psize) in [(7u64, 5u64), (1000, 40), (12, 1)].map(|(o, s)| (o << 9, s << 9)) {
-            for column in widths.stripes(9, offset, psize, Txg(1)).iter().flat_map(|s| &s.columns) {
-                if column.size == 0 {
-                    continue;
+        let at = |committed: u64, in_scratch| Progress { in_scratch, ..Progress::at(committed << 9) };
+        // While the second one is under way rows are at either place; a sector that is at its old
+        // one is on the same device as before.
+        let all = [None, Some(at(0, false)), Some(at(1015, false)), Some(at(1015, true)), Some(at(9999, false))];
+        for progress in all {
+            let widths = Widths { txgs: &twice[..2 - usize::from(progress.is_some())], progress, ..widths };
+            let devices = widths.devices();
+            assert_eq!(devices.len(), 6 + 5 + 4);
+            for (offset, psize) in [(7u64, 5u64), (1000, 40), (12, 1)].map(|(o, s)| (o << 9, s << 9)) {
+                let stripes = widths.stripes(9, offset, psize, Txg(1));
+                // Columns 0 and 1 have changed places where bit 20 is set: not here.
+                for (k, stripe) in (0..).zip(&stripes) {
+                    for (c, column) in (0..).zip(&stripe.columns).filter(|(_, c)| c.size > 0) {
+                        let is_on = |d: &Device| widths.is_on(*d, stripe.row, column);
+                        let on: Vec<Device> = devices.iter().copied().filter(is_on).collect();
+                        let sector = (offset >> 9) + k * 4 + c;
+                        let now = Device { child: column.child as u64, children: 6 };
+                        let want = [5, 4].map(|children| Device { child: sector % children, children });
+                        assert_eq!(on, [now, want[0], want[1]], "sector {sector}, {progress:?}");
+                    }
                 }
-                let on: Vec<Device> = devices.iter().copied().filter(|d| widths.is_on(*d, column)).collect();
-                let sector = (column.offset >> 9) * 6 + column.child as u64;
-                let want = [6, 5, 4].map(|children| Device { child: sector % children, children });
-                assert_eq!(on, want);
             }
         }
-        let under_way = Widths { txgs: &twice[..1], progress: Some(Progress::at(0)), ..widths };
-        assert_eq!(under_way.devices().len(), 6);
     }
 
     /// A row of an older block has its own parity: no two of its sectors are on one child, and the

@@ -12,7 +12,8 @@ use rt::Rt;
 use rt::cost::COPY;
 use sim::{Sim, SimConfig};
 use vdev::geometry::Draid;
-use vdev::width::Expansions;
+use vdev::reflow::{Reflow, limit};
+use vdev::width::{Expansions, Progress};
 use vdev::{
     Absent, BlockPlace, Condition, DirtyGauge, DraidNode, Dspare, Health, Leaf, Mirror, MirrorRole, Prio,
     QueueTunables, Raidz, Top, TopSpec, VdevKind, VdevTree, Verify, leaf_asize,
@@ -430,10 +431,15 @@ fn expanded(sim: &Sim, parity: u64, n: usize, ashift: u8) -> Bench {
 
 /// Moves the sectors up to `end` as the expansion from `narrow` to `wide` does (format page 19).
 fn move_sectors(narrow: &Bench, wide: &Bench, end: u64, ashift: u8) {
+    move_to(narrow, wide, DATA_START, end, ashift);
+}
+
+/// Moves them to rows that begin at device byte `base`.
+fn move_to(narrow: &Bench, wide: &Bench, base: u64, end: u64, ashift: u8) {
     let mut sector = vec![0; 1 << ashift];
     for s in 0..end >> ashift {
-        let place = |w: usize| ((s % w as u64) as usize, DATA_START + ((s / w as u64) << ashift));
-        let ((from, at), (to, there)) = (place(narrow.disks.len()), place(wide.disks.len()));
+        let place = |w: usize, base: u64| ((s % w as u64) as usize, base + ((s / w as u64) << ashift));
+        let ((from, at), (to, there)) = (place(narrow.disks.len(), DATA_START), place(wide.disks.len(), base));
         narrow.disks[from].peek(at, &mut sector);
         wide.disks[to].poke(there, &sector);
     }
@@ -521,6 +527,84 @@ fn blocks_older_than_an_expansion_survive_bad_devices() {
                     wrong += bad;
                 }
                 assert!(wrong > 40, "{wrong} sectors were bad");
+            });
+        }
+    }
+}
+
+/// The same while an expansion is under way: rows are at their new places, in the scratch area, at
+/// their old places, and sectors of the last ones at both. Blocks that were mended are right at
+/// whichever place is read next.
+#[test]
+fn blocks_survive_bad_devices_while_an_expansion_is_under_way() {
+    for (seed, (parity, n)) in [(1u64, 3usize), (1, 5), (2, 5), (3, 5)].into_iter().enumerate() {
+        for (round, (was_bad_before, in_scratch)) in
+            [(false, false), (true, false), (false, true), (true, true)].into_iter().enumerate()
+        {
+            let sim = Sim::new(SimConfig::seeded(500 + 10 * seed as u64 + round as u64));
+            let narrow = bench(&sim, Shape::Raidz(parity, n), 9);
+            let wide = bench(&sim, Shape::Raidz(parity, n + 1), 9);
+            sim.block_on(async {
+                let old = narrow.fill(0, if parity == 3 { 12 } else { 30 }, Txg(99)).await;
+                let last = old.last().expect("some");
+                let end = last.offset + narrow.top.asize_of(last.data.len() as u64, Txg(99));
+                let committed = (end / 2) >> 9;
+                let next = if in_scratch { committed } else { limit(committed, n as u64) };
+                let worlds = if was_bad_before { &narrow } else { &wide };
+                let bad = worlds.choose(parity as usize);
+                let spoil = || {
+                    let noise = worlds.noise((end as usize / n + 4096) & !511);
+                    for i in &bad {
+                        worlds.disks[*i].poke(DATA_START, &noise);
+                        if in_scratch {
+                            worlds.disks[*i].poke(512 << 10, &noise);
+                        }
+                    }
+                };
+                if was_bad_before {
+                    spoil();
+                }
+                let mut image = vec![0; (end as usize / n + 4096) & !511];
+                for (from, to) in narrow.disks.iter().zip(&wide.disks) {
+                    from.peek(DATA_START, &mut image);
+                    to.poke(DATA_START, &image);
+                }
+                if in_scratch {
+                    // The real places of what is in the scratch area are half overwritten.
+                    let noise = wide.noise((committed as usize / (n + 1)) << 9);
+                    wide.disks[..n].iter().for_each(|d| d.poke(DATA_START, &noise[..noise.len() / 2]));
+                    move_to(&narrow, &wide, 512 << 10, committed << 9, 9);
+                } else {
+                    move_sectors(&narrow, &wide, next << 9, 9);
+                }
+                if !was_bad_before {
+                    spoil();
+                }
+                let progress = Progress { committed: committed << 9, next: next << 9, in_scratch };
+                let reflow = Reflow::new(progress);
+                let raidz = Raidz {
+                    guid: Guid(7),
+                    parity,
+                    children: wide.top.kind().children().to_vec(),
+                    expansions: Expansions { reflow: Some(reflow.clone()), ..Expansions::default() },
+                    errors: Cell::default(),
+                };
+                wide.top.set_kind(VdevKind::Raidz(Rc::new(raidz)));
+                let mut wrong = 0;
+                for block in &old {
+                    let (right, bad) = wide.look(block, true).await;
+                    assert!(right, "raidz{parity} of {n}, {progress:?}, {was_bad_before}: {:?}", block.place());
+                    assert_eq!(wide.look(block, false).await, (true, 0), "repaired");
+                    wrong += bad;
+                }
+                assert!(wrong > 20, "{wrong} sectors were bad");
+                // What was copied is right at the new places, too.
+                if !in_scratch {
+                    reflow.set(Progress { committed: next << 9, ..progress });
+                    for block in &old {
+                        assert_eq!(wide.look(block, false).await, (true, 0), "repaired at both places");
+                    }
+                }
             });
         }
     }
