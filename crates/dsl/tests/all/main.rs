@@ -4,6 +4,7 @@
 #[path = "../../../spa/tests/all/common/mod.rs"]
 mod common;
 mod deadlist;
+mod encrypted_clones;
 mod heal;
 mod newer;
 mod props;

@@ -11,6 +11,7 @@ use ondisk::feature::FeatureId;
 use ondisk::stream::Record;
 use sim::Rng;
 use spa::{GroupKind, Pool};
+use zpl::diff::{Diff, Item};
 use zpl::{Cred, MountOpts, Zfs};
 
 use crate::common::World;
@@ -237,6 +238,54 @@ fn what_is_not_stored_anew_keeps_nothing() {
         }
         let got: Vec<u8> = fs.read(file, 0, 2 * SIZE).await.unwrap().iter().flat_map(|b| b.to_vec()).collect();
         assert!(got[..SIZE as usize].iter().all(|b| *b == 0) && got[SIZE as usize..].iter().all(|b| *b == 7));
+        fs.unmount().await.unwrap();
+        export([pool]).await;
+    });
+}
+
+/// The lines of a difference: `M` and so on, and the path.
+async fn differences(pool: &Pool, from: &str, to: &str) -> Vec<String> {
+    let open = async |name: &str| {
+        let ds = pool.dsl().find_snapshot(&format!("from/fs@{name}")).await.unwrap();
+        Zfs::open_uncounted(&ds, MountOpts::default()).await.unwrap()
+    };
+    let (from, to) = (open(from).await, open(to).await);
+    let changes = pool.dsl().changes(from.dataset(), to.dataset()).await.unwrap();
+    let mut diff = Diff::new(changes, from, to);
+    let mut out = Vec::new();
+    while let Some(item) = diff.next().await.unwrap() {
+        let Item::Line(line) = item else { panic!("a line fails") };
+        out.push(format!("{:?} {}", line.change, String::from_utf8_lossy(&line.path)));
+    }
+    out
+}
+
+/// Differences name what changed. A file that was rewritten did not, whether its blocks keep their
+/// logical births or not; nor is it sent from a bookmark if they do.
+#[test]
+fn differences_leave_out_what_was_rewritten() {
+    let world = World::with_sizes(4, &[96 << 20]);
+    world.sim.block_on(async {
+        let (pool, fs, file) = sender(&world, false, &[]).await;
+        let cred = Cred::new(0, 0);
+        let changed = fs.create(fs.root(), b"changed", 0o644, &cred, false).await.unwrap().obj;
+        write(&fs, changed, 0, &noise(&mut Rng::new(3), 4 * SIZE)).await;
+        snap(&pool, "a").await;
+        pool.dsl().create_bookmark("from/fs@a", "from/fs#a").await.unwrap();
+        assert_eq!(fs.rewrite_physically(file, 0, 0).await.unwrap(), BLOCKS * SIZE);
+        snap(&pool, "b").await;
+        assert_eq!(differences(&pool, "a", "b").await, Vec::<String>::new());
+        fs.rewrite_physically(changed, 0, 0).await.unwrap();
+        write(&fs, changed, 1, &noise(&mut Rng::new(4), SIZE)).await;
+        snap(&pool, "c").await;
+        for from in ["a", "b"] {
+            assert_eq!(differences(&pool, from, "c").await, ["Modified /changed"]);
+        }
+        let stream = send(&pool, "from/fs@c", Some("from/fs#a"), SendOpts::default()).await;
+        assert_eq!((written(&stream, file), written(&stream, changed)), (vec![], vec![1]));
+        fs.rewrite(file, 0, 0).await.unwrap();
+        snap(&pool, "d").await;
+        assert_eq!(differences(&pool, "c", "d").await, Vec::<String>::new());
         fs.unmount().await.unwrap();
         export([pool]).await;
     });
