@@ -167,7 +167,7 @@ fn status(p: &PoolView, exact: bool, out: &mut Map<String, Value>) {
         }
     }
     if let Some(s) = &p.scan {
-        let scan = json!({
+        let mut scan = json!({
             "function": s.function,
             "state": s.state,
             "start_time": moment(s.start, exact),
@@ -236,6 +236,15 @@ mod tests {
         let props = vec![
             PropView { name: "used".into(), value: "1K".into(), exact: "1024".into(), source: "-".into() },
             PropView {
+        if let (Some(e), Some(of)) = (p.error_scrub.as_ref().filter(|e| e.start > s.start), scan.as_object_mut()) {
+            of.insert("err_scrub_func".into(), json!("ERRORSCRUB"));
+            of.insert("err_scrub_state".into(), json!(e.state));
+            of.insert("err_scrub_start_time".into(), moment(e.start, exact));
+            of.insert("err_scrub_end_time".into(), moment(e.end, exact));
+            of.insert("err_scrub_examined".into(), json!(e.examined.to_string()));
+            of.insert("err_scrub_to_examine".into(), json!(e.to_examine.to_string()));
+            of.insert("err_scrub_pause".into(), json!(e.paused_at.to_string()));
+        }
                 name: "atime".into(),
                 value: "off".into(),
                 exact: "off".into(),

@@ -45,6 +45,7 @@ mod zfs_send;
 mod zfs_snap;
 mod zpool;
 pub mod zpool_out;
+mod zpool_scrub;
 mod zpool_upgrade;
 mod zstream;
 

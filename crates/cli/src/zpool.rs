@@ -4,14 +4,16 @@ use admin::pool::vdev_spec::VdevSpec;
 use admin::request::{
     LabelClear, Mount, PoolAdd, PoolAttach, PoolCheckpoint, PoolClear, PoolCreate, PoolDdtPrune, PoolDedup,
     PoolDestroy, PoolDetach, PoolExport, PoolHistory, PoolImport, PoolOffline, PoolOnline, PoolPrefetch, PoolRemove,
-    PoolResilver, PoolScan, PoolScrub, PoolSet, PoolSync, PoolWork, Pools, ScrubAction, Search, VdevGet, VdevSet,
+    PoolScan, PoolSet, PoolSync, PoolWork, Pools, Search, VdevGet, VdevSet,
 };
 use admin::view::{Candidate, Created, Imported, PoolView};
 use base::{Error, ErrorKind};
 
 use crate::opts::{Parsed, Spec};
 use crate::zpool_out::{self, LIST_COLUMNS, Style};
-use crate::{Done, Fail, absolute, ask, ask_each, assignment, dedup_out, help, json, print, print_to_reader};
+use crate::{
+    Done, Fail, absolute, ask, ask_each, assignment, dedup_out, help, json, print, print_to_reader, zpool_scrub,
+};
 
 /// Commands of OpenZFS that weir does not have yet.
 const NOT_YET: &[&str] = &["reguid", "reopen", "split"];
@@ -55,8 +57,8 @@ pub fn run(args: &[String]) -> Done {
         "iostat" => crate::iostat::run(&parse(rest, "vlqwryT:pHjgLPn", &[("json", false, 'j')], "iostat")?),
         "offline" => offline(&parse(rest, "tf", &[], "offline")?),
         "online" => online(&parse(rest, "e", &[], "online")?),
-        "scrub" => scrub(&parse(rest, "spw", &[], "scrub")?),
-        "resilver" => resilver(&parse(rest, "", &[], "resilver")?),
+        "scrub" => zpool_scrub::scrub(&parse(rest, "aCE:epS:sw", &[("all", false, 'a')], "scrub")?),
+        "resilver" => zpool_scrub::resilver(&parse(rest, "", &[], "resilver")?),
         "clear" => clear(&parse(rest, "", &[], "clear")?),
         "labelclear" => labelclear(&parse(rest, "f", &[], "labelclear")?),
         other => run_other("zpool", other, rest, NOT_YET),
@@ -297,7 +299,7 @@ fn prefetch(p: &Parsed) -> Done {
 
 fn history(p: &Parsed) -> Done {
     let pools = match p.operands.is_empty() {
-        true => ask(&Pools { names: Vec::new() })?.into_iter().map(|v| v.name).collect(),
+        true => all_pools()?,
         false => p.operands.clone(),
     };
     for_each_name(&pools, |pool| {
@@ -309,6 +311,11 @@ fn history(p: &Parsed) -> Done {
         })?;
         print(&(head.unwrap_or_default() + "\n"));
         Ok(())
+/// The names of all pools.
+pub(crate) fn all_pools() -> Result<Vec<String>, Fail> {
+    Ok(ask(&Pools { names: Vec::new() })?.into_iter().map(|v| v.name).collect())
+}
+
     })?
 }
 
@@ -661,33 +668,6 @@ fn clear(p: &Parsed) -> Done {
         [pool, device] => ask(&PoolClear { pool: pool.clone(), device: Some(pool_member(device)) }),
         _ => Err(Fail::Usage("too many arguments".into(), "clear")),
     }
-}
-
-fn scrub(p: &Parsed) -> Done {
-    if p.operands.is_empty() {
-        return Err(Fail::Usage("missing pool name argument".into(), "scrub"));
-    }
-    let action = match (p.has('s'), p.has('p')) {
-        (true, true) => {
-            return Err(Fail::Usage("invalid option combination: -s and -p are mutually exclusive".into(), "scrub"));
-        }
-        (true, false) => ScrubAction::Stop,
-        (false, true) => ScrubAction::Pause,
-        (false, false) => ScrubAction::Start,
-    };
-    if p.has('w') && action != ScrubAction::Start {
-        let which = if p.has('s') { 's' } else { 'p' };
-        let why = format!("invalid option combination: -w cannot be used with -{which}");
-        return Err(Fail::Usage(why, "scrub"));
-    }
-    ask(&PoolScrub { pools: p.operands.clone(), action, wait: p.has('w') })
-}
-
-fn resilver(p: &Parsed) -> Done {
-    if p.operands.is_empty() {
-        return Err(Fail::Usage("missing pool name argument".into(), "resilver"));
-    }
-    ask(&PoolResilver { pools: p.operands.clone() })
 }
 
 fn labelclear(p: &Parsed) -> Done {

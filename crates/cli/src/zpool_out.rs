@@ -3,7 +3,7 @@
 use admin::pool::vdev_spec::VdevSpec;
 use admin::view::fmt;
 use admin::view::{
-    Candidate, ExpandView, HistoryLine, LeafWorkView, PoolView, PropView, ScanView, VdevProps, VdevView,
+    Candidate, ErrorScrubView, ExpandView, HistoryLine, LeafWorkView, PoolView, PropView, ScanView, VdevProps, VdevView,
 };
 
 use crate::table::{Column, line, pad, scripted, table, width_of, widths};
@@ -363,7 +363,13 @@ pub fn status(pool: &PoolView, style: Style) -> String {
     if let Some(text) = &pool.action {
         out.push_str(&paragraph("action", text));
     }
-    if let Some(s) = &pool.scan {
+    // As OpenZFS: a resilver always, of scrubs the last one.
+    let errors = pool.error_scrub.as_ref();
+    let shows_errors = |s: &ScanView| s.function == "SCRUB" && errors.is_some_and(|e| e.start >= s.start);
+    if let Some(e) = errors.filter(|e| pool.scan.as_ref().is_none_or(|s| s.start <= e.start)) {
+        out.push_str(&error_scrub(e));
+    }
+    if let Some(s) = pool.scan.as_ref().filter(|s| !shows_errors(s)) {
         out.push_str(&scan(s));
     }
     if let Some(c) = &pool.checkpoint {
@@ -459,6 +465,32 @@ fn scan(s: &ScanView) -> String {
         _ => ", no estimated completion time\n".to_string(),
     });
     out
+}
+
+/// The lines of `zpool status` about a scrub of errors.
+fn error_scrub(e: &ErrorScrubView) -> String {
+    let moment = fmt::moment;
+    match e.state.as_str() {
+        "FINISHED" => {
+            let took = e.end.saturating_sub(e.start);
+            let (days, time) = (took / 86_400, fmt::span(took % 86_400));
+            return format!(
+                " scrub: scrubbed {} error blocks in {days} days {time} on {}\n",
+                e.examined,
+                moment(e.end)
+            );
+        }
+        "CANCELED" => return format!(" scrub: error scrub canceled on {}\n", moment(e.end)),
+        _ => {}
+    }
+    let begin = match e.paused_at {
+        0 => format!(" scrub: error scrub in progress since {}\n", moment(e.start)),
+        at => {
+            format!(" scrub: error scrub paused since {}\n\terror scrub started on {}\n", moment(at), moment(e.start))
+        }
+    };
+    let done = 100.0 * e.examined as f64 / e.to_examine.saturating_add(e.examined).max(1) as f64;
+    format!("{begin}\t{done:.2}% done, issued I/O for {} error blocks\n", e.examined)
 }
 
 /// The line of `zpool status` about the expansion of a RAID-Z.
@@ -733,6 +765,20 @@ mod tests {
         };
         let at = fmt::moment(1062);
         assert_eq!(scan(&s), format!("  scan: scrub repaired 0B in 00:01:02 with 0 errors on {at}\n"));
+        let mut e = ErrorScrubView { state: "FINISHED".into(), start: 1000, end: 1062, ..ErrorScrubView::default() };
+        e.examined = 3;
+        assert_eq!(
+            error_scrub(&e),
+            format!(" scrub: scrubbed 3 error blocks in 0 days 00:01:02 on {}\n", fmt::moment(1062))
+        );
+        (e.state, e.to_examine, e.paused_at) = ("ERRORSCRUBBING".into(), 1, 1100);
+        let (since, begun) = (fmt::moment(1100), fmt::moment(1000));
+        assert_eq!(
+            error_scrub(&e),
+            format!(
+                " scrub: error scrub paused since {since}\n\terror scrub started on {begun}\n\t75.00% done, issued I/O for 3 error blocks\n"
+            )
+        );
         s.state = "SCANNING".into();
         (s.to_examine, s.examined, s.issued, s.pass_examined, s.pass_issued) =
             (4 << 30, 2 << 30, 1 << 30, 2 << 30, 1 << 30);

@@ -285,6 +285,22 @@ fn devices_are_changed() {
     w.ok("zpool trim -w tank");
     assert!(w.ok("zpool status -t tank").contains("(100% trimmed, completed at "));
     w.ok("zpool scrub tank");
+    for (letters, why) in [
+        ("-s -p", "-s and -p are mutually exclusive"),
+        ("-p -C", "-p and -C are mutually exclusive"),
+        ("-s -C", "-s and -C are mutually exclusive"),
+        ("-e -C", "-e and -C are mutually exclusive"),
+        ("-e -S 2026-01-01", "start/end date is available only with normal scrub"),
+        ("-C -S 2026-01-01", "start/end date is available only with normal scrub"),
+        ("-p -E 2026-01-01", "start/end date is available only with normal scrub"),
+        ("-S 2026-01-02 -E 2025-12-31", "end date has to be later than start date"),
+        ("-S yesterday", "'yesterday' is not a date: it must be YYYY-MM-DD or 'YYYY-MM-DD HH:MM'"),
+        ("-w -p", "-w cannot be used with -p"),
+    ] {
+        w.fails(&format!("zpool scrub {letters} tank"), 2, why);
+    }
+    w.fails("zpool scrub -e tank", 1, "the pool needs the feature head_errlog");
+    w.fails("zpool scrub", 2, "missing pool name argument");
     w.ok("zpool wait -t scrub,resilver tank");
     let table = w.ok("zpool wait tank 1");
     assert!(table.starts_with("   discard        free  initialize     replace      remove    resilver"), "{table}");
@@ -806,7 +822,7 @@ fn real_pools_are_listed_as_the_kernel_lists_them() {
     let newer =
         ["blake3", "head_errlog", "vdev_zaps_v2", "zilsaxattr", "dynamic_gang_header", "longname", "large_microzap"];
     let newer = newer.into_iter().chain(["block_cloning", "bclone", "raidz_expansion", "fast_dedup", "dedup_table"]);
-    let newer = newer.chain(["physical_rewrite"]);
+    let newer = newer.chain(["physical_rewrite", "last_scrubbed"]);
     let differs = |l: &str| ["load_guid", "readonly"].into_iter().chain(newer.clone()).any(|name| l.contains(name));
     for line in get.lines().filter(|l| !differs(l)) {
         assert!(known.lines().any(|k| k == line), "{line}");

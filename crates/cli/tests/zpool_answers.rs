@@ -163,7 +163,15 @@ fn pools_get_features_that_they_were_made_without() {
     }
     w.ok("zpool export -a");
     w.ok("zpool import -a -d .");
+    assert_eq!(w.ok("zpool get -H -o value last_scrubbed_txg tank"), "0\n");
     w.ok("zpool scrub -w tank");
+    let scrubbed = || w.ok("zpool get -H -o value last_scrubbed_txg tank").trim().parse::<u64>().unwrap();
+    let first = scrubbed();
+    assert!(first > 0);
+    w.ok("zpool scrub -w -S 2001-01-01 -E 2002-01-01 tank");
+    assert_eq!(scrubbed(), first);
+    w.ok("zpool scrub -w -a -C");
+    assert!(scrubbed() > first);
 }
 
 #[test]

@@ -228,6 +228,24 @@ pub fn local_time(secs: i64) -> LocalTime {
     }
 }
 
+/// Seconds since 1970 of a minute in the local time zone; none for a date that is not in the
+/// calendar, or before 1970. A minute that comes twice, when a clock is set back, is one of both.
+pub fn local_seconds(year: i32, month: u32, day: u32, hour: u32, minute: u32) -> Option<u64> {
+    let n = |v: u32| libc::c_int::try_from(v).ok();
+    // SAFETY: tm is plain data for which zeros are a value; mktime reads and writes it and keeps no
+    // pointer.
+    let secs = unsafe {
+        let mut tm: libc::tm = std::mem::zeroed();
+        tm.tm_year = year.checked_sub(1900)?;
+        (tm.tm_mon, tm.tm_mday) = (n(month)?.checked_sub(1)?, n(day)?);
+        (tm.tm_hour, tm.tm_min, tm.tm_isdst) = (n(hour)?, n(minute)?, -1);
+        libc::mktime(&raw mut tm)
+    };
+    let t = local_time(secs);
+    let same = (t.year, t.month, t.day) == (year, month, day) && hour < 24 && minute < 60;
+    u64::try_from(secs).ok().filter(|_| same)
+}
+
 /// The columns of the terminal on standard error, if it is one.
 pub fn terminal_width() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(rustix::stdio::stderr()).ok();

@@ -168,6 +168,74 @@ impl ScanPhys {
     }
 }
 
+/// Words of the record of an error scrub (`ERRORSCRUB_PHYS_NUMINTS`).
+pub const ERROR_SCRUB_WORDS: usize = 9;
+/// The function of an error scrub (`POOL_SCAN_ERRORSCRUB`), and its state while it runs
+/// (`DSS_ERRORSCRUBBING`).
+const ERROR_SCRUB: u64 = 3;
+const ERROR_SCRUBBING: u64 = 4;
+
+/// The record of the last or running scrub of the blocks in the error log: entry `error_scrub` of
+/// the MOS directory, 9 words (format page 17 section 2).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ErrorScrubPhys {
+    /// How far it is; `None`: there was none, or a scan has begun since.
+    pub state: ScanState,
+    /// Place in the error log, as a serialized cursor; 0: its beginning.
+    pub cursor: u64,
+    /// Seconds since 1970.
+    pub start_time: u64,
+    /// Seconds since 1970; 0 while it runs.
+    pub end_time: u64,
+    /// Blocks of the log that are still to be read.
+    pub to_examine: u64,
+    /// Blocks that were read.
+    pub examined: u64,
+    /// Blocks that are still damaged.
+    pub errors: u64,
+    /// Whether it is paused.
+    pub paused: bool,
+}
+
+impl ErrorScrubPhys {
+    /// Reads a record; missing words are 0, unknown functions and states `None`.
+    pub fn from_words(words: &[u64]) -> ErrorScrubPhys {
+        let w = |i: usize| words.get(i).copied().unwrap_or(0);
+        ErrorScrubPhys {
+            state: match (w(0), w(1)) {
+                (ERROR_SCRUB, ERROR_SCRUBBING) => ScanState::Scanning,
+                (ERROR_SCRUB, 2) => ScanState::Finished,
+                (ERROR_SCRUB, 3) => ScanState::Canceled,
+                _ => ScanState::None,
+            },
+            cursor: w(2),
+            start_time: w(3),
+            end_time: w(4),
+            to_examine: w(5),
+            examined: w(6),
+            errors: w(7),
+            paused: w(8) != 0,
+        }
+    }
+
+    /// The record as it is stored.
+    pub fn to_words(&self) -> [u64; ERROR_SCRUB_WORDS] {
+        let (func, state) = match self.state {
+            ScanState::None => return [0; ERROR_SCRUB_WORDS],
+            ScanState::Scanning => (ERROR_SCRUB, ERROR_SCRUBBING),
+            ScanState::Finished => (ERROR_SCRUB, 2),
+            ScanState::Canceled => (ERROR_SCRUB, 3),
+        };
+        let paused = u64::from(self.paused);
+        [func, state, self.cursor, self.start_time, self.end_time, self.to_examine, self.examined, self.errors, paused]
+    }
+
+    /// Whether it runs, or is paused.
+    pub fn is_running(&self) -> bool {
+        self.state == ScanState::Scanning
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,5 +247,17 @@ mod tests {
         assert_eq!((phys.func, phys.state), (ScanFunc::Scrub, ScanState::Finished));
         assert_eq!(phys.to_words()[..], words);
         assert_eq!(ScanPhys::from_words(&[]), ScanPhys::default());
+    }
+
+    #[test]
+    fn records_of_error_scrubs_come_back() {
+        for state in [2, 3, 4] {
+            let words = [3, state, 20, 30, 40, 50, 60, 70, 1];
+            assert_eq!(ErrorScrubPhys::from_words(&words).to_words(), words);
+        }
+        for none in [&[][..], &[0; 9], &[3, 1, 5], &[1, 4, 5]] {
+            assert_eq!(ErrorScrubPhys::from_words(none).to_words(), [0; ERROR_SCRUB_WORDS]);
+        }
+        assert!(ErrorScrubPhys::from_words(&[3, 4]).is_running());
     }
 }

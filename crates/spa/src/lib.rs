@@ -70,5 +70,5 @@ pub use open::import::{FoundDevice, ImportOpts, PoolCandidate, is_candidate, sca
 pub use open::rewind::Rewind;
 pub use open::unsupported::{Unsupported, UnsupportedFeature};
 pub use pool::{EngineOpts, Pool};
-pub use scan::{Scan, ScanStatus, ScanTunables};
+pub use scan::{Scan, ScanStatus, ScanTunables, ScrubRange};
 pub use zevent::EventSink;

@@ -113,6 +113,7 @@ fn find(name: &str) -> Option<&'static Prop> {
     PROPS.iter().find(|p| p.name == name || p.aliases.contains(&name))
 }
 
+    prop("last_scrubbed_txg", Kind::Computed(|l| l.fixed(&l.engine.pool.scan().last_scrubbed().0.to_string(), "-"))),
 /// The full name of a property, if there is one of that name (`name`, `feature@NAME` and
 /// `unsupported@NAME` as well).
 pub fn canonical(name: &str) -> Option<String> {

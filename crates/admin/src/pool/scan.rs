@@ -7,12 +7,12 @@ use base::{Error, ErrorKind, ObjectId, Result};
 use dsl::Dataset;
 use ondisk::scan::{ScanFunc, ScanState};
 use ondisk::vdev_config::VdevKind;
-use spa::{WorkKind, WorkState};
+use spa::{ScrubRange, WorkKind, WorkState};
 use zpl::{MountOpts, Zfs};
 
 use crate::engine::PoolEngine;
-use crate::request::ScrubAction;
-use crate::view::{ActivityView, ScanView};
+use crate::request::{ScrubAction, ScrubOf};
+use crate::view::{ActivityView, ErrorScrubView, ScanView};
 
 /// A dataset with damaged objects; without the [`Zfs`] it has no paths.
 type OpenDamaged = (Rc<Dataset>, Option<Rc<Zfs>>);
@@ -21,11 +21,20 @@ type OpenDamaged = (Rc<Dataset>, Option<Rc<Zfs>>);
 const NAMES_MAX: usize = 10_000;
 
 impl PoolEngine {
-    /// `zpool scrub`, `-p`, `-s`.
-    pub async fn scrub(&self, action: ScrubAction) -> Result<()> {
+    /// `zpool scrub`, `-p`, `-s`; `of` is for one that begins.
+    pub async fn scrub(&self, action: ScrubAction, of: ScrubOf) -> Result<()> {
+        let range = match of {
+            ScrubOf::All | ScrubOf::Errors => ScrubRange::All,
+            ScrubOf::SinceLast => ScrubRange::SinceLast,
+            ScrubOf::Between { from, until } => ScrubRange::Between { from, until },
+        };
         let (pool, name) = (&self.pool, self.pool.name());
+        let start = async || match of {
+            ScrubOf::Errors => pool.scan().start_error_scrub().await,
+            _ => pool.scan().start_scrub_of(range).await,
+        };
         let (what, result) = match action {
-            ScrubAction::Start => ("scrub", pool.scan().start_scrub().await),
+            ScrubAction::Start => ("scrub", start().await),
             ScrubAction::Pause => ("pause scrubbing", pool.scan().pause_scrub().await),
             ScrubAction::Stop => ("cancel scrubbing", pool.scan().stop_scrub().await),
         };
@@ -63,6 +72,9 @@ impl PoolEngine {
         };
         // A requested resilver counts: it begins with one of the next txgs.
         let resilvering = scanning(ScanFunc::Resilver) || pool.scan().is_resilver_pending();
+        // Of a scrub of errors only the blocks are known, not their bytes.
+        let on_errors = scan.errors.is_running() && !scan.errors.paused && !running;
+        let on_errors = on_errors.then_some(scan.errors.to_examine);
         let replacing = pool.mos_config().vdev_tree.iter().any(|c| c.kind == VdevKind::Replacing);
         let discarding = pool.discarding();
         let expanding = pool.devices().expander().left();
@@ -74,7 +86,7 @@ impl PoolEngine {
             ("replace", replacing.then_some(to_scan)),
             ("remove", None),
             ("resilver", resilvering.then_some(to_scan)),
-            ("scrub", scanning(ScanFunc::Scrub).then_some(to_scan)),
+            ("scrub", scanning(ScanFunc::Scrub).then_some(to_scan).or(on_errors)),
             ("trim", works(WorkKind::Trim)),
             ("raidz_expand", expanding),
         ]
@@ -112,6 +124,25 @@ impl PoolEngine {
             pass_examined: s.pass_examined,
             pass_issued: s.pass_issued,
             now: self.pool.rt().wall_clock().secs.max(0) as u64,
+        })
+    }
+
+    /// The last or running scrub of errors.
+    pub(crate) fn error_scrub_view(&self) -> Option<ErrorScrubView> {
+        let s = self.pool.scan().status();
+        let state = match s.errors.state {
+            ScanState::None => return None,
+            ScanState::Scanning => "ERRORSCRUBBING",
+            ScanState::Finished => "FINISHED",
+            ScanState::Canceled => "CANCELED",
+        };
+        Some(ErrorScrubView {
+            state: state.into(),
+            start: s.errors.start_time,
+            end: s.errors.end_time,
+            examined: s.errors.examined,
+            to_examine: s.errors.to_examine,
+            paused_at: s.errors_paused_at,
         })
     }
 

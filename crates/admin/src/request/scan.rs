@@ -21,6 +21,25 @@ pub enum ScrubAction {
     Stop,
 }
 
+/// The blocks of `zpool scrub`.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub enum ScrubOf {
+    /// All.
+    #[default]
+    All,
+    /// `-e`: those of the error log.
+    Errors,
+    /// `-C`: those that no scrub has read yet.
+    SinceLast,
+    /// `-S`, `-E`: those written between two times, in seconds since 1970.
+    Between {
+        /// `-S`
+        from: Option<u64>,
+        /// `-E`
+        until: Option<u64>,
+    },
+}
+
 /// `zpool scrub`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PoolScrub {
@@ -30,6 +49,9 @@ pub struct PoolScrub {
     pub action: ScrubAction,
     /// Answer when the scrub has ended.
     pub wait: bool,
+    /// The blocks of one that begins.
+    #[serde(default)]
+    pub of: ScrubOf,
 }
 
 impl Request for PoolScrub {
@@ -40,10 +62,10 @@ impl Request for PoolScrub {
         Changes::pools_of(&self.pools)
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
-        let PoolScrub { pools, action, wait } = self;
+        let PoolScrub { pools, action, wait, of } = self;
         if let [pool] = pools.as_slice() {
             return cx.on_pool(pool, move |e| async move {
-                e.scrub(action).await?;
+                e.scrub(action, of).await?;
                 if wait { e.pool.scan().wait().await } else { Ok(()) }
             });
         }
@@ -51,7 +73,7 @@ impl Request for PoolScrub {
         let mut begun = Vec::new();
         let mut errors = Vec::new();
         for pool in &pools {
-            match cx.on_pool(pool, move |e| async move { e.scrub(action).await }) {
+            match cx.on_pool(pool, move |e| async move { e.scrub(action, of).await }) {
                 Ok(()) => begun.push(pool),
                 Err(e) => errors.push(e),
             }

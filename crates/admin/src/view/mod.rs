@@ -16,7 +16,7 @@ pub use figures::{
     RecordedView, SlowTaskView, TraceView, TurnView, TxgSpan, TxgView,
 };
 pub use types::{
-    Candidate, CheckpointView, Created, DaemonInfo, DatasetView, DedupView, Destroyed, ExpandView, HistoryLine,
-    HoldView, Imported, KeyView, LeafWorkView, NbdView, PoolView, PropView, RequestView, ScanView, TunableView,
-    VdevProps, VdevView,
+    Candidate, CheckpointView, Created, DaemonInfo, DatasetView, DedupView, Destroyed, ErrorScrubView, ExpandView,
+    HistoryLine, HoldView, Imported, KeyView, LeafWorkView, NbdView, PoolView, PropView, RequestView, ScanView,
+    TunableView, VdevProps, VdevView,
 };

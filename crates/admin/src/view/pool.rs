@@ -31,6 +31,7 @@ impl PoolEngine {
         };
         let damaged = self.damaged_names().await;
         let scan = self.scan_view();
+        let error_scrub = self.error_scrub_view();
         // Errors of reads since the import, unless a later scan has verified which blocks are
         // damaged.
         let scanned = scan.as_ref().is_some_and(|s| s.state == "FINISHED") && pool.scan().status().since_import;
@@ -82,6 +83,7 @@ impl PoolEngine {
             data_errors: unreadable,
             damaged,
             scan,
+            error_scrub,
             checkpoint,
             expand,
         }

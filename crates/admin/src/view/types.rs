@@ -52,6 +52,23 @@ pub struct ScanView {
     pub now: u64,
 }
 
+/// The last or running scrub of what is in the error log (`zpool scrub -e`).
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct ErrorScrubView {
+    /// ERRORSCRUBBING, FINISHED or CANCELED.
+    pub state: String,
+    /// When it began.
+    pub start: u64,
+    /// When it ended.
+    pub end: u64,
+    /// Blocks that were read.
+    pub examined: u64,
+    /// Blocks that are to be read still.
+    pub to_examine: u64,
+    /// Start of the pause; 0: not paused.
+    pub paused_at: u64,
+}
+
 /// The result of a [`PoolCreate`](crate::request::PoolCreate).
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Created {
@@ -264,6 +281,9 @@ pub struct PoolView {
     /// The last or running scan; none if there never was one.
     #[serde(default)]
     pub scan: Option<ScanView>,
+    /// The scrub of errors that began after the last scan.
+    #[serde(default)]
+    pub error_scrub: Option<ErrorScrubView>,
     /// Its checkpoint.
     #[serde(default)]
     pub checkpoint: Option<CheckpointView>,

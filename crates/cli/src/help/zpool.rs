@@ -140,7 +140,7 @@ brought to them ('zpool status' tells how far that is).
     },
     Page {
         name: "zpool scrub",
-        usage: &["scrub [-s | -p] [-w] <pool> ..."],
+        usage: &["scrub [-e | -C] [-s | -p] [-w] [-S <date>] [-E <date>] -a | <pool> ..."],
         text: "\
 Reads everything in the pool, compares it with its checksums, and rewrites from
 redundancy what is wrong. 'zpool status' tells how far it is and what it found.
@@ -152,6 +152,15 @@ It goes on after an export or a crash where it was.
 ",
     },
     Page {
+  -a      all pools
+  -e      only the blocks that are known to be damaged ('zpool status -v'); after
+          a pause it goes on. The pool needs the feature head_errlog
+  -C      only what no scrub has read since it was written: from the txg of the
+          pool's property last_scrubbed_txg on
+  -S, -E  only what was written from this date on, or until it, and some more
+          on both sides: YYYY-MM-DD or 'YYYY-MM-DD HH:MM' of this time zone.
+          Pools note dates since they have features of OpenZFS 2.4; what is
+          older is read whole
         name: "zpool resilver",
         usage: &["resilver <pool> ..."],
         text: "\

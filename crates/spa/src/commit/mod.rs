@@ -16,7 +16,7 @@ pub(crate) mod removed;
 pub(crate) mod space_map;
 pub(crate) mod store;
 mod sync;
-mod time_log;
+pub(crate) mod time_log;
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -114,6 +114,42 @@ impl TimeLog {
     }
 }
 
+/// The bound of a span of time that is looked up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Bound {
+    /// Its begin: the last point before it.
+    Begin,
+    /// Its end: the first point after it.
+    End,
+}
+
+impl Ring {
+    /// Its points as time and txg, the oldest first.
+    fn points(&self) -> impl Iterator<Item = (u64, Txg)> {
+        let word = |at: usize| self.0.get(at).copied().unwrap_or(0);
+        (0..word(2)).map(move |n| {
+            let at = 3 + 2 * ((word(0) + n) % POINTS) as usize;
+            (word(at), Txg(word(at + 1)))
+        })
+    }
+
+    /// The point nearest to a time on the side of the bound.
+    fn near(&self, time: u64, bound: Bound) -> Option<(u64, Txg)> {
+        match bound {
+            Bound::Begin => self.points().take_while(|(at, _)| *at <= time).last(),
+            Bound::End => self.points().find(|(at, _)| *at >= time),
+        }
+    }
+}
+
+/// The txg at a bound of a span of time (seconds since 1970) by the log in a directory; none if the
+/// log, or this pool, does not reach as far.
+pub(crate) async fn txg_at(directory: &Dnode, time: u64, bound: Bound) -> Result<Option<Txg>> {
+    let rings = read(directory).await?;
+    let near = rings.iter().flatten().filter_map(|ring| ring.near(time, bound));
+    Ok(near.min_by_key(|(at, _)| at.abs_diff(time)).map(|(_, txg)| txg))
+}
+
 /// The rings in a directory; none if it has no log.
 async fn read(directory: &Dnode) -> Result<Option<[Ring; 3]>> {
     let mut found = Vec::new();
@@ -145,6 +181,26 @@ mod tests {
         assert_eq!(where_to, [0, 1, 2, 2, 1, 0, 1]);
         // As the kernel stores the first point.
         assert_eq!(rings[0].0[..5], [0, 2, 2, begin, 4]);
+    }
+
+    #[test]
+    fn times_are_found_on_their_side() {
+        let mut ring = Ring::empty();
+        assert_eq!((ring.near(5, Bound::Begin), ring.near(5, Bound::End)), (None, None));
+        for n in 0..POINTS + 3 {
+            ring.add(1000 + 10 * n, Txg(n));
+        }
+        // The oldest one left is that of 1030.
+        for (time, begin, end) in [
+            (1029, None, Some(3)),
+            (1030, Some(3), Some(3)),
+            (1031, Some(3), Some(4)),
+            (1000 + 10 * (POINTS + 2), Some(POINTS + 2), Some(POINTS + 2)),
+            (u64::MAX, Some(POINTS + 2), None),
+        ] {
+            let txg = |bound| ring.near(time, bound).map(|(_, txg)| txg.0);
+            assert_eq!((txg(Bound::Begin), txg(Bound::End)), (begin, end), "{time}");
+        }
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl Scan {
         }
     }
 
-    fn log(&self, entry: &'static [u8]) -> ErrorLog<'_> {
+    pub(super) fn log(&self, entry: &'static [u8]) -> ErrorLog<'_> {
         ErrorLog { stack: &self.stack, entry, heads: self.log_has_heads.get() }
     }
 
@@ -83,17 +83,20 @@ impl Scan {
         self.log(OF_SCAN).free(tx).await
     }
 
-    /// Rotates the lists at the end of a scan. A complete one replaces the earlier errors; those of
-    /// a stopped one are added to them.
+    /// Rotates the lists at the end of a scan. A complete one replaces the earlier errors, except
+    /// those of blocks that a scrub of some txgs has not read; those of a stopped one are added to
+    /// them.
     pub(super) async fn rotate_errors(&self, complete: bool, tx: &Tx) -> Result<()> {
         self.write_damage(tx).await?;
         if complete {
+            let unread = self.unread_errors().await?;
             let found = self.log(OF_SCAN).open().await?;
             self.log(LAST).free(tx).await?;
             if let Some(log) = found {
                 zap::update_u64(&self.stack.directory, LAST, log.object().0, tx).await?;
                 zap::update_u64(&self.stack.directory, OF_SCAN, 0, tx).await?;
             }
+            self.log(LAST).add(&unread, tx).await?;
             return Ok(());
         }
         let all = self.log(OF_SCAN).list().await.unwrap_or_default();
@@ -156,19 +159,23 @@ impl Scan {
         Ok(sound.len() as u64)
     }
 
-    async fn take_off(&self, all: &[Damage], tx: &Tx) -> Result<()> {
+    /// Takes blocks off the lists (syncing context).
+    pub(super) async fn take_off(&self, all: &[Damage], tx: &Tx) -> Result<()> {
         for d in all {
             for entry in [LAST, OF_SCAN] {
                 self.log(entry).remove(d, tx).await?;
             }
         }
+        let off: BTreeSet<(Place, Txg)> = all.iter().map(|d| (place(&d.at), d.birth)).collect();
+        let places: BTreeSet<Place> = all.iter().map(|d| place(&d.at)).collect();
         let found: Vec<(Place, Txg)> = self.damaged.borrow().iter().map(|(at, birth)| (*at, *birth)).collect();
         for (at, birth) in found {
             let mut d = Damage { at: bookmark(&at), birth };
             if self.log_has_heads.get() {
                 d.at.objset = self.stack.dsl().head_of(at.0).await;
             }
-            if all.contains(&d) || !self.log_has_heads.get() && all.iter().any(|o| o.at == d.at) {
+            let at_head = place(&d.at);
+            if off.contains(&(at_head, birth)) || !self.log_has_heads.get() && places.contains(&at_head) {
                 self.damaged.borrow_mut().remove(&at);
             }
         }

@@ -1,7 +1,7 @@
 //! The end of a scan: its result, and the update of the dirty time logs.
 
 use base::{ObjectId, Result, Txg};
-use dmu::{Tx, zap};
+use dmu::Tx;
 use ondisk::bpobj::Bookmark;
 use ondisk::scan::{PAUSED, ScanFunc, ScanState, VISIT_AGAIN};
 
@@ -13,6 +13,12 @@ impl Scan {
         self.work.clear();
         self.generation.set(self.generation.get() + 1);
         self.phase.set(Phase::Idle);
+        // Before the scan has ended for those who wait for it: they look at the log.
+        if complete && self.func() == ScanFunc::Scrub {
+            let phys = self.now.borrow().phys;
+            self.move_last_scrubbed(&phys, tx).await?;
+        }
+        self.rotate_errors(complete, tx).await?;
         let phys = {
             let mut now = self.now.borrow_mut();
             let phys = &mut now.phys;
@@ -38,30 +44,27 @@ impl Scan {
             (_, true) => "scrub_finish",
             (_, false) => "scrub_abort",
         });
-        if complete && phys.func == ScanFunc::Scrub {
-            // A scrub of what is newer begins here (OpenZFS 2.3).
-            zap::update_u64(&self.stack.directory, b"last_scrubbed_txg", phys.max_txg.0, tx).await?;
-        }
-        self.rotate_errors(complete, tx).await?;
         // If the scan began before the import, its failed repairs are unknown, so a resilver with
         // errors proves nothing.
         if complete && (self.since_import.get() || phys.errors == 0) {
-            self.excise(phys.max_txg, tx.txg());
+            self.excise(phys.min_txg, phys.max_txg, tx.txg());
         }
         self.changed.notify_all();
         self.stack.txg.kick();
         Ok(())
     }
 
-    /// Removes the txgs before `upto` from the dirty time logs: the scan has resilvered them. A
-    /// device that misses something later came back during the scan, and is left for the next one.
-    /// The next txg writes the logs.
-    fn excise(&self, upto: Txg, now: Txg) {
+    /// Removes the txgs after `min` and before `upto` from the dirty time logs: the scan has
+    /// resilvered them. A device that misses something later came back during the scan, and one that
+    /// misses something earlier is not done with a scrub of newer blocks: they are left for the next
+    /// one. The next txg writes the logs.
+    fn excise(&self, min: Txg, upto: Txg, now: Txg) {
         for top in self.stack.tree.tops.borrow().iter() {
             for (guid, condition) in top.kind().conditions() {
-                let Some((_, last)) = condition.missing().bounds() else { continue };
+                let Some((first, last)) = condition.missing().bounds() else { continue };
                 let later = last >= upto && last.0 <= now.0 + FUTURE;
-                if !condition.health().is_open() || later {
+                let earlier = min.0 != 0 && first <= min;
+                if !condition.health().is_open() || later || earlier {
                     continue;
                 }
                 // An unreadable log has no end.

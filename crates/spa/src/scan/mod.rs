@@ -39,6 +39,8 @@
 mod damage;
 mod end;
 mod errlog;
+mod errors;
+mod range;
 mod walk;
 mod work;
 
@@ -54,7 +56,7 @@ use ondisk::blkptr::Blkptr;
 use ondisk::bpobj::Bookmark;
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
-use ondisk::scan::{NO_OBJSET, PAUSED, ScanFunc, ScanPhys, ScanState, VISIT_AGAIN};
+use ondisk::scan::{ErrorScrubPhys, NO_OBJSET, PAUSED, ScanFunc, ScanPhys, ScanState, VISIT_AGAIN};
 use ondisk::zap::ZapValue;
 use rt::sync::Notify;
 use rt::{JoinHandle, LocalBoxFuture, Rt};
@@ -66,6 +68,8 @@ use crate::stack::Stack;
 use crate::zevent::Events;
 use damage::{HeadChange, Place};
 use errlog::Damage;
+use errors::ErrorScrub;
+pub use range::ScrubRange;
 use work::Work;
 
 /// Entry of the MOS directory: the record.
@@ -82,6 +86,8 @@ const FUTURE: u64 = 8;
 enum Phase {
     /// No scan runs.
     Idle,
+    /// A round of an error scrub is being planned.
+    Plan,
     /// The next txg traverses.
     Traverse,
     /// The queued blocks are issued.
@@ -162,6 +168,10 @@ pub struct ScanStatus {
     pub pass_examined: u64,
     /// Allocated bytes issued in this pass.
     pub pass_issued: u64,
+    /// The last or running scrub of what is in the error log.
+    pub errors: ErrorScrubPhys,
+    /// When that was paused, in seconds since 1970; 0 if it is not, or not since the import.
+    pub errors_paused_at: u64,
 }
 
 /// Tunables of scrub and resilver, with OpenZFS's names.
@@ -231,6 +241,7 @@ pub struct Scan {
     /// What happened to heads in this txg.
     head_changes: RefCell<Vec<HeadChange>>,
     work: Work,
+    errors: ErrorScrub,
     /// Whether damaged copies are rewritten.
     repairs: Cell<bool>,
     /// Counts scans, so that tasks of one that was stopped do not touch the next.
@@ -239,6 +250,8 @@ pub struct Scan {
     closed: Cell<bool>,
     task: RefCell<Option<JoinHandle<()>>>,
     changed: Notify,
+    /// Blocks born before it were read by some scrub.
+    last_scrubbed: Cell<Txg>,
     memory_max: Cell<u64>,
     tunables: Cell<ScanTunables>,
 }
@@ -305,11 +318,13 @@ impl Scan {
             log_has_heads: Cell::new(stack.features.is_enabled(FeatureId::HeadErrlog)),
             head_changes: RefCell::default(),
             work: Work::default(),
+            errors: ErrorScrub::load(&stack.directory, now).await?,
             repairs: Cell::new(true),
             generation: Cell::new(0),
             closed: Cell::new(true),
             task: RefCell::default(),
             changed: Notify::new(),
+            last_scrubbed: Cell::new(range::stored(&stack.directory).await?),
             memory_max: Cell::new(tunables.memory(stack.arc.limit())),
             tunables: Cell::new(tunables),
         }))
@@ -321,9 +336,13 @@ impl Scan {
     fn is_paused(&self) -> bool {
         self.now.borrow().phys.is_paused()
     }
+    /// Whether the blocks of the error log alone are scrubbed.
+    fn checks_errors(&self) -> bool {
+        self.errors.is_running() && !self.is_scanning()
+    }
     /// Whether it is paused, or suspended by the tunable.
     fn is_held(&self) -> bool {
-        self.is_paused() || self.tunables.get().suspend_progress
+        self.is_paused() || self.checks_errors() && self.errors.is_paused() || self.tunables.get().suspend_progress
     }
     fn func(&self) -> ScanFunc {
         self.now.borrow().phys.func
@@ -334,7 +353,7 @@ impl Scan {
         if self.closed.get() {
             return false;
         }
-        let is_active = self.is_scanning() && !self.is_held();
+        let is_active = (self.is_scanning() || self.checks_errors()) && !self.is_held();
         self.resilver_wanted.get() || (is_active && matches!(self.phase.get(), Phase::Traverse | Phase::Drained))
     }
 
@@ -397,6 +416,7 @@ impl Scan {
         self.damaged.borrow_mut().clear();
         self.damaged_new.borrow_mut().clear();
         self.drop_scan_errors(tx).await?;
+        self.forget_error_scrub();
         self.generation.set(self.generation.get() + 1);
         self.traversed_all.set(false);
         self.since_import.set(true);
@@ -415,6 +435,7 @@ impl Scan {
     /// Writes the record and the queue if they changed.
     async fn write(&self, tx: &Tx) -> Result<()> {
         self.write_damage(tx).await?;
+        self.errors.write(&self.stack.directory, tx).await?;
         if !self.on_disk_dirty.replace(false) {
             return Ok(());
         }
@@ -470,6 +491,8 @@ impl Scan {
             pass_paused: pass.paused,
             pass_examined: pass.examined,
             pass_issued: pass.issued,
+            errors: self.errors.status().0,
+            errors_paused_at: self.errors.status().1,
         }
     }
 }
@@ -515,6 +538,9 @@ impl Scan {
                     if self.is_scanning() {
                         self.end(false, tx).await?;
                     }
+                    if self.errors.is_running() {
+                        self.end_errors(false, tx).await?;
+                    }
                     // An unreadable log counts as everything missing.
                     self.begin(ScanFunc::Resilver, min, max.min(txg), tx).await
                 };
@@ -524,6 +550,9 @@ impl Scan {
         self.changed.notify_all();
         if self.is_scanning() && !self.closed.get() {
             self.rescan_newly_referenced(ddt, brt);
+        }
+        if self.checks_errors() && !self.is_held() && !self.closed.get() {
+            self.sync_errors(mos, txg, tx).await?;
         }
         if self.is_scanning() && !self.is_held() && !self.closed.get() {
             if self.phase.get() == Phase::Drained && self.has_queued() {
@@ -580,32 +609,19 @@ impl Scan {
         self.stack.dsl().sync_task(task).await
     }
 
-    /// Begins a scrub, or resumes a paused one. `Busy` while a scan runs.
-    pub async fn start_scrub(self: &Rc<Self>) -> Result<()> {
-        self.sync_task(|scan, tx| {
-            Box::pin(async move {
-                if scan.is_paused() && scan.func() == ScanFunc::Scrub {
-                    scan.set_paused(false);
-                    scan.events.post("scrub_resume");
-                    return Ok(());
-                }
-                if scan.is_scanning() {
-                    let what = match scan.func() {
-                        ScanFunc::Resilver => "currently resilvering",
-                        _ => "currently scrubbing; use 'zpool scrub -s' to cancel current scrub",
-                    };
-                    return Err(Error::new(ErrorKind::Busy, what));
-                }
-                scan.begin(ScanFunc::Scrub, Txg(0), tx.txg(), &tx).await
-            })
-        })
-        .await
-    }
-
-    /// Pauses the running scrub: it stays so over exports and imports until [`Scan::start_scrub`].
+    /// Pauses the running scrub: it stays so over exports and imports until [`Scan::start_scrub`], and
+    /// one of errors until [`Scan::start_error_scrub`].
     pub async fn pause_scrub(self: &Rc<Self>) -> Result<()> {
         self.sync_task(|scan, _| {
             Box::pin(async move {
+                if scan.errors.is_running() {
+                    if scan.errors.is_paused() {
+                        return Err(Error::new(ErrorKind::Busy, "error scrub is already paused"));
+                    }
+                    scan.set_errors_paused(true);
+                    scan.events.post("errorscrub_paused");
+                    return Ok(());
+                }
                 if !scan.is_scanning() || scan.func() != ScanFunc::Scrub {
                     return Err(Error::not_found("there is no active scrub"));
                 }
@@ -620,10 +636,13 @@ impl Scan {
         .await
     }
 
-    /// Stops the running or paused scrub. A resilver cannot be stopped.
+    /// Stops the running or paused scrub, also one of errors. A resilver cannot be stopped.
     pub async fn stop_scrub(self: &Rc<Self>) -> Result<()> {
         self.sync_task(|scan, tx| {
             Box::pin(async move {
+                if scan.errors.is_running() {
+                    return scan.end_errors(false, &tx).await;
+                }
                 if !scan.is_scanning() || scan.func() != ScanFunc::Scrub {
                     return Err(Error::not_found("there is no active scrub"));
                 }
@@ -655,7 +674,8 @@ impl Scan {
     pub async fn wait(&self) -> Result<()> {
         loop {
             let changed = self.changed.notified();
-            let busy = self.is_scanning() && !self.is_paused() || self.is_resilver_due();
+            let on_errors = self.checks_errors() && !self.errors.is_paused();
+            let busy = self.is_scanning() && !self.is_paused() || on_errors || self.is_resilver_due();
             if !busy || self.stack.readonly {
                 return Ok(());
             }
@@ -749,6 +769,9 @@ impl Scan {
         };
         if !covered && self.resilver_window().is_some() {
             self.resilver_wanted.set(true);
+        }
+        if self.checks_errors() {
+            self.begin_errors();
         }
         if self.wants_txg() {
             self.stack.txg.kick();

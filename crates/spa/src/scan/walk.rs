@@ -128,18 +128,7 @@ impl Visitor for Walk<'_> {
     }
     /// Block pointers are not encrypted: no key is needed.
     fn read<'a>(&'a self, bp: &'a Blkptr) -> LocalBoxFuture<'a, Result<Bytes>> {
-        Box::pin(async move {
-            // The next pass may rewrite a block of this txg in place: it must not stay in the
-            // cache.
-            if bp.is_encrypted_data() || bp.phys_birth() >= self.txg {
-                match self.scan.stack.ctx.peek(bp).filter(|_| !bp.is_encrypted_data()) {
-                    Some(block) => Ok(block),
-                    None => self.scan.stack.zio().read_sealed(bp, Prio::AsyncRead).await,
-                }
-            } else {
-                self.scan.stack.ctx.read(bp).await
-            }
-        })
+        Box::pin(self.scan.read_tree(bp, self.txg))
     }
     /// Reading the block at issue finds its damage, except for blocks that only the traversal
     /// reads.
@@ -152,6 +141,19 @@ impl Visitor for Walk<'_> {
 }
 
 impl Scan {
+    /// Reads a block of a tree for its pointers, in txg `txg`.
+    pub(super) async fn read_tree(&self, bp: &Blkptr, txg: Txg) -> Result<Bytes> {
+        // The next pass may rewrite a block of this txg in place: it must not stay in the cache.
+        if bp.is_encrypted_data() || bp.phys_birth() >= txg {
+            match self.stack.ctx.peek(bp).filter(|_| !bp.is_encrypted_data()) {
+                Some(block) => Ok(block),
+                None => self.stack.zio().read_sealed(bp, Prio::AsyncRead).await,
+            }
+        } else {
+            self.stack.ctx.read(bp).await
+        }
+    }
+
     /// Queues a block if the scan covers it.
     fn visit(&self, tree: &vdev::VdevTree, bp: &Blkptr, at: Bookmark) {
         let (func, min, max) = {
@@ -280,7 +282,7 @@ impl Scan {
         Ok(())
     }
 
-    async fn dataset_record(&self, object: u64) -> Result<DslDatasetPhys> {
+    pub(super) async fn dataset_record(&self, object: u64) -> Result<DslDatasetPhys> {
         self.stack.mos.hold(ObjectId(object)).await?.with_bonus(DslDatasetPhys::parse)
     }
 

@@ -231,6 +231,13 @@ impl Scan {
         if self.generation.get() != generation {
             return;
         }
+        if self.checks_errors() {
+            // One that was freed meanwhile is not damaged any more.
+            if error.is_some_and(|e| alive.get() && e.kind() != ErrorKind::Interrupted) {
+                self.errors.note(at.object);
+            }
+            return;
+        }
         let mut pass = self.pass.get();
         pass.issued += dva.asize();
         self.pass.set(pass);

@@ -30,6 +30,7 @@ mod receives;
 mod reference;
 mod rescues;
 mod scan;
+mod scrub_ranges;
 mod snapshots;
 mod states;
 mod volumes;

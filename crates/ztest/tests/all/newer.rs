@@ -17,7 +17,7 @@ use ztest::judge::{Verdict, judge24};
 use ztest::lab::{Lab, Layout, POOL, SHAPES};
 use ztest::snaps::check_images;
 
-fn world(seed: u64, features: &[FeatureId]) -> (Lab, Layout) {
+pub(crate) fn world(seed: u64, features: &[FeatureId]) -> (Lab, Layout) {
     let mut rng = Rng::new(seed);
     let mut layout = Layout::draw(&mut rng, 64 << 20);
     layout.features = ondisk::feature::features_of_2_1();
@@ -32,7 +32,7 @@ fn world(seed: u64, features: &[FeatureId]) -> (Lab, Layout) {
 }
 
 /// A mirror of the first two disks.
-async fn create(lab: &Lab, layout: &Layout) -> Rc<Pool> {
+pub(crate) async fn create(lab: &Lab, layout: &Layout) -> Rc<Pool> {
     let devices = (0..2).map(|n| dev(lab, n)).collect();
     let devices = spa::Layout {
         groups: vec![Group { kind: GroupKind::Mirror, bias: Bias::Normal, devices }],
@@ -83,7 +83,7 @@ async fn check_zaps(pool: &Pool, root: Option<ObjectId>) -> ObjectId {
     have
 }
 
-fn judge(lab: &Lab, disks: &[usize], name: &str) {
+pub(crate) fn judge(lab: &Lab, disks: &[usize], name: &str) {
     let all = lab.images();
     let images: Vec<DiskImage> = disks.iter().map(|n| all[*n].clone()).collect();
     check_images(&images).unwrap();
@@ -135,7 +135,7 @@ fn the_root_vdev_has_a_zap() {
 }
 
 /// The names of what the error log lists, as `dataset[@snapshot] object`.
-async fn listed(pool: &Pool) -> BTreeSet<String> {
+pub(crate) async fn listed(pool: &Pool) -> BTreeSet<String> {
     let mut names = BTreeMap::new();
     for head in pool.dsl().all() {
         for ds in pool.dsl().snapshots(&head).await.unwrap().into_iter().chain([head]) {
@@ -146,7 +146,7 @@ async fn listed(pool: &Pool) -> BTreeSet<String> {
     all.iter().map(|b| format!("{} {}.{}", names[&b.objset], b.object, b.blkid)).collect()
 }
 
-async fn mount(pool: &Pool, name: &str) -> Rc<Zfs> {
+pub(crate) async fn mount(pool: &Pool, name: &str) -> Rc<Zfs> {
     let (ds, readonly) = match name.contains('@') {
         true => (pool.dsl().find_snapshot(name).await.unwrap(), true),
         false => (pool.dsl().find(name).unwrap(), false),
@@ -155,7 +155,7 @@ async fn mount(pool: &Pool, name: &str) -> Rc<Zfs> {
 }
 
 /// Writes a block of noise to a file, which is made if it is not there; returns its object.
-async fn write(fs: &Zfs, name: &[u8], fill: u8) -> ObjectId {
+pub(crate) async fn write(fs: &Zfs, name: &[u8], fill: u8) -> ObjectId {
     let file = match fs.lookup(fs.root(), name).await {
         Ok(found) => found.obj,
         Err(_) => fs.create(fs.root(), name, 0o644, &Cred::new(0, 0), false).await.unwrap().obj,
@@ -167,7 +167,7 @@ async fn write(fs: &Zfs, name: &[u8], fill: u8) -> ObjectId {
 }
 
 /// Damages every copy of the first block of a file.
-async fn damage(lab: &Lab, pool: &Pool, name: &str, file: ObjectId) {
+pub(crate) async fn damage(lab: &Lab, pool: &Pool, name: &str, file: ObjectId) {
     let ds = match name.contains('@') {
         true => pool.dsl().find_snapshot(name).await.unwrap(),
         false => pool.dsl().find(name).unwrap(),
