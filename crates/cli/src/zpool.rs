@@ -132,9 +132,7 @@ fn create(p: &Parsed) -> Done {
     if vdevs.is_empty() {
         return Err(Fail::Usage("missing vdev specification".into(), "create"));
     }
-    if p.has('t') {
-        return Err(Error::unsupported(format!("cannot create '{name}': weir has no temporary names (-t) yet")).into());
-    }
+    let (on_disk, name) = (name, p.value('t').unwrap_or(name));
     let pairs = |letter: char| crate::properties(p, letter, "create");
     let size = p.value('z').map(dsl::props::parse_size).transpose();
     let size = size.map_err(|e| Fail::Usage(format!("--size: {e}"), "create"))?;
@@ -144,7 +142,7 @@ fn create(p: &Parsed) -> Done {
         devices.push(if daemon_word(vdev) { vdev.clone() } else { device_path(vdev)? });
     }
     let request = PoolCreate {
-        name: name.clone(),
+        name: name.to_string(),
         devices,
         size,
         props: pairs('o')?,
@@ -169,6 +167,7 @@ fn daemon_word(arg: &str) -> bool {
 }
 
 fn destroy(p: &Parsed) -> Done {
+        on_disk_name: Some(on_disk.clone()).filter(|on_disk| on_disk != name),
     let pool = only_operand(p, "pool", "destroy")?.to_string();
     ask(&PoolDestroy { pool, force: p.has('f') })
 }

@@ -73,6 +73,9 @@ struct Plan {
 impl Plan {
     fn of(request: PoolCreate) -> Result<Plan> {
         check_pool_name(&request.name)?;
+        if let Some(name) = &request.on_disk_name {
+            check_pool_name(name)?;
+        }
         let wanted = Wanted::parse(&request.props, When::Create)?;
         let features = wanted.feature_set(request.no_features)?;
         let mut given = request.fs_props.clone();
@@ -291,7 +294,7 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, in_use: InUse) -> Res
             let _ = clear_labels(&**dev).await;
         }
     };
-    let pool = match Pool::create(rt.clone(), spec, opts).await {
+    let pool = match Pool::create_as(rt.clone(), spec, plan.request.on_disk_name.clone(), opts).await {
         Ok(pool) => pool,
         Err(e) => {
             unlabel().await;

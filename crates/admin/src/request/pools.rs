@@ -54,6 +54,9 @@ pub struct PoolCreate {
     pub dry_run: bool,
     /// `-d`: no features but those named.
     pub no_features: bool,
+    /// `-t`: the name on disk; `name` is that until the export.
+    #[serde(default)]
+    pub on_disk_name: Option<String>,
 }
 
 impl Request for PoolCreate {

@@ -6,7 +6,7 @@ pub(super) const PAGES: &[Page] = &[
     Page {
         name: "zpool create",
         usage: &[
-            "create [-fnd] [-o property=value] ... [-O file-system-property=value] ... [-m mountpoint] [-R root] [--size size] <pool> <vdev> ...",
+            "create [-fnd] [-o property=value] ... [-O file-system-property=value] ... [-m mountpoint] [-R root] [-t name] [--size size] <pool> <vdev> ...",
         ],
         text: "\
 Makes a pool over files or block devices and mounts its root file system.
@@ -28,6 +28,7 @@ Makes a pool over files or block devices and mounts its root file system.
           mountpoint ...
   -m      where to mount it: a path, none, or legacy (default /<pool>)
   -R      an alternate root: stands before every mount point, this time only
+  -t      the name until the export; on disk the pool is called <pool>
 
 An ordinary user becomes the owner of the root directory. If anything fails,
 nothing is left behind.

@@ -73,7 +73,15 @@ impl Pool {
     /// Creates a pool and leaves it imported. Nothing is written before everything that can be
     /// checked has been.
     pub async fn create(rt: Rt, spec: PoolSpec, opts: EngineOpts) -> Result<Rc<Pool>> {
+        Pool::create_as(rt, spec, None, opts).await
+    }
+
+    /// Creates a pool that has another name on disk than until its export.
+    pub async fn create_as(rt: Rt, spec: PoolSpec, on_disk_name: Option<String>, opts: EngineOpts) -> Result<Rc<Pool>> {
         check_pool_name(&spec.name)?;
+        if let Some(name) = &on_disk_name {
+            check_pool_name(name)?;
+        }
         spec.devices.check()?;
         let mut wanted = spec.features.clone();
         wanted.extend(spec.devices.features());
@@ -112,17 +120,17 @@ impl Pool {
             unknown: Vec::new(),
         };
         let tree = VdevTree::new(guid, tops);
-        clear_for_creation(&tree, &config).await?;
+        clear_for_creation(&tree, &config, on_disk_name.as_deref()).await?;
         aux.write_labels(&spec.devices).await?;
         let layers = Layers::new(&rt, tree, TXG_INITIAL, gauge, &opts);
         layers.add_tops(None).await?;
-        Pool::first_txg(guid, layers, config, features, spec, aux).await
+        Pool::first_txg(guid, layers, (config, on_disk_name), features, spec, aux).await
     }
 
     async fn first_txg(
         guid: Guid,
         layers: Layers,
-        mut config: MosConfig,
+        (mut config, on_disk_name): (MosConfig, Option<String>),
         features: Vec<FeatureId>,
         spec: PoolSpec,
         aux: AuxDevices,
@@ -153,7 +161,7 @@ impl Pool {
             config,
             config_dirty: true,
             config_object,
-            on_disk_name: None,
+            on_disk_name,
             sync_bplist,
             uberblock: Uberblock::new(Txg(0), 0, 0, Blkptr::hole()),
             aux,
@@ -176,8 +184,11 @@ impl Pool {
 }
 
 /// Labels with txg 0 and empty uberblock rings on every device.
-async fn clear_for_creation(tree: &Rc<VdevTree>, config: &MosConfig) -> Result<()> {
+async fn clear_for_creation(tree: &Rc<VdevTree>, config: &MosConfig, on_disk_name: Option<&str>) -> Result<()> {
     let mut config = config.clone();
+    if let Some(name) = on_disk_name {
+        config.name = name.to_string();
+    }
     config.txg = Txg(0);
     config.vdev_tree.children = tree.tops.borrow().iter().map(|t| t.config()).collect();
     let tops = tree.tops.borrow().clone();
