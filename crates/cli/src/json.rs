@@ -2,10 +2,10 @@
 //! objects by name).
 
 use admin::view::fmt;
-use admin::view::{DatasetView, PoolView, PropView, VdevView};
+use admin::view::{DatasetView, PoolView, PropView, VdevProps, VdevView};
 use serde_json::{Map, Value, json};
 
-use crate::zpool_out::{LIST_COLUMNS, Style, vdev_fields};
+use crate::zpool_out::{LIST_COLUMNS, Style, vdev_fields, vdev_rows};
 
 fn version(command: &str) -> Value {
     json!({ "command": command, "vers_major": 0, "vers_minor": 1 })
@@ -127,19 +127,25 @@ fn classes(p: &PoolView, form: Form, out: &mut Map<String, Value>) {
     }
 }
 
+/// What every object of a pool begins with.
+fn head(p: &PoolView, typed: bool) -> Map<String, Value> {
+    let mut out = Map::new();
+    out.insert("name".into(), json!(p.name));
+    if typed {
+        out.insert("type".into(), json!("POOL"));
+    }
+    out.insert("state".into(), json!(p.state));
+    out.insert("pool_guid".into(), json!(p.guid.to_string()));
+    out.insert("txg".into(), json!(p.txg.to_string()));
+    out.insert("spa_version".into(), json!("5000"));
+    out.insert("zpl_version".into(), json!("5"));
+    out
+}
+
 /// Pools with these properties; with their devices if `devices`.
 pub fn pools(command: &str, pools: &[PoolView], columns: Option<&[String]>, exact: bool, devices: bool) -> String {
     let one = |p: &PoolView| {
-        let mut out = Map::new();
-        out.insert("name".into(), json!(p.name));
-        if columns.is_some() {
-            out.insert("type".into(), json!("POOL"));
-        }
-        out.insert("state".into(), json!(p.state));
-        out.insert("pool_guid".into(), json!(p.guid.to_string()));
-        out.insert("txg".into(), json!(p.txg.to_string()));
-        out.insert("spa_version".into(), json!("5000"));
-        out.insert("zpl_version".into(), json!("5"));
+        let mut out = head(p, columns.is_some());
         if let Some(columns) = columns {
             let wanted = p.props.iter().filter(|q| columns.iter().any(|c| c == "all" || *c == q.name));
             out.insert("properties".into(), properties(wanted, exact));
@@ -157,6 +163,55 @@ pub fn pools(command: &str, pools: &[PoolView], columns: Option<&[String]>, exac
     };
     let all: Map<String, Value> = pools.iter().map(one).collect();
     text(&json!({ "output_version": version(command), "pools": all }))
+}
+
+/// A vdev of a pool and its class, by its guid.
+fn find_vdev<'a>(v: &'a VdevView, above: &'a str, guid: &str) -> Option<(&'a VdevView, &'a str)> {
+    let class = class_of(v, above);
+    if v.guid.to_string() == guid {
+        return Some((v, class));
+    }
+    // The root has a class that does not pass on.
+    let above = if v.kind == "root" { "" } else { class };
+    v.children.iter().find_map(|c| find_vdev(c, above, guid))
+}
+
+/// These properties of vdevs of a pool (`zpool get PROPERTY POOL VDEV`).
+pub fn vdev_props(pool: &PoolView, vdevs: &[VdevProps], wanted: &[String], exact: bool) -> String {
+    let one = |v: &VdevProps| {
+        let value = |name: &str| v.props.iter().find(|q| q.name == name).map_or("-", |q| q.exact.as_str());
+        let rows = vdev_rows(v, wanted);
+        let name = rows.first().map_or_else(|| v.name.clone(), |(shown, _)| shown.clone());
+        let aux = pool.caches.iter().map(|c| (c, "l2cache")).chain(pool.spares.iter().map(|s| (s, "spare")));
+        let mut aux = aux.filter(|(c, _)| c.guid.to_string() == value("guid"));
+        let class = find_vdev(&pool.vdevs, "", value("guid")).or_else(|| aux.next()).map_or("normal", |(_, c)| c);
+        let mut out = Map::new();
+        out.insert("name".into(), json!(name));
+        out.insert("type".into(), json!("VDEV"));
+        out.insert("vdev_type".into(), json!(v.kind));
+        out.insert("guid".into(), json!(value("guid")));
+        if matches!(v.kind.as_str(), "disk" | "file") {
+            out.insert("path".into(), json!(v.name));
+        }
+        out.insert("class".into(), json!(class));
+        out.insert("state".into(), json!(value("state")));
+        let shown = rows.iter().map(|(_, q)| q).filter(|q| q.name != "name");
+        out.insert("properties".into(), properties(shown, exact));
+        (name, Value::Object(out))
+    };
+    let all: Map<String, Value> = vdevs.iter().map(one).collect();
+    let head = Value::Object(head(pool, false));
+    text(&json!({ "output_version": version("zpool get"), "pool": head, "vdevs": all }))
+}
+
+/// What is mounted (`zfs mount`), file systems with their places; nothing if none is.
+pub fn mounts(all: &[(String, String)]) -> String {
+    let one = |(name, at): &(String, String)| (name.clone(), json!({ "filesystem": name, "mountpoint": at }));
+    let all: Map<String, Value> = all.iter().map(one).collect();
+    match all.is_empty() {
+        true => String::new(),
+        false => text(&json!({ "output_version": version("zfs mount"), "datasets": all })),
+    }
 }
 
 /// The object of `zpool status`.
@@ -181,6 +236,15 @@ fn status(p: &PoolView, exact: bool, out: &mut Map<String, Value>) {
             "scrub_spent_paused": s.pass_paused.to_string(),
             "issued": size(s.issued, exact),
         });
+        if let (Some(e), Some(of)) = (p.error_scrub.as_ref().filter(|e| e.start > s.start), scan.as_object_mut()) {
+            of.insert("err_scrub_func".into(), json!("ERRORSCRUB"));
+            of.insert("err_scrub_state".into(), json!(e.state));
+            of.insert("err_scrub_start_time".into(), moment(e.start, exact));
+            of.insert("err_scrub_end_time".into(), moment(e.end, exact));
+            of.insert("err_scrub_examined".into(), json!(e.examined.to_string()));
+            of.insert("err_scrub_to_examine".into(), json!(e.to_examine.to_string()));
+            of.insert("err_scrub_pause".into(), json!(e.paused_at.to_string()));
+        }
         out.insert("scan_stats".into(), scan);
     }
     if let Some(c) = &p.checkpoint {
@@ -236,15 +300,6 @@ mod tests {
         let props = vec![
             PropView { name: "used".into(), value: "1K".into(), exact: "1024".into(), source: "-".into() },
             PropView {
-        if let (Some(e), Some(of)) = (p.error_scrub.as_ref().filter(|e| e.start > s.start), scan.as_object_mut()) {
-            of.insert("err_scrub_func".into(), json!("ERRORSCRUB"));
-            of.insert("err_scrub_state".into(), json!(e.state));
-            of.insert("err_scrub_start_time".into(), moment(e.start, exact));
-            of.insert("err_scrub_end_time".into(), moment(e.end, exact));
-            of.insert("err_scrub_examined".into(), json!(e.examined.to_string()));
-            of.insert("err_scrub_to_examine".into(), json!(e.to_examine.to_string()));
-            of.insert("err_scrub_pause".into(), json!(e.paused_at.to_string()));
-        }
                 name: "atime".into(),
                 value: "off".into(),
                 exact: "off".into(),

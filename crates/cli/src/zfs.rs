@@ -60,7 +60,7 @@ pub fn run(args: &[String]) -> Done {
         "inherit" => inherit(&parse(rest, "rS", &[], "inherit")?),
         "rename" => rename(&parse(rest, "fpur", &[], "rename")?),
         "rewrite" => zfs_rewrite::rewrite(&parse(rest, "Prvxl:o:", &[], "rewrite")?),
-        "mount" => mount(&parse(rest, "aflvOo:", &[], "mount")?),
+        "mount" => mount(&parse(rest, "afjlvOo:", &[("json", false, 'j')], "mount")?),
         "unmount" | "umount" => unmount(&parse(rest, "afu", &[], "unmount")?),
         other => run_other("zfs", other, rest, NOT_YET),
     }
@@ -343,6 +343,9 @@ fn rename(p: &Parsed) -> Done {
 }
 
 fn mount(p: &Parsed) -> Done {
+    if p.has('j') && (p.options().len() > 1 || !p.operands.is_empty()) {
+        return Err(Fail::Usage("-j lists what is mounted, without other letters and names".into(), "mount"));
+    }
     let mut how = MountHow::parse(p.values('o')).map_err(|e| e.at("cannot mount"))?;
     how.temp.over = p.has('O');
     how.temp.redacted = p.has('f');
@@ -358,6 +361,10 @@ fn mount(p: &Parsed) -> Done {
     match (p.has('a'), p.operands.as_slice()) {
         (false, []) => {
             let all: Vec<(String, String)> = ask(&Mounted)?;
+            if p.has('j') {
+                print(&json::mounts(&all));
+                return Ok(());
+            }
             print(&all.iter().map(|(n, at)| format!("{n:<30}  {at}\n")).collect::<String>());
             Ok(())
         }

@@ -48,11 +48,26 @@ pub fn run(args: &[String]) -> Done {
         "replace" => attach(&parse(rest, "fswo:", &[("size", true, 'z')], "replace")?, "replace"),
         "detach" => detach(&parse(rest, "", &[], "detach")?),
         "remove" => remove(&parse(rest, "npsw", &[], "remove")?),
-        "trim" => work(&parse(rest, "dcswr:", &[], "trim")?, false),
+        "trim" => {
+            const LONG: &[(&str, bool, char)] = &[
+                ("all", false, 'a'),
+                ("cancel", false, 'c'),
+                ("secure", false, 'd'),
+                ("rate", true, 'r'),
+                ("suspend", false, 's'),
+                ("wait", false, 'w'),
+            ];
+            work(&parse(rest, "adcswr:", LONG, "trim")?, false)
+        }
         "initialize" => {
-            const LONG: &[(&str, bool, char)] =
-                &[("cancel", false, 'c'), ("suspend", false, 's'), ("uninit", false, 'u'), ("wait", false, 'w')];
-            work(&parse(rest, "csuw", LONG, "initialize")?, true)
+            const LONG: &[(&str, bool, char)] = &[
+                ("all", false, 'a'),
+                ("cancel", false, 'c'),
+                ("suspend", false, 's'),
+                ("uninit", false, 'u'),
+                ("wait", false, 'w'),
+            ];
+            work(&parse(rest, "acsuw", LONG, "initialize")?, true)
         }
         "iostat" => crate::iostat::run(&parse(rest, "vlqwryT:pHjgLPn", &[("json", false, 'j')], "iostat")?),
         "offline" => offline(&parse(rest, "tf", &[], "offline")?),
@@ -152,6 +167,7 @@ fn create(p: &Parsed) -> Done {
         force: p.has('f'),
         dry_run: p.has('n'),
         no_features: p.has('d'),
+        on_disk_name: Some(on_disk.clone()).filter(|on_disk| on_disk != name),
     };
     let created: Created = ask(&request)?;
     created.notices.iter().for_each(|w| eprintln!("{w}"));
@@ -167,7 +183,6 @@ fn daemon_word(arg: &str) -> bool {
 }
 
 fn destroy(p: &Parsed) -> Done {
-        on_disk_name: Some(on_disk.clone()).filter(|on_disk| on_disk != name),
     let pool = only_operand(p, "pool", "destroy")?.to_string();
     ask(&PoolDestroy { pool, force: p.has('f') })
 }
@@ -296,6 +311,11 @@ fn prefetch(p: &Parsed) -> Done {
     ask(&PoolPrefetch { pool, ddt, brt })
 }
 
+/// The names of all pools.
+pub(crate) fn all_pools() -> Result<Vec<String>, Fail> {
+    Ok(ask(&Pools { names: Vec::new() })?.into_iter().map(|v| v.name).collect())
+}
+
 fn history(p: &Parsed) -> Done {
     let pools = match p.operands.is_empty() {
         true => all_pools()?,
@@ -310,11 +330,6 @@ fn history(p: &Parsed) -> Done {
         })?;
         print(&(head.unwrap_or_default() + "\n"));
         Ok(())
-/// The names of all pools.
-pub(crate) fn all_pools() -> Result<Vec<String>, Fail> {
-    Ok(ask(&Pools { names: Vec::new() })?.into_iter().map(|v| v.name).collect())
-}
-
     })?
 }
 
@@ -485,16 +500,16 @@ fn get_of_vdevs(p: &Parsed, wanted: &[String], fields: &[String], pool: &str, vd
     if let Some(bad) = wanted.iter().find(|w| *w != "all" && !admin::pool::vdev_props::is_known(w)) {
         return Err(Fail::Usage(format!("bad property list: invalid property '{bad}'"), "get"));
     }
-    if p.has('j') {
-        return Err(
-            Error::unsupported("JSON shows properties of pools only, not yet those of vdevs: leave -j out").into()
-        );
-    }
     let names = match vdevs {
         [one] if one == "all-vdevs" => Vec::new(),
         some => some.iter().map(|v| pool_member(v)).collect(),
     };
     let all = ask(&VdevGet { pool: pool.to_string(), vdevs: names })?;
+    if p.has('j') {
+        let of: Vec<PoolView> = ask(&Pools { names: vec![pool.to_string()] })?;
+        of.iter().for_each(|pool| print(&json::vdev_props(pool, &all, wanted, p.has('p'))));
+        return Ok(());
+    }
     let rows: Vec<_> = all.iter().flat_map(|v| zpool_out::vdev_rows(v, wanted)).collect();
     print(&zpool_out::get_table(&rows, fields, p.has('H'), p.has('p')));
     Ok(())
@@ -614,9 +629,12 @@ fn detach(p: &Parsed) -> Done {
 
 fn work(p: &Parsed, initialize: bool) -> Done {
     let topic = if initialize { "initialize" } else { "trim" };
-    let Some((pool, devices)) = p.operands.split_first() else {
+    if p.has('a') && !p.operands.is_empty() {
+        return Err(Fail::Usage("-a cannot be combined with individual pools or vdevs".into(), topic));
+    }
+    if p.operands.is_empty() && !p.has('a') {
         return Err(Fail::Usage("missing pool name argument".into(), topic));
-    };
+    }
     let stops: Vec<char> = ['c', 's', 'u'].into_iter().filter(|letter| p.has(*letter)).collect();
     match stops[..] {
         [first, second, ..] => {
@@ -628,15 +646,34 @@ fn work(p: &Parsed, initialize: bool) -> Done {
     if p.has('d') || p.has('r') {
         return Err(Error::unsupported("cannot trim: weir has neither secure trims (-d) nor rates (-r) yet").into());
     }
-    ask(&PoolWork {
-        pool: pool.clone(),
+    let request = |pool: &str, devices: &[String], wait: bool| PoolWork {
+        pool: pool.to_string(),
         initialize,
         suspend: p.has('s'),
         cancel: p.has('c'),
         forget: p.has('u'),
-        wait: p.has('w'),
+        wait,
         devices: devices.iter().map(|d| pool_member(d)).collect(),
-    })
+    };
+    if let Some((pool, devices)) = p.operands.split_first() {
+        return ask(&request(pool, devices, p.has('w')));
+    }
+    // All begin before the first is waited for. One that cannot does not stop the others.
+    let (mut begun, mut done) = (Vec::new(), Ok(()));
+    for pool in all_pools()? {
+        match ask(&request(&pool, &[], false)) {
+            Ok(()) => begun.push(pool),
+            Err(Fail::Error(e)) => {
+                eprintln!("{e}");
+                done = Err(Fail::AlreadyReported);
+            }
+            Err(other) => return Err(other),
+        }
+    }
+    for pool in begun.iter().filter(|_| p.has('w')) {
+        crate::wait::until_idle(pool, &[topic])?;
+    }
+    done
 }
 
 fn remove(p: &Parsed) -> Done {

@@ -593,7 +593,8 @@ pub fn pool_rows(pool: &PoolView, wanted: &[String]) -> Result<Vec<(String, Prop
         } else {
             prop(&pool.props, &known).cloned()
         };
-        let none = || PropView { name: known.clone(), value: "-".into(), exact: "-".into(), source: "-".into() };
+        let source = if dsl::props::is_user_prop(&known) { "default" } else { "-" };
+        let none = || PropView { name: known.clone(), value: "-".into(), exact: "-".into(), source: source.into() };
         out.push((pool.name.clone(), found.unwrap_or_else(none)));
     }
     Ok(out)
@@ -764,7 +765,6 @@ mod tests {
             ..ScanView::default()
         };
         let at = fmt::moment(1062);
-        assert_eq!(scan(&s), format!("  scan: scrub repaired 0B in 00:01:02 with 0 errors on {at}\n"));
         let mut e = ErrorScrubView { state: "FINISHED".into(), start: 1000, end: 1062, ..ErrorScrubView::default() };
         e.examined = 3;
         assert_eq!(
@@ -779,6 +779,7 @@ mod tests {
                 " scrub: error scrub paused since {since}\n\terror scrub started on {begun}\n\t75.00% done, issued I/O for 3 error blocks\n"
             )
         );
+        assert_eq!(scan(&s), format!("  scan: scrub repaired 0B in 00:01:02 with 0 errors on {at}\n"));
         s.state = "SCANNING".into();
         (s.to_examine, s.examined, s.issued, s.pass_examined, s.pass_issued) =
             (4 << 30, 2 << 30, 1 << 30, 2 << 30, 1 << 30);

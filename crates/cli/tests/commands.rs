@@ -432,6 +432,16 @@ fn datasets_are_made_changed_and_removed() {
     assert_eq!(w.ok("zfs list -H -o name"), "tank\ntank/a\n");
     let json: serde_json::Value = serde_json::from_str(&w.ok("zfs list -j -p -o name,used tank/a")).unwrap();
     assert!(json["datasets"]["tank/a"]["properties"]["used"]["value"].as_str().unwrap().parse::<u64>().unwrap() > 0);
+    w.fails("zfs mount -j -a", 2, "-j lists what is mounted");
+    let mounted = w.ok("zfs mount");
+    let json = w.ok("zfs mount -j");
+    assert_eq!(mounted.is_empty(), json.is_empty());
+    for line in mounted.lines() {
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let (fs, at) = line.split_once("  ").unwrap();
+        let one = &json["datasets"][fs.trim()];
+        assert_eq!((&one["filesystem"], &one["mountpoint"]), (&fs.trim().into(), &at.trim().into()), "{json}");
+    }
     let json: serde_json::Value = serde_json::from_str(&w.ok("zpool status -j")).unwrap();
     assert_eq!(json["pools"]["tank"]["state"], "ONLINE");
     judge_after_export(&w);

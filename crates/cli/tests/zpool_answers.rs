@@ -624,6 +624,22 @@ fn vdevs_have_properties() {
         w.ok(&format!("zpool set {set} tank {vdev}"));
         assert_eq!(get(set.split('=').next().unwrap(), vdev), want, "{vdev} {set}");
     }
+    let json = |line: &str| -> serde_json::Value { serde_json::from_str(&w.ok(line)).unwrap() };
+    let of = json("zpool get -j -p failfast,guid tank mirror-1 a");
+    assert_eq!((&of["pool"]["name"], &of["output_version"]["command"]), (&"tank".into(), &"zpool get".into()));
+    assert!(of["pool"].get("type").is_none());
+    let mirror = &of["vdevs"]["mirror-1"];
+    assert_eq!((&mirror["type"], &mirror["vdev_type"]), (&"VDEV".into(), &"mirror".into()));
+    assert_eq!((&mirror["class"], &mirror["state"]), (&"normal".into(), &"ONLINE".into()));
+    let failfast = &mirror["properties"]["failfast"];
+    assert_eq!((&failfast["value"], &failfast["source"]["type"]), (&"off".into(), &"LOCAL".into()));
+    assert_eq!(mirror["properties"]["guid"]["value"], mirror["guid"]);
+    assert_eq!(of["vdevs"].as_object().unwrap().len(), 2);
+    let a = of["vdevs"].as_object().unwrap().values().find(|v| v["vdev_type"] == "file").unwrap();
+    assert!(a["path"].as_str().unwrap().ends_with("/a"), "{a}");
+    let of = json("zpool get -j all tank all-vdevs");
+    assert_eq!(of["vdevs"].as_object().unwrap().len(), 7, "the root, two mirrors, four files");
+    w.fails("zpool set sit_out=on tank a", "weir reads from every device");
     w.fails("zpool set allocating=off tank mirror-0", "the last vdev of its class");
     w.fails("zpool set allocating=off tank a", "only a top-level vdev");
     w.fails("zpool set state=ONLINE tank a", "read-only");
@@ -640,5 +656,68 @@ fn vdevs_have_properties() {
     w.ok("zpool export tank");
     w.files(&["e"], 128 * MIB);
     w.ok(&format!("{NEW} -o compatibility=openzfs-2.1-linux old e"));
+    assert!(!w.ok("zpool get -H all old e").contains("sit_out"));
     w.fails("zpool set comment=x old root", "feature@vdev_zaps_v2=enabled");
+}
+
+/// Properties of users are texts with names of their own, which stay, and go with an empty value.
+#[test]
+fn pools_have_properties_of_their_users() {
+    let w = World::new("cli-user-props");
+    w.files(&["a", "b", "c", "d"], 128 * MIB);
+    w.ok(&format!("{NEW} -o org.test:rack=7 tank raidz a b c"));
+    w.ok(&format!("{NEW} lake d"));
+    let get = |what: &str, pool: &str| w.ok(&format!("zpool get -H -o value,source {what} {pool}"));
+    assert_eq!(get("org.test:rack", "tank"), "7\tlocal\n");
+    assert_eq!(get("org.test:rack", "lake"), "-\tdefault\n");
+    w.ok("zpool set org.test:room=north tank");
+    w.ok("zpool set org.test:rack=8 tank");
+    w.ok("zpool export tank");
+    w.ok("zpool import -d . tank");
+    assert_eq!(get("org.test:rack,org.test:room", "tank"), "8\tlocal\nnorth\tlocal\n");
+    assert_eq!(w.ok("zpool list -H -o name,org.test:room"), "lake\t-\ntank\tnorth\n");
+    w.ok("zpool set org.test:room= tank");
+    assert_eq!(get("org.test:room", "tank"), "-\tdefault\n");
+    let all = w.ok("zpool get -H all tank");
+    assert!(all.contains("tank\torg.test:rack\t8\tlocal\n") && !all.contains("org.test:room"), "{all}");
+    for (line, why) in [
+        ("zpool set Org:x=1 tank", "invalid property 'Org:x'"),
+        ("zpool set -- -org:x=1 tank", "invalid property '-org:x'"),
+        ("zpool import -o org.test:x=1 -d . nope", "cannot be set at import time"),
+    ] {
+        w.fails(line, why);
+    }
+    // Each leaf of a raidz says whether reads leave it out.
+    assert_eq!(w.ok("zpool get -H -o value sit_out tank a"), "off\n");
+    assert!(!w.ok("zpool get -H all tank raidz1-0").contains("sit_out"));
+    // Works of all pools.
+    w.ok("zpool initialize -a -w");
+    for pool in ["tank", "lake"] {
+        assert!(w.ok(&format!("zpool status -i {pool}")).contains("(100% initialized, completed at "), "{pool}");
+    }
+    w.ok("zpool trim --all --wait");
+    assert!(w.ok("zpool status -t lake").contains("(100% trimmed, completed at "));
+    w.fails("zpool initialize -a -c", "there is no active initialize");
+    for line in ["zpool trim -a tank", "zpool initialize -a tank"] {
+        let s = w.run(line, "UTC");
+        assert!(s.code == 2 && s.err.starts_with("-a cannot be combined with individual pools or vdevs"), "{}", s.err);
+    }
+}
+
+/// A pool is made under a name that it has until its export.
+#[test]
+fn pools_are_made_under_temporary_names() {
+    let w = World::new("cli-temporary");
+    w.files(&["a"], 128 * MIB);
+    w.fails("zpool create -t mirror1 tank a", "cannot create 'mirror1'");
+    w.fails("zpool create -t soon log a", "is reserved");
+    w.ok(&format!("{NEW} -t soon tank a"));
+    w.ok("zfs create soon/data");
+    assert_eq!(w.ok("zpool list -H -o name"), "soon\n");
+    w.fails("zpool list tank", "cannot open 'tank': no such pool");
+    let label = w.ok("zdb -l a");
+    assert!(label.contains("name: 'tank'") && !label.contains("soon"), "{label}");
+    w.ok("zpool export soon");
+    w.ok("zpool import -d . tank");
+    assert_eq!(w.ok("zfs list -H -o name"), "tank\ntank/data\n");
 }

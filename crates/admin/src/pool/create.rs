@@ -304,6 +304,7 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, in_use: InUse) -> Res
     let engine = PoolEngine::new(pool.clone(), plan.altroot, props::Stored::default());
     let stored = Wanted {
         stored: plan.wanted.stored.clone(),
+        user: plan.wanted.user.clone(),
         compatibility: plan.wanted.compatibility.clone(),
         no_cachefile: plan.wanted.no_cachefile,
         ..Wanted::default()

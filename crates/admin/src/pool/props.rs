@@ -1,7 +1,8 @@
 //! Properties of pools: table, parser, storage and views. No other file handles a single property.
 //!
 //! Most are computed. Those that can be set are numbers in the ZAP `pool_props` of the MOS, except
-//! `comment` and `compatibility`, which are in the configuration.
+//! `comment` and `compatibility`, which are in the configuration. There are user properties as well:
+//! texts whose names have a colon (OpenZFS 2.2).
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -9,6 +10,7 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::zap;
 use dsl::DslPool;
+use dsl::props::is_user_prop;
 use ondisk::feature::{FEATURES, FeatureId, default_features, enable_closure_ids};
 use ondisk::object_type::ObjectType;
 
@@ -18,6 +20,8 @@ use crate::pool::compatibility::allowed_features;
 use crate::view::pool::capacity;
 use crate::view::{PropView, fmt};
 
+/// Longest value of a user property in bytes, with its end (`ZAP_MAXVALUELEN`).
+const TEXT_MAX: usize = 8192;
 /// Longest comment in bytes (`ZPROP_MAX_COMMENT`).
 const COMMENT_MAX: usize = 32;
 /// The MOS directory's entry.
@@ -27,6 +31,8 @@ const POOL_PROPS: &[u8] = b"pool_props";
 #[derive(Default, Debug)]
 pub struct Stored {
     numbers: BTreeMap<String, u64>,
+    /// User properties.
+    texts: BTreeMap<String, String>,
 }
 
 impl Stored {
@@ -107,20 +113,21 @@ const PROPS: &[Prop] = &[
     short("bcloneratio", &["bclone_ratio"], Kind::Computed(show_bcloneratio)),
     prop("dedup_table_size", Kind::Computed(|l| l.size(l.engine.pool.dedup_table_size()))),
     prop("dedup_table_quota", Kind::Own(take_dedup_quota, show_dedup_quota)),
+    prop("last_scrubbed_txg", Kind::Computed(|l| l.fixed(&l.engine.pool.scan().last_scrubbed().0.to_string(), "-"))),
 ];
 
 fn find(name: &str) -> Option<&'static Prop> {
     PROPS.iter().find(|p| p.name == name || p.aliases.contains(&name))
 }
 
-    prop("last_scrubbed_txg", Kind::Computed(|l| l.fixed(&l.engine.pool.scan().last_scrubbed().0.to_string(), "-"))),
 /// The full name of a property, if there is one of that name (`name`, `feature@NAME` and
 /// `unsupported@NAME` as well).
 pub fn canonical(name: &str) -> Option<String> {
     let long = find(name).map_or(name, |p| p.name);
     let known = long == "name" || find(name).is_some();
     let feature = long.strip_prefix("feature@").is_some_and(|f| FeatureId::lookup(f).is_some());
-    (known || feature || long.starts_with("unsupported@")).then(|| long.to_string())
+    let named = known || feature || is_user_prop(long);
+    (named || long.starts_with("unsupported@")).then(|| long.to_string())
 }
 
 /// The value of an index property, and whether it is set in this pool.
@@ -144,6 +151,8 @@ pub struct Wanted {
     pub readonly: bool,
     /// Numbers for the MOS.
     pub stored: Vec<(String, u64)>,
+    /// User properties; without a text they go.
+    pub user: Vec<(String, String)>,
     /// Features asked for by name: enabled or disabled.
     pub features: Vec<(FeatureId, bool)>,
     /// Features that `compatibility` allows, the one given or else that of the pool.
@@ -185,6 +194,9 @@ impl Wanted {
         if let Some(feature) = given.strip_prefix("feature@") {
             return self.take_feature(feature, value, when);
         }
+        if is_user_prop(given) {
+            return self.take_user(given, value, when);
+        }
         let unknown =
             || Error::invalid(format!("invalid property '{given}': 'zpool get all' lists those that there are"));
         let name = canonical(given).ok_or_else(unknown)?;
@@ -200,6 +212,21 @@ impl Wanted {
                 Err(Error::new(ErrorKind::ReadOnly, format!("'{name}' is readonly: it is computed")))
             }
         }
+    }
+
+    fn take_user(&mut self, name: &str, value: &str, when: When) -> Result<()> {
+        if when == When::Import {
+            return Err(Error::invalid(format!("property '{name}' cannot be set at import time")));
+        }
+        if name.starts_with('-') || value.contains('\0') {
+            return Err(Error::invalid(format!("invalid property '{name}'")));
+        }
+        if value.len() >= TEXT_MAX {
+            let why = format!("the value of '{name}' is too long: it may have {} bytes", TEXT_MAX - 1);
+            return Err(Error::invalid(why));
+        }
+        self.user.push((name.to_string(), value.to_string()));
+        Ok(())
     }
 
     fn take_feature(&mut self, name: &str, value: &str, when: When) -> Result<()> {
@@ -406,8 +433,16 @@ fn show_compatibility(l: &Look<'_>) -> PropView {
 pub async fn load(dsl: &DslPool) -> Result<Stored> {
     let Some(object) = zap::lookup_u64(dsl.directory(), POOL_PROPS).await? else { return Ok(Stored::default()) };
     let entries = zap::list(&dsl.mos().hold(ObjectId(object)).await?).await?;
-    let numbers = entries.into_iter().filter_map(|e| Some((String::from_utf8(e.name).ok()?, e.value.as_u64()?)));
-    Ok(Stored { numbers: numbers.collect() })
+    let mut stored = Stored::default();
+    for e in entries {
+        let Ok(name) = String::from_utf8(e.name) else { continue };
+        if let Some(number) = e.value.as_u64() {
+            stored.numbers.insert(name, number);
+        } else if let Some(text) = e.value.as_text().filter(|_| is_user_prop(&name)) {
+            stored.texts.insert(name, text);
+        }
+    }
+    Ok(stored)
 }
 
 /// Figures for computed properties.
@@ -491,6 +526,7 @@ impl PoolEngine {
             let value = if *count > 0 { "readonly" } else { "inactive" };
             out.push(row(&format!("unsupported@{guid}"), value.to_string(), value.to_string(), "local"));
         }
+        out.extend(stored.texts.iter().map(|(name, text)| row(name, text.clone(), text.clone(), "local")));
         out
     }
 
@@ -535,14 +571,15 @@ impl PoolEngine {
         if wanted.comment.is_some() {
             self.pool.set_comment(wanted.comment.filter(|c| !c.is_empty()))?;
         }
-        if stored.is_empty() && features.is_empty() {
+        let user = wanted.user;
+        if stored.is_empty() && features.is_empty() && user.is_empty() {
             return self.pool.sync().await;
         }
-        let values = stored.clone();
+        let (values, texts) = (stored.clone(), user.clone());
         let stores = dsl.sync_task(move |dsl: Rc<DslPool>, tx| {
             Box::pin(async move {
                 dsl.enable_features(&features, &tx).await?;
-                if values.is_empty() {
+                if values.is_empty() && texts.is_empty() {
                     return Ok(());
                 }
                 let object = match zap::lookup_u64(dsl.directory(), POOL_PROPS).await? {
@@ -556,12 +593,29 @@ impl PoolEngine {
                 for (name, value) in values {
                     zap::update_u64(&object, name.as_bytes(), value, &tx).await?;
                 }
+                for (name, text) in texts {
+                    if !text.is_empty() {
+                        zap::update_text(&object, name.as_bytes(), &text, &tx).await?;
+                    } else if zap::lookup(&object, name.as_bytes()).await?.is_some() {
+                        zap::remove(&object, name.as_bytes(), &tx).await?;
+                    }
+                }
                 Ok(())
             })
         });
         let multihost = stored.iter().rfind(|(name, _)| name == "multihost").map(|(_, on)| *on == 1);
         self.pool.change_multihost(multihost.unwrap_or(self.pool.has_multihost()), stores).await?;
-        self.props.borrow_mut().numbers.extend(stored);
+        {
+            let mut props = self.props.borrow_mut();
+            props.numbers.extend(stored);
+            for (name, text) in user {
+                if text.is_empty() {
+                    props.texts.remove(&name);
+                } else {
+                    props.texts.insert(name, text);
+                }
+            }
+        }
         self.apply_pool_props();
         self.expand_if_wanted();
         Ok(())
@@ -632,6 +686,9 @@ mod tests {
             ("feature@lz4_compress", "disabled", When::Set),
             ("feature@redaction_list_spill", "enabled", When::Create),
             ("version", "28", When::Create),
+            ("org.test:slot", "1", When::Import),
+            ("-org.test:slot", "1", When::Set),
+            ("org.test:slot", &"x".repeat(TEXT_MAX), When::Set),
         ] {
             assert!(parse(&[(name, value)], when).is_err(), "{name}={value}");
         }
@@ -662,5 +719,7 @@ mod tests {
         assert_eq!(canonical("name").as_deref(), Some("name"));
         assert_eq!(canonical("feature@x"), None);
         assert_eq!(canonical("x"), None);
+        assert_eq!(canonical("org.test:slot").as_deref(), Some("org.test:slot"));
+        assert_eq!(canonical("Org:slot"), None);
     }
 }

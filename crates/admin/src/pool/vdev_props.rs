@@ -65,6 +65,8 @@ enum Show {
     /// off, of every vdev.
     Off,
     TrimSupport,
+    /// off, of a leaf of a RAID-Z or dRAID: weir reads from all of them.
+    SitOut,
     /// Nothing, by default.
     Nothing,
     /// Bytes, 0 by default.
@@ -123,8 +125,9 @@ const PROPS: &[(&str, Kind)] = &[
     ("trim_support", Kind::Computed(Show::TrimSupport)),
     ("trim_errors", Kind::Computed(Show::Zero)),
     ("slow_ios", Kind::Computed(Show::Zero)),
-    ("slow_io_events", Kind::Flag(true)),
+    ("sit_out", Kind::Computed(Show::SitOut)),
     ("autosit", Kind::ParityFlag),
+    ("slow_io_events", Kind::Flag(true)),
 ];
 
 fn find(name: &str) -> Option<Kind> {
@@ -158,6 +161,10 @@ fn parse(name: &str, value: &str, kind: &ConfigKind) -> Result<Change> {
         _ => Err(Error::invalid(format!("the value of '{name}' is too long: it may have {} bytes", TEXT_MAX - 1))),
     };
     match find(name) {
+        Some(Kind::Computed(Show::SitOut)) => {
+            let why = "weir reads from every device of a vdev: 'zpool offline' takes one out of use";
+            Err(Error::unsupported(format!("'{name}' cannot be set: {why}")))
+        }
         Some(Kind::Computed(_)) => Err(Error::invalid(format!("property '{name}' is read-only"))),
         Some(Kind::Flag(_)) => Ok(Change::Value(Some(ZapValue::from_u64(flag()?.into())))),
         Some(Kind::ParityFlag) if matches!(kind, ConfigKind::Raidz | ConfigKind::Draid) => {
@@ -179,6 +186,8 @@ struct Look {
     parent: Option<String>,
     config: Option<VdevConfig>,
     is_top: bool,
+    /// A leaf below a RAID-Z or dRAID.
+    is_parity_leaf: bool,
     /// Sums of its devices.
     stats: LeafStats,
     allocating: Option<bool>,
@@ -201,6 +210,7 @@ impl Look {
         let same = |text: String, source: &str| row(name, text.clone(), text, source);
         let number = own.and_then(ZapValue::as_u64);
         Some(match kind {
+            Kind::Computed(Show::SitOut) if !self.is_parity_leaf => return None,
             Kind::Computed(show) => self.computed(name, show),
             Kind::Flag(default) => same(number.map_or(word(default), |n| word(n != 0)), source),
             Kind::ParityFlag if self.view.parity == 0 => return None,
@@ -254,7 +264,7 @@ impl Look {
             Show::Ops(write) => bytes(if write { stats.write_ops } else { stats.read_ops }),
             Show::Bytes(write) => bytes(if write { stats.write_bytes } else { stats.read_bytes }),
             Show::Zero => bytes(0),
-            Show::Off => same("off".into(), "-"),
+            Show::Off | Show::SitOut => same("off".into(), "-"),
             Show::TrimSupport if self.is_leaf() => same("on".into(), "-"),
             Show::TrimSupport => same("-".into(), "-"),
             Show::Nothing => nothing(),
@@ -318,6 +328,8 @@ impl PoolEngine {
                 false => t.config_ref().find(guid).cloned(),
             });
             let ashift = tops.iter().find(|t| t.config_ref().find(guid).is_some()).map(|t| u64::from(t.ashift));
+            let above = tops.iter().find(|t| t.config_ref().find(guid).is_some());
+            let in_parity = above.is_some_and(|t| matches!(t.config_ref().kind, ConfigKind::Raidz | ConfigKind::Draid));
             let config =
                 config.map(|c| VdevConfig { ashift: c.ashift.or(ashift.filter(|_| c.children.is_empty())), ..c });
             let below = tops.iter().find_map(|t| t.kind().find(guid)).map(|k| k.leaves()).unwrap_or_default();
@@ -332,6 +344,7 @@ impl PoolEngine {
                 allocating: devices.allocating(guid).filter(|_| config.is_some()),
                 values: devices.vdev_values(guid).await?,
                 is_top: top.is_some(),
+                is_parity_leaf: view.children.is_empty() && in_parity,
                 stats,
                 view,
                 parent,
@@ -384,6 +397,7 @@ mod tests {
             ("autosit", "on", ConfigKind::Mirror, None),
             ("allocating", "off", ConfigKind::Mirror, Some(Change::Allocating(false))),
             ("state", "ONLINE", ConfigKind::Mirror, None),
+            ("sit_out", "on", ConfigKind::Disk, None),
             ("nonsense", "1", ConfigKind::Mirror, None),
         ] {
             assert_eq!(parse(name, value, &kind).ok(), want, "{name}={value}");

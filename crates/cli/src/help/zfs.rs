@@ -323,11 +323,12 @@ with -r also those of that name below.
     },
     Page {
         name: "zfs mount",
-        usage: &["mount", "mount [-flOv] [-o option,...] <-a | filesystem>"],
+        usage: &["mount [-j]", "mount [-flOv] [-o option,...] <-a | filesystem>"],
         text: "\
 Without arguments: lists what is mounted. Otherwise mounts one file system, or
 with -a all that are to be mounted (canmount=on and a mountpoint).
 
+  -j  the list as JSON
   -l  load the keys of encrypted file systems first
   -O  also over a folder that is not empty, where overlay=off
   -f  also what was received redacted: blocks that were left out read as zeros

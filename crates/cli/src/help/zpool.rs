@@ -98,18 +98,19 @@ Removes hot spares that are not in use, caches and log devices.
     },
     Page {
         name: "zpool trim",
-        usage: &["trim [-w] [-c | -s] <pool> [<device> ...]"],
+        usage: &["trim [-w] [-c | -s] -a | <pool> [<device> ...]"],
         text: "\
 Tells devices which space is free; on files that makes holes.
 
   -c      give up what runs
   -s      suspend what runs: 'zpool trim' goes on with it
   -w      wait until it is over
+  -a      all pools
 ",
     },
     Page {
         name: "zpool initialize",
-        usage: &["initialize [-w] [-c | -s | -u] <pool> [<device> ...]"],
+        usage: &["initialize [-w] [-c | -s | -u] -a | <pool> [<device> ...]"],
         text: "\
 Writes a pattern over all free space of devices.
 
@@ -117,6 +118,7 @@ Writes a pattern over all free space of devices.
   -s      suspend what runs: 'zpool initialize' goes on with it
   -u      forget that devices were ever initialized; refused while one is
   -w      wait until it is over
+  -a      all pools
 ",
     },
     Page {
@@ -150,9 +152,6 @@ It goes on after an export or a crash where it was.
   -p      pause; 'zpool scrub' goes on
   -s      stop
   -w      wait until it has ended
-",
-    },
-    Page {
   -a      all pools
   -e      only the blocks that are known to be damaged ('zpool status -v'); after
           a pause it goes on. The pool needs the feature head_errlog
@@ -162,6 +161,9 @@ It goes on after an export or a crash where it was.
           on both sides: YYYY-MM-DD or 'YYYY-MM-DD HH:MM' of this time zone.
           Pools note dates since they have features of OpenZFS 2.4; what is
           older is read whole
+",
+    },
+    Page {
         name: "zpool resilver",
         usage: &["resilver <pool> ..."],
         text: "\
@@ -354,7 +356,8 @@ vdev above all).
         text: "\
 Sets a property of a pool: comment, failmode, autoexpand, autoreplace,
 autotrim, delegation, listsnapshots, ashift, bootfs, cachefile=none,
-compatibility, feature@<name>=enabled.
+compatibility, feature@<name>=enabled; names with a colon are properties of your
+own, which an empty value removes.
 
 Of a vdev: comment, names with a colon, allocating=off (nothing new goes to that
 top-level vdev), and failfast, checksum_n, checksum_t, io_n, io_t, slow_io_n,
