@@ -55,6 +55,9 @@ const SCRATCH_START: u64 = 512 << 10;
 pub const SCRATCH_SIZE: u64 = DATA_START - SCRATCH_START;
 /// Bytes by which the scratch area of a child is before the places that it stands for.
 pub(crate) const SCRATCH_BACK: u64 = DATA_START - SCRATCH_START;
+/// How the boot program begins that FreeBSD keeps in the boot area of a disk with an MBR: a jump,
+/// and the name of its server (`BTX`; OpenZFS 2.4.4, `vdev_check_boot_reserve` of FreeBSD).
+pub const BOOT_PROGRAM: [u8; 5] = [0xeb, 0x0e, b'B', b'T', b'X'];
 
 /// I/O holds it while it waits for devices alone, so it comes after all other locks.
 const RANGES: Rank = Rank(900, "ranges of a raidz that is being expanded");
@@ -120,6 +123,19 @@ pub fn is_ready(raidz: &Raidz) -> bool {
         }
         _ => false,
     })
+}
+
+/// The first device with a boot program in the area that the first part goes through, which would
+/// overwrite it.
+pub async fn boot_program(raidz: &Raidz, ashift: u8) -> Result<Option<Rc<Leaf>>> {
+    for child in 0..raidz.children.len() {
+        let leaf = leaf(raidz, child)?;
+        let sector = leaf.read(SCRATCH_START, 1 << ashift, Prio::SyncRead).await?;
+        if sector.starts_with(&BOOT_PROGRAM) {
+            return Ok(Some(leaf.clone()));
+        }
+    }
+    Ok(None)
 }
 
 /// Sectors of child `child` of `children` among those from `first` to `end`: the first row, and how

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, Result};
 use ondisk::feature::FeatureId;
 use vdev::labels::init_labels;
-use vdev::reflow::scratch_bytes;
+use vdev::reflow::{boot_program, scratch_bytes};
 use vdev::reshape::{Shape, begin_expansion};
 use vdev::{Raidz, Top, VdevKind};
 
@@ -20,8 +20,8 @@ use super::objects::{create_vdev_zap, zap_map};
 use super::raidz_expand::record_begin;
 use crate::devices::layout::{DevSpec, leaf_config};
 
-fn busy(why: &'static str) -> Error {
-    Error::new(ErrorKind::Busy, why)
+fn busy(why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Busy, why.into())
 }
 
 /// The RAID-Z of a vdev; an error if its expansion cannot begin.
@@ -59,6 +59,12 @@ impl Devices {
         self.checkpoint.check_none()?;
         let (top, guid) = self.find(target)?;
         let raidz = expandable(self, &top)?;
+        if let Some(leaf) = boot_program(&raidz, top.ashift).await? {
+            return Err(busy(format!(
+                "the reserved boot area needed for the expansion is already being used by a boot loader, on {}",
+                leaf.dev.info().path
+            )));
+        }
         let first = raidz.children.first().and_then(VdevKind::guid).unwrap_or(guid);
         drop(raidz);
         check_device(&top, &top.kind(), first, &new, ashift)?;

@@ -2,8 +2,10 @@
 
 use crate::common::{POOL, World};
 use base::{ErrorKind, Nanos, VdevId};
+use bdev::Bytes;
 use ondisk::feature::FeatureId;
 use spa::{Bias, Group, GroupKind, ImportOpts, Layout, Pool, PoolSpec};
+use vdev::reflow::BOOT_PROGRAM;
 
 /// A pool on a raidz1 of the first disks.
 async fn create(world: &World, disks: usize, features: Vec<FeatureId>) -> std::rc::Rc<Pool> {
@@ -56,7 +58,15 @@ fn what_cannot_be_expanded_is_refused() {
         pool.sync().await.unwrap();
         pool.scan().wait().await.unwrap();
         pool.sync().await.unwrap();
+        // A disk from which FreeBSD starts has a program where the first part would go.
+        let at = 512 << 10;
+        let sector = |start: &[u8]| Bytes::copy_from(&[start, &vec![0; 4096 - start.len()]].concat());
+        bdev::write(&*world.dev(2).dev, at, sector(&BOOT_PROGRAM)).await.unwrap();
+        assert_eq!(refused(&pool, 3).await, ErrorKind::Busy, "a boot program is there");
+        bdev::write(&*world.dev(2).dev, at, sector(&BOOT_PROGRAM[..4])).await.unwrap();
         pool.create_checkpoint().await.unwrap();
+        let e = pool.devices().attach("raidz1-0", world.dev(3), None).await.unwrap_err();
+        assert!(e.to_string().contains("checkpoint"), "{e}");
         assert_eq!(refused(&pool, 3).await, ErrorKind::Busy, "there is a checkpoint");
     });
 }
