@@ -10,9 +10,9 @@
 //!    area, flush, the last uberblock again with the state "valid", the real places, flush, the
 //!    uberblock again with "synced".
 //! 3. The task takes a metaslab at a time: allocation in it is disabled, what is allocated between
-//!    `next` and the limit is copied, piece by piece; then allocation is allowed again. What is
-//!    allocated behind `next` from then on is written at both places, what is allocated beyond it
-//!    is found by the next visit.
+//!    `next` and the limit is copied, piece by piece, a few at a time; then allocation is allowed
+//!    again. What is allocated behind `next` from then on is written at both places, what is
+//!    allocated beyond it is found by the next visit.
 //! 4. At the limit the task waits for a txg. Each commit takes the offset up to which all copies
 //!    have ended, before its flush ([`Expander::copied`]); the uberblock gets it if every device is
 //!    healthy after the flush ([`Expander::word`]). Then the task moves `committed` and with it the
@@ -28,6 +28,7 @@
 //! that says that the first part is in the scratch area.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
 use base::{Error, Nanos, Result, TXG_CONCURRENT, Txg, VdevId};
@@ -51,6 +52,9 @@ use crate::zevent::Events;
 
 /// Bytes of one copy for each child at most: its range is locked as long as it takes.
 const COPY_EACH: u64 = 1 << 20;
+/// Copies under way at most: devices read the next one while they write one, and I/O waits for the
+/// few before it alone.
+const COPIES: usize = 4;
 /// Free space up to so many bytes between two ranges is copied with them.
 const GAP: u64 = 32 << 10;
 /// How long the task waits for devices to become healthy before it looks again.
@@ -59,7 +63,7 @@ const RETRY: Nanos = Nanos::from_secs(5);
 /// Tunables of expansions, with OpenZFS's names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExpandTunables {
-    /// `raidz_expand_max_copy_bytes`: bytes of a copy at most (OpenZFS: in flight, 160 MiB).
+    /// `raidz_expand_max_copy_bytes`: bytes of all copies under way at most (OpenZFS: 160 MiB).
     pub max_copy_bytes: u64,
     /// `raidz_expand_max_reflow_bytes`: the expansion rests when so many bytes are copied; 0:
     /// never.
@@ -72,6 +76,13 @@ impl Default for ExpandTunables {
     fn default() -> ExpandTunables {
         ExpandTunables { max_copy_bytes: 160 << 20, max_reflow_bytes: 0, scrub_after: true }
     }
+}
+
+/// Copies under way, the lowest first: where each ends, its bytes, and its task.
+#[derive(Default)]
+struct Copies {
+    tasks: VecDeque<(u64, u64, JoinHandle<Result<()>>)>,
+    bytes: u64,
 }
 
 /// An expansion that is under way.
@@ -476,16 +487,24 @@ impl Expander {
         // One that cannot be loaded gets no new blocks: all of it is copied.
         let disabled = self.stack.alloc.disable(vdev, ms).await;
         let free = disabled.as_ref().map_or(&[][..], Vec::as_slice);
+        let mut copies = Copies::default();
         let done = async {
             for run in used(free, from, to) {
-                if !self.copy_run(job, run).await? {
+                if !self.copy_run(job, run, &mut copies).await? {
                     return Ok(());
                 }
             }
-            self.advance(job, to).await;
+            self.settle(job, &mut copies, 0).await?;
+            self.advance(job, to, &copies).await;
             Ok(())
         };
-        let done = done.await;
+        let done: Result<()> = done.await;
+        // Ranges stay locked, and the metaslab disabled, as long as a copy is under way.
+        let mut rest = self.settle(job, &mut copies, 0).await;
+        while !copies.tasks.is_empty() {
+            rest = rest.and(self.settle(job, &mut copies, 0).await);
+        }
+        let done = done.and(rest);
         if disabled.is_ok() {
             self.stack.alloc.enable(vdev, ms);
         }
@@ -493,37 +512,60 @@ impl Expander {
     }
 
     /// Moves `next` over free space.
-    async fn advance(&self, job: &Job, to: u64) {
+    async fn advance(&self, job: &Job, to: u64, copies: &Copies) {
         let at = job.reflow.progress().next;
         if at < to && !job.failed.get() && !self.is_over() {
             let _range = job.reflow.exclude(at, to - at).await;
             job.reflow.set(Progress { next: to, ..job.reflow.progress() });
-            job.copied.set(to);
+            if copies.tasks.is_empty() && !job.failed.get() {
+                job.copied.set(to);
+            }
         }
     }
 
-    /// Copies a range; false if it has to stop before its end.
-    async fn copy_run(&self, job: &Job, run: Run) -> Result<bool> {
+    /// Waits, in their order, for copies until `most` bytes are under way at most; the first error
+    /// voids all.
+    async fn settle(&self, job: &Job, copies: &mut Copies, most: u64) -> Result<()> {
+        while copies.bytes > most || copies.tasks.len() >= COPIES {
+            let Some((end, bytes, task)) = copies.tasks.pop_front() else { break };
+            copies.bytes -= bytes;
+            if let Err(e) = task.await {
+                job.fail();
+                return Err(e);
+            }
+            if !job.failed.get() {
+                job.copied.set(end);
+                job.bytes.set(job.bytes.get() + bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a range; false if it has to stop before its end. Its last copies may be under way.
+    async fn copy_run(&self, job: &Job, run: Run, copies: &mut Copies) -> Result<bool> {
         let ashift = job.top.ashift;
-        let most = (COPY_EACH * job.old()).min(self.tunables.get().max_copy_bytes).max(1 << ashift) >> ashift << ashift;
+        let in_flight = self.tunables.get().max_copy_bytes;
+        let most = (COPY_EACH * job.old()).min(in_flight / 2).max(1 << ashift) >> ashift << ashift;
         let mut at = run.start;
         while at < run.end() {
             let end = run.end().min(at + most);
             if self.is_over() || self.is_resting(job) || job.failed.get() {
                 return Ok(false);
             }
-            self.advance(job, at).await;
-            let _range = job.reflow.exclude(at, end - at).await;
+            self.settle(job, copies, in_flight.saturating_sub(end - at)).await?;
+            self.advance(job, at, copies).await;
+            let mut range = job.reflow.exclude(at, end - at).await;
+            range.hand_over();
             job.reflow.set(Progress { next: end, ..job.reflow.progress() });
             let raidz = job.raidz().filter(|r| is_ready(r)).ok_or_else(not_ready)?;
-            reflow::copy(&raidz, ashift, at >> ashift, end >> ashift).await?;
-            if !is_ready(&raidz) {
-                return Err(not_ready());
-            }
-            if !job.failed.get() {
-                job.copied.set(end);
-                job.bytes.set(job.bytes.get() + (end - at));
-            }
+            let (first, last) = (at >> ashift, end >> ashift);
+            let task = self.stack.rt.spawn("copy of an expansion", async move {
+                let _range = range;
+                reflow::copy(&raidz, ashift, first, last).await?;
+                if is_ready(&raidz) { Ok(()) } else { Err(not_ready()) }
+            });
+            copies.tasks.push_back((end, end - at, task));
+            copies.bytes += end - at;
             at = end;
         }
         Ok(true)
