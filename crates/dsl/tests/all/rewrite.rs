@@ -16,7 +16,7 @@ use zpl::{Cred, MountOpts, Zfs};
 
 use crate::common::World;
 use crate::streams::{
-    assert_same, create, create_encrypted, create_with, export, load_key, objects, parts, receive, send,
+    assert_same, create, create_encrypted, create_with, export, load_key, objects, parts, receive, send, send_redacted,
 };
 
 /// Blocks of the file of a test.
@@ -288,5 +288,40 @@ fn differences_leave_out_what_was_rewritten() {
         assert_eq!(differences(&pool, "c", "d").await, Vec::<String>::new());
         fs.unmount().await.unwrap();
         export([pool]).await;
+    });
+}
+
+/// A redaction snapshot that rewrote a block still has its content: the block is not left out.
+#[test]
+fn redacted_copies_have_what_a_redaction_snapshot_rewrote() {
+    let world = World::with_sizes(5, &[96 << 20, 96 << 20]);
+    world.sim.block_on(async {
+        let (pool, fs, file) = sender(&world, false, &[]).await;
+        let to = create(&world, "to", GroupKind::Single, &[1], 9).await;
+        snap(&pool, "base").await;
+        fs.unmount().await.unwrap();
+        let dsl = pool.dsl();
+        dsl.clone_snapshot("from/fs@base", "from/copy", Vec::new()).await.unwrap();
+        let copy = Zfs::open(&dsl.find("from/copy").unwrap(), MountOpts::default()).await.unwrap();
+        write(&copy, file, 3, &noise(&mut Rng::new(2), SIZE)).await;
+        copy.rewrite_physically(file, 0, 0).await.unwrap();
+        write(&copy, file, 5, &noise(&mut Rng::new(3), SIZE)).await;
+        // One that is not physical is a new block: the redaction snapshot gave the old one up.
+        pool.sync().await.unwrap();
+        copy.rewrite(file, 7 * SIZE, SIZE).await.unwrap();
+        copy.unmount().await.unwrap();
+        pool.sync().await.unwrap();
+        dsl.snapshot(vec!["from/copy@x".into()], false, Vec::new()).await.unwrap();
+        dsl.redact("from/fs@base", "book", &["from/copy@x".to_string()]).await.unwrap();
+        let stream = send_redacted(&pool, "from/fs@base", None, "book", SendOpts::default()).await;
+        let left_out: Vec<u64> = (0..BLOCKS).filter(|n| !written(&stream, file).contains(n)).collect();
+        assert_eq!(left_out, [3, 5, 7]);
+        receive(&to, "to/fs@base", &stream, ReceiveOpts::default()).await.unwrap();
+        // What follows has what was left out, and brings the copy to the same.
+        let rest = send(&pool, "from/copy@x", Some("from/fs@base"), SendOpts::default()).await;
+        assert_eq!(written(&rest, file), [3, 5, 7]);
+        receive(&to, "to/copy@x", &rest, ReceiveOpts::default()).await.unwrap();
+        assert_same("copy", &objects(&pool, "from/copy@x").await, &objects(&to, "to/copy@x").await);
+        export([pool, to]).await;
     });
 }
