@@ -83,6 +83,28 @@ const PROFILES: &[Profile] = &[
     profile("pool-write", 2, Runner::Trouble),
     profile("planted", 2, Runner::Planted(&["--campaign", "--bug", "no-flush", "--cuts", "6000", "--seed", "0"])),
     profile("planted-rewrite", 1, Runner::Planted(&["--snapshots", "{}", "--bug", "rewrite-ignored"])),
+    profile("planted-brt", 1, Runner::Planted(&["--workloads", "{}", "--features", "all", "--bug", "brt-not-asked"])),
+    profile(
+        "planted-claim",
+        1,
+        Runner::Planted(&[
+            "--campaign",
+            "--cuts",
+            "20000",
+            "--seed",
+            "{seed}",
+            "--features",
+            "all",
+            "--bug",
+            "clone-claimed-twice",
+        ]),
+    ),
+    profile(
+        "planted-dedup",
+        1,
+        Runner::Planted(&["--workloads", "{}", "--features", "all", "--bug", "dedup-flush-lost"]),
+    ),
+    profile("planted-width", 1, Runner::Planted(&["--expandcuts", "{}", "--bug", "width-of-content"])),
     profile("cuts", 4, Runner::Ztest(&["--cuts", "{}", "--txgs", "20", "--every", "7", "--images", "1000"])),
     profile(
         "device-cuts",

@@ -30,13 +30,15 @@ pub enum Bug {
     ReplayStopsEarly,
     /// Import does not count the references of cloned blocks in a log.
     CloneNotClaimed,
+    /// Import counts them twice.
+    CloneClaimedTwice,
     /// A log that is freed keeps its references to cloned blocks.
     CloneNotFreed,
 }
 
 impl Bug {
     /// All of them, with the names that commands use.
-    pub const ALL: [(&'static str, Bug); 14] = [
+    pub const ALL: [(&'static str, Bug); 15] = [
         ("no-flush", Bug::NoFlush),
         ("wake-before-flush", Bug::WakeBeforeFlush),
         ("wake-before-predecessor", Bug::WakeBeforePredecessor),
@@ -50,6 +52,7 @@ impl Bug {
         ("old-replayed", Bug::OldReplayed),
         ("replay-stops-early", Bug::ReplayStopsEarly),
         ("clone-not-claimed", Bug::CloneNotClaimed),
+        ("clone-claimed-twice", Bug::CloneClaimedTwice),
         ("clone-not-freed", Bug::CloneNotFreed),
     ];
 }

@@ -110,7 +110,8 @@ pub async fn claim(zio: &Zio, header: &ZilHeader, first: Txg) -> Result<Claimed>
                     break;
                 }
                 for bp in blocks.iter().filter(is_counted) {
-                    if !planted!(CloneNotClaimed) {
+                    let times = if planted!(CloneClaimedTwice) { 2 } else { 1 };
+                    for _ in 0..if planted!(CloneNotClaimed) { 0 } else { times } {
                         zio.claim_clone(&bp, first).await.at(|| "block that an intent log clones")?;
                     }
                 }

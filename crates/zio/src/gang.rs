@@ -21,9 +21,10 @@ use ondisk::object_type::ObjectType;
 use rt::LocalBoxFuture;
 use rt::cost::COPY;
 use rt::join::join_all;
-use vdev::{BlockPlace, Prio, Verify, WriteDone};
+use vdev::{Prio, Verify, WriteDone};
 
 use crate::cost;
+use crate::read::place_of;
 use crate::request::WriteReq;
 use crate::write::{MAX_COPIES, Places};
 use crate::zio::{Inner, Zio};
@@ -323,7 +324,7 @@ impl Inner {
         let size = self.header_size_of(bp);
         let mut errors = crate::read::CopyErrors::default();
         for dva in bp.dvas() {
-            let first = self.read_copy(BlockPlace::new(dva, size, bp.phys_birth()), prio).await;
+            let first = self.read_copy(place_of(bp, dva, size), prio).await;
             let mut result = first.and_then(|first| gang::parse(&first.data, bp));
             if result.is_err() && self.tree.is_redundant(dva.vdev()) {
                 let verify = verifier(bp, size);

@@ -21,6 +21,23 @@
 //! fails to allocate all its places returns those it has; a block is overwritten in place only in
 //! the txg of its birth, from the second sync pass on, and only with the same sizes.
 
+/// Whether a bug is planted: only in builds with the feature `planted-bugs`.
+#[cfg(feature = "planted-bugs")]
+macro_rules! planted {
+    ($bug:ident) => {
+        $crate::bugs::planted($crate::bugs::Bug::$bug)
+    };
+}
+/// Whether a bug is planted: only in builds with the feature `planted-bugs`.
+#[cfg(not(feature = "planted-bugs"))]
+macro_rules! planted {
+    ($bug:ident) => {
+        false
+    };
+}
+
+#[cfg(feature = "planted-bugs")]
+pub mod bugs;
 mod clones;
 mod cost;
 mod crypt;

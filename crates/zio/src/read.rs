@@ -43,6 +43,13 @@ pub(crate) fn validate(bp: &Blkptr) -> Result<()> {
     bp.validate(&BpLimits { max_block: MAX_BLOCK, ..BpLimits::FORMAT })
 }
 
+/// The copy of a block at `dva`, `psize` bytes of which are stored.
+pub(crate) fn place_of(bp: &Blkptr, dva: Dva, psize: u64) -> BlockPlace {
+    // On RAID-Z its width is that of the txg in which it got its place.
+    let birth = if planted!(WidthOfContent) { bp.logical_birth() } else { bp.phys_birth() };
+    BlockPlace::new(dva, psize, birth)
+}
+
 /// The compression and checksum algorithms of a validated pointer.
 fn algorithms(bp: &Blkptr) -> Result<(CompressAlgo, ChecksumAlgo)> {
     match (CompressAlgo::from_u8(bp.compress_raw()), ChecksumAlgo::from_u8(bp.checksum_raw())) {
@@ -186,7 +193,7 @@ impl Inner {
         prio: Prio,
         verify: Option<&Verify>,
     ) -> Result<Bytes> {
-        let place = BlockPlace::new(dva, psize, bp.phys_birth());
+        let place = place_of(bp, dva, psize);
         // Called after all reads: the place may have been freed and reallocated meanwhile.
         let verdict = self.tree.arbitrate_with(place, prio, verify, &|| self.may_repair(bp, since)).await?;
         if verdict.data.is_ok() {
@@ -231,7 +238,7 @@ impl Inner {
         prio: Prio,
     ) -> (Copy, Option<Bytes>) {
         let psize = bp.psize();
-        let mut error = match self.read_copy(BlockPlace::new(dva, psize, bp.phys_birth()), prio).await {
+        let mut error = match self.read_copy(place_of(bp, dva, psize), prio).await {
             Ok(FirstRead { data, failed }) => {
                 let raw = keep.then(|| data.clone());
                 match self.check(what, data, prio).await {

@@ -9,7 +9,7 @@ use bdev::Bytes;
 use ondisk::blkptr::{Blkptr, Dva};
 use vdev::{BlockPlace, FirstRead, Place, Prio, Repair, Verify};
 
-use crate::read::{Unpacking, validate};
+use crate::read::{Unpacking, place_of, validate};
 use crate::zio::{Inner, Zio};
 
 /// Called for each freed DVA; its space is not reused for two txgs.
@@ -70,7 +70,7 @@ impl Inner {
         verify: Option<&Verify>,
         repair: Repair<'_>,
     ) -> Scrubbed {
-        let at = |d: Dva| BlockPlace::new(d, psize, bp.phys_birth());
+        let at = |d: Dva| place_of(bp, d, psize);
         let (found, mut repaired) = self.read_replicas(at(dva), prio, verify, repair).await;
         let mut error = match found {
             Ok(_) => return Scrubbed { repaired, error: None },

@@ -1,5 +1,5 @@
 //! Planted bugs, which profiles must find: those of the intent log (`zil`), of redaction
-//! (`dsl`) and of cloned blocks (`spa`).
+//! (`dsl`), of cloned blocks, dedup tables and expansions (`spa`) and of blocks (`zio`).
 
 /// What plants the bug of that name, if there is one, on the thread that calls it; none, with a
 /// message, if this build has no bugs.
@@ -9,7 +9,9 @@ pub fn planter(name: Option<&str>) -> Option<impl Fn() + Sync + use<>> {
         let of_logs = zil::bugs::Bug::ALL.iter().find(|(n, _)| Some(*n) == name).map(|b| b.1);
         let of_streams = dsl::bugs::Bug::ALL.iter().find(|(n, _)| Some(*n) == name).map(|b| b.1);
         let of_pools = spa::bugs::Bug::ALL.iter().find(|(n, _)| Some(*n) == name).map(|b| b.1);
+        let of_blocks = zio::bugs::Bug::ALL.iter().find(|(n, _)| Some(*n) == name).map(|b| b.1);
         Some(move || {
+            zio::bugs::plant(of_blocks);
             spa::bugs::plant(of_pools);
             zil::bugs::plant(of_logs);
             dsl::bugs::plant(of_streams);

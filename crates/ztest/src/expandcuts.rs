@@ -1,10 +1,11 @@
 //! Power cuts while a RAID-Z is expanded.
 //!
 //! A workload writes to a pool on a RAID-Z; blocks lie all over it, since metaslabs are disabled in
-//! turn. Then a disk is attached, and the workload goes on until the expansion has ended. The run
-//! is recorded and cut as those of [`crate::cuts`] are; of eight images one is brought to the end
-//! of the expansion, scrubbed and checked. With one seed of three a device is lost for a while in
-//! the middle, as long as the expansion waits.
+//! turn. Then a disk is attached, and the workload goes on until the expansion has ended. After
+//! that files are rewritten, most of them so that their blocks keep their logical births, which are
+//! before the expansion. The run is recorded and cut as those of [`crate::cuts`] are; of eight
+//! images one is brought to the end of the expansion, scrubbed and checked. With one seed of three
+//! a device is lost for a while in the middle, as long as the expansion waits.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -38,6 +39,8 @@ pub const LAYOUTS: &[Shape] = &[
 const OPS_BEFORE: u64 = 120;
 /// Operations during the expansion at most.
 const OPS_MAX: u64 = 2000;
+/// Rewrites after the expansion.
+const REWRITES: u64 = 32;
 /// The longest that an expansion may take, in virtual time.
 const EXPANSION_MAX: Nanos = Nanos::from_secs(3600);
 
@@ -143,6 +146,16 @@ async fn run(r: &mut Runner, seed: u64) -> Check<Steps> {
         learn(&txg);
         n += 1;
     }
+    // Blocks of the old width get new places, of the new width, and keep their logical births.
+    for n in 0..REWRITES {
+        let (before, changes) = (txg.open_txg(), r.changes);
+        r.rewrite_one().await?;
+        ops.push((before, txg.open_txg(), r.model.clone(), r.changes != changes));
+        if n % 8 == 0 {
+            pool.sync().await.map_err(told("sync"))?;
+            learn(&txg);
+        }
+    }
     held.free(&pool);
     pool.sync().await.map_err(told("sync"))?;
     learn(&txg);
@@ -158,7 +171,7 @@ async fn run(r: &mut Runner, seed: u64) -> Check<Steps> {
 fn record(seed: u64) -> Check<Recording> {
     let shape = &LAYOUTS[seed as usize % LAYOUTS.len()];
     let mut runner = crate::devices::runner(seed, Profile::Cuts, shape)?;
-    runner.layout.features.push(FeatureId::RaidzExpansion);
+    runner.layout.features.extend([FeatureId::RaidzExpansion, FeatureId::PhysicalRewrite]);
     record_with(runner, async |r: &mut Runner| run(r, seed).await)
 }
 

@@ -42,7 +42,7 @@ ztest --fill N|FROM..TO [--layout NAME] [--state FILE]
                                                     pools filled to the last block in every way, power cuts near it, room made again
 ztest --recvcuts N|FROM..TO [--every 1] [--state FILE] [--bug NAME]
                                                     power cuts while streams are received, and while what came is rolled back
-ztest --snapcuts N|FROM..TO [--every 1] [--state FILE]
+ztest --snapcuts N|FROM..TO [--every 1] [--state FILE] [--bug NAME]
                                                     power cuts while snapshots, clones and file systems are destroyed, rolled back, promoted
 ztest --expandcuts N|FROM..TO [--every 1] [--images N] [--state FILE] [--bug NAME]
                                                     power cuts while a raidz is expanded; N images go to zdb
@@ -367,9 +367,11 @@ fn fill(args: &Args, from: u64, to: u64, level: Level) -> bool {
 fn snapcuts(args: &Args, from: u64, to: u64) -> bool {
     use ztest::snaps::{CUTS, cuts};
     let seeds = Seeds::new(args, 1);
+    let Some(plant) = ztest::bugs::planter(args.value("--bug")) else { return false };
     spread(args, from, to, |seed| {
         let what = CUTS[seed as usize % CUTS.len()];
         seeds.run(seed, &format!("{what:?}"), || {
+            plant();
             let got = caught(|| cuts(seed, what, args.number("--every", 1).max(1) as usize));
             let n = *got.as_ref().unwrap_or(&0);
             (got.map(|_| Verdict::Good), vec![n])

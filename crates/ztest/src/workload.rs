@@ -733,6 +733,12 @@ impl Runner {
         self.do_kind(kind).await.map_err(|e| format!("{kind:?}: {e}"))
     }
 
+    /// Rewrites a part of a file.
+    pub async fn rewrite_one(&mut self) -> Check {
+        self.ops += 1;
+        self.do_kind(Kind::Rewrite).await.map_err(|e| format!("Rewrite: {e}"))
+    }
+
     async fn do_kind(&mut self, kind: Kind) -> Check {
         match kind {
             Kind::Create | Kind::Mkdir | Kind::Symlink | Kind::Mknod => self.make(kind).await,

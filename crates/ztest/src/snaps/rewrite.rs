@@ -35,8 +35,20 @@ impl Snaps {
         let files: Vec<String> = files.into_iter().filter(|_| self.rng.percent(70)).collect();
         self.note(format!("rewrite {name} {files:?} at {off}+{len} physical {physical} sent {sent}"));
         let before = if sent { self.snapshot_of(&name).await? } else { None };
-        self.with_fs(&name, async |fs| {
-            for file in &files {
+        self.rewrite_files(&name, &files, (off, len), physical).await?;
+        if let Some(before) = before
+            && let Some(after) = self.snapshot_of(&name).await?
+        {
+            self.check_stream(&before, &after).await?;
+        }
+        Ok(())
+    }
+
+    /// Rewrites that range (offset, length; 0: to the end) of some files.
+    async fn rewrite_files(&self, name: &str, files: &[String], range: (u64, u64), physical: bool) -> Check {
+        let (off, len) = range;
+        self.with_fs(name, async |fs| {
+            for file in files {
                 let obj = fs.lookup(fs.root(), file.as_bytes()).await?.obj;
                 let done = match physical {
                     true => fs.rewrite_physically(obj, off, len).await,
@@ -49,13 +61,17 @@ impl Snaps {
             }
             Ok(())
         })
-        .await?;
-        if let Some(before) = before
-            && let Some(after) = self.snapshot_of(&name).await?
-        {
-            self.check_stream(&before, &after).await?;
-        }
-        Ok(())
+        .await
+    }
+
+    /// Rewrites most files of a file system, so that all or some of their blocks keep their logical
+    /// births.
+    pub(super) async fn rewrite_most(&mut self, name: &str) -> Check {
+        let files: Vec<String> = self.model.fs[name].files.keys().cloned().collect();
+        let files: Vec<String> = files.into_iter().filter(|_| self.rng.percent(80)).collect();
+        let range = if self.rng.percent(60) { (0, 0) } else { (self.rng.below(100_000), 1 + self.rng.below(200_000)) };
+        self.note(format!("rewrite {name} {files:?} at {range:?}"));
+        self.rewrite_files(name, &files, range, true).await
     }
 
     /// Makes a snapshot that has no other's name; none if the pool is full.
