@@ -41,6 +41,9 @@ pub trait Space {
 
     /// Allocated and total bytes of a class; cheap.
     fn class_use(&self, class: ClassKind) -> (u64, u64);
+
+    /// The last txg of which an allocation had to leave a class that has vdevs.
+    fn class_left(&self, class: ClassKind) -> Option<Txg>;
 }
 
 impl Space for Allocator {
@@ -73,5 +76,8 @@ impl Space for Allocator {
     }
     fn class_use(&self, class: ClassKind) -> (u64, u64) {
         self.class_use(class)
+    }
+    fn class_left(&self, class: ClassKind) -> Option<Txg> {
+        self.class_left(class)
     }
 }

@@ -103,6 +103,9 @@ impl Space for Ledger {
     fn class_use(&self, class: ClassKind) -> (u64, u64) {
         if class == ClassKind::Normal { (self.used(), self.size) } else { (0, 0) }
     }
+    fn class_left(&self, _: ClassKind) -> Option<Txg> {
+        None
+    }
 }
 
 fn file(data: bdev::Bytes) -> WriteReq {

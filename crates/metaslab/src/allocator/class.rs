@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use base::VdevId;
+use base::{Txg, VdevId};
 use vdev::Top;
 
 use crate::weight::Weight;
@@ -66,6 +66,8 @@ pub(super) struct Class {
     pub(super) rotor: usize,
     /// Bytes allocated from the group at the rotor since the rotor reached it.
     pub(super) used: u64,
+    /// The last txg of which an allocation found no room here.
+    pub(super) left: Option<Txg>,
 }
 
 impl Group {

@@ -1,6 +1,6 @@
 //! Space figures of classes and top-level vdevs.
 
-use base::VdevId;
+use base::{Txg, VdevId};
 
 use super::Allocator;
 use super::class::{ClassKind, Group};
@@ -51,6 +51,12 @@ impl Allocator {
         let inner = self.inner.borrow();
         let groups = inner.groups.iter().filter(|g| g.class == class);
         groups.fold((0, 0), |(alloc, total), g| (alloc + g.alloc, total + g.total))
+    }
+
+    /// The last txg of which an allocation had to leave a class, since it had no room; none since
+    /// the import, or if the class has no vdevs.
+    pub fn class_left(&self, class: ClassKind) -> Option<Txg> {
+        self.inner.borrow().classes[class as usize].left
     }
 
     /// Space figures of a class.

@@ -62,6 +62,9 @@ impl Inner {
                     }
                 }
             }
+            if count > 0 {
+                self.classes[choice as usize].left = Some(txg);
+            }
         }
         Found::Nothing
     }

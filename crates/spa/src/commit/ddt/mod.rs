@@ -386,7 +386,7 @@ impl Dedup for Ddt {
                 };
                 return Ok(DedupAnswer::Known { bp, done, accept: Box::new(accept) });
             }
-            if !self.entries.borrow().contains_key(&key) && self.is_over_quota() {
+            if !self.entries.borrow().contains_key(&key) && self.is_over_quota(txg) {
                 return Ok(DedupAnswer::Apart);
             }
             let fill = move |bp: &Blkptr, done: &WriteDone| {

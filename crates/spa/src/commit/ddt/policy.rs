@@ -28,12 +28,21 @@ pub const QUOTA_AUTO: u64 = u64::MAX;
 const CLASS_SPARE: u64 = 8 << 30;
 /// And in percent of smaller ones, what may be in use.
 const CLASS_PCT: u64 = 85;
+/// Txgs without new entries after an allocation that had to leave the devices
+/// (`dedup_class_wait_txgs`).
+const CLASS_WAIT: u64 = 5;
 
 /// Whether the devices for tables, of `total` bytes, have no room for new entries. Never without
 /// any.
 pub(super) fn is_class_full(alloc: u64, total: u64) -> bool {
     let limit = (u128::from(total) * u128::from(CLASS_PCT) / 100).max(total.saturating_sub(CLASS_SPARE).into());
     total > 0 && u128::from(alloc) >= limit
+}
+
+/// Whether an allocation that left the devices for tables in txg `left` holds off new entries in
+/// `txg`: what was freed there may be on its way.
+pub(super) fn is_recent(left: Txg, txg: Txg) -> bool {
+    txg.0 <= left.0.saturating_add(CLASS_WAIT)
 }
 
 /// Most entries in the logs of a table, with a cache of `arc_limit` bytes.
@@ -100,6 +109,13 @@ mod tests {
             (34 * G, 40 * G, true),
         ] {
             assert_eq!(is_class_full(alloc, total), full, "{alloc} of {total}");
+        }
+    }
+
+    #[test]
+    fn what_left_the_devices_holds_off_new_entries() {
+        for (left, txg, recent) in [(10, 10, true), (10, 15, true), (10, 16, false), (u64::MAX, 20, true)] {
+            assert_eq!(is_recent(Txg(left), Txg(txg)), recent, "{left} {txg}");
         }
     }
 

@@ -5,7 +5,7 @@
 //! removes it from its ZAP. The block stays, and so does the dedup bit of the pointer to it, which
 //! no entry knows any more.
 
-use base::Result;
+use base::{Result, Txg};
 use dmu::zap::Cursor;
 use metaslab::ClassKind;
 use ondisk::ddt::{FLAT_WORDS, Flat, unpack};
@@ -80,16 +80,18 @@ impl Ddt {
         tables.values().map(of).sum()
     }
 
-    /// Whether the tables may get no new entries.
-    pub(super) fn is_over_quota(&self) -> bool {
+    /// Whether the tables may get no new entries in `txg`.
+    pub(super) fn is_over_quota(&self, txg: Txg) -> bool {
         let quota = self.quota.get();
         let class_use = |class| self.zio.space().class_use(class);
         match quota {
             policy::QUOTA_NONE => false,
             policy::QUOTA_AUTO => {
-                let of_dedup = class_use(ClassKind::Dedup);
-                let (alloc, total) = if of_dedup.1 > 0 { of_dedup } else { class_use(ClassKind::Special) };
-                policy::is_class_full(alloc, total)
+                let has_own = class_use(ClassKind::Dedup).1 > 0;
+                let class = if has_own { ClassKind::Dedup } else { ClassKind::Special };
+                let (alloc, total) = class_use(class);
+                let left = self.zio.space().class_left(class);
+                policy::is_class_full(alloc, total) || left.is_some_and(|left| policy::is_recent(left, txg))
             }
             bytes => self.table_size() > bytes,
         }
