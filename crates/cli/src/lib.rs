@@ -43,6 +43,7 @@ mod zfs_receive;
 mod zfs_rewrite;
 mod zfs_send;
 mod zfs_snap;
+mod zfs_upgrade;
 mod zpool;
 pub mod zpool_out;
 mod zpool_scrub;

@@ -13,7 +13,7 @@ use crate::zpool::{fields, for_each_name, parse_for, run_other};
 use crate::zpool_out::get_table;
 use crate::{
     Done, Fail, ask, assignment, json, print, unique, zfs_create, zfs_diff, zfs_key, zfs_receive, zfs_rewrite,
-    zfs_send, zfs_snap,
+    zfs_send, zfs_snap, zfs_upgrade,
 };
 
 /// Commands of OpenZFS that weir does not have yet.
@@ -26,7 +26,6 @@ const NOT_YET: &[&str] = &[
     "share",
     "unallow",
     "unshare",
-    "upgrade",
     "userspace",
     "wait",
 ];
@@ -62,6 +61,7 @@ pub fn run(args: &[String]) -> Done {
         "rewrite" => zfs_rewrite::rewrite(&parse(rest, "Prvxl:o:", &[], "rewrite")?),
         "mount" => mount(&parse(rest, "afjlvOo:", &[("json", false, 'j')], "mount")?),
         "unmount" | "umount" => unmount(&parse(rest, "afu", &[], "unmount")?),
+        "upgrade" => zfs_upgrade::upgrade(&parse(rest, "arvV:", &[], "upgrade")?),
         other => run_other("zfs", other, rest, NOT_YET),
     }
 }
@@ -108,6 +108,9 @@ fn destroy(p: &Parsed) -> Done {
         let what = if p.operands.is_empty() { "missing dataset argument" } else { "too many arguments" };
         return Err(Fail::Usage(what.into(), "destroy"));
     };
+    if name.starts_with('/') {
+        return Err(Error::invalid(format!("cannot open '{name}': leading slash in name")).into());
+    }
     let dry_run = p.has('n');
     // As in OpenZFS, and in its order: a bookmark is destroyed by its plain name only.
     let refused = [('n', "dryrun"), ('d', "defer destroy"), ('r', "recursive"), ('R', "recursive")];
@@ -326,8 +329,14 @@ fn rename(p: &Parsed) -> Done {
         };
         return Err(Fail::Usage(what.into(), "rename"));
     };
-    if from.contains('@') {
-        let (from, to) = (from.clone(), to.clone());
+    if let Some((fs, _)) = from.split_once('@') {
+        // The new name may be without that of the file system.
+        let to = match to.split_once('@') {
+            Some(("", last)) => format!("{fs}@{last}"),
+            None => format!("{fs}@{to}"),
+            Some(_) => to.clone(),
+        };
+        let from = from.clone();
         return ask(&SnapRename { from, to, recursive: p.has('r') });
     }
     if p.has('r') {

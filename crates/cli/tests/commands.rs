@@ -732,6 +732,12 @@ fn file_systems_are_mounted_and_moved() {
     w.ok(&format!("zfs unmount {at}/c"));
     assert_eq!(w.ok("zfs get -H -o value mounted tank/c"), "no\n");
     w.ok("zfs mount -a");
+    // What is mounted by hand stays mounted.
+    w.ok("zfs set canmount=noauto tank/a");
+    w.ok("zfs unmount -a");
+    assert_eq!(w.ok("zfs get -H -o value mounted tank/a tank/c"), "yes\nno\n");
+    w.ok("zfs set canmount=on tank/a");
+    w.ok("zfs mount -a");
     w.ok("zfs set canmount=off tank/c");
     assert_eq!(w.ok("zfs get -H -o value mounted tank/c"), "no\n");
     w.ok("zfs set canmount=on tank/c");

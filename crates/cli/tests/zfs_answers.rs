@@ -719,3 +719,41 @@ fn a_diff_lists_what_changed() {
     w.fails("zfs diff tank/a@one tank/a@two", 1, "Cannot diff an unmounted snapshot: 'tank/a' is not mounted");
     w.ok("zpool export tank");
 }
+
+#[test]
+fn file_systems_are_of_the_newest_version() {
+    let w = World::new("versions");
+    w.ok("zfs create -p tank/a/b");
+    let none = "This system is currently running ZFS filesystem version 5.\n\n\
+                All filesystems are formatted with the current version.\n";
+    assert_eq!(w.ok("zfs upgrade"), none);
+    assert!(w.ok("zfs upgrade -v").contains("\n 2   Enhanced directory entries\n"));
+    assert_eq!(w.ok("zfs upgrade -r tank/a"), "0 filesystems upgraded\n2 filesystems already at this version\n");
+    assert!(w.ok("zfs upgrade -a -V 5").contains("3 filesystems already"));
+    let s = w.say("zfs upgrade -V 4 tank/a");
+    assert_eq!((s.code, s.out.lines().next()), (1, Some("tank/a: can not be downgraded; it is already at version 5")));
+    for bad in ["-V 6 tank", "-V x tank", "-V 5", "-r", "-v tank", "-a tank"] {
+        assert_eq!(w.say(&format!("zfs upgrade {bad}")).code, 2, "{bad}");
+    }
+    // A clone takes it as well.
+    w.ok("zfs snapshot tank/a@s");
+    w.ok("zfs clone -o version=5 tank/a@s tank/clone");
+    assert_eq!(w.say("zfs clone -o version=4 tank/a@s tank/older").code, 1);
+}
+
+#[test]
+fn names_are_as_openzfs_takes_them() {
+    let w = World::new("names");
+    w.ok("zfs snapshot tank@a");
+    w.ok("zfs rename tank@a b");
+    w.ok("zfs rename tank@b @c");
+    w.ok("zfs list tank@c");
+    w.fails("zfs destroy -r /tank", 1, "cannot open '/tank': leading slash in name");
+    // What is not encrypted may stand below what is, and stays as it is.
+    std::fs::write(w.dir.join("key"), "correct horse battery").unwrap();
+    let key = format!("-o keyformat=passphrase -o keylocation=file://{}", w.dir.join("key").display());
+    w.ok(&format!("zfs create -o encryption=on {key} tank/e"));
+    w.ok("zfs create tank/plain");
+    w.ok("zfs rename tank/plain tank/e/plain");
+    assert_eq!(w.ok("zfs get -H -o value encryption tank/e/plain"), "off\n");
+}

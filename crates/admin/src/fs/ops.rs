@@ -25,6 +25,9 @@ use crate::request::Secret;
 const MOUNT_PROPS: &[&str] =
     &["readonly", "atime", "relatime", "exec", "setuid", "devices", "xattr", "acltype", "sync", "logbias", "longname"];
 
+/// `canmount=noauto`.
+const CANMOUNT_NOAUTO: u64 = 2;
+
 /// What a new dataset is to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewHow {
@@ -310,12 +313,15 @@ impl PoolEngine {
     pub(crate) async fn set_inner(&self, name: &str, given: &[(String, String)]) -> Result<()> {
         let ds = self.find(name)?;
         let kind = self.props_kind(&ds).await;
-        let values = parse_props(given, kind, false).map_err(|e| e.at(format!("cannot set property for '{name}'")))?;
-        let names: Vec<String> = values.iter().map(|(n, _)| n.clone()).collect();
+        let cannot = |e: Error| e.at(format!("cannot set property for '{name}'"));
+        let values = parse_props(given, kind, false).map_err(cannot)?;
+        // A mounted file system stays so, unless it is not to be mounted at all.
+        let stays = |(n, v): &&(String, PropValue)| n == "canmount" && v.num() != 0 && self.mounts.is_open(&ds.name());
+        let names: Vec<String> = values.iter().filter(|p| !stays(p)).map(|(n, _)| n.clone()).collect();
         for (_, value) in values.iter().filter(|(n, _)| n == "mountpoint") {
             if let MountPoint::Path(path) = mounts::mount_point(value.text(), self.altroot.as_deref()) {
                 let checked = self.check_mount_place(path).await;
-                checked.map_err(|e| e.at(format!("cannot set property for '{name}'")))?;
+                checked.map_err(cannot)?;
             }
         }
         let dsl = self.pool.dsl().clone();
@@ -326,7 +332,7 @@ impl PoolEngine {
                 _ => dsl.set_props(&target, values).await,
             }
         };
-        self.change_props(&ds, &names, set).await.map_err(|e| e.at(format!("cannot set property for '{name}'")))
+        self.change_props(&ds, &names, set).await.map_err(cannot)
     }
 
     /// `zfs inherit`. The answer is a list of warnings.
@@ -630,7 +636,12 @@ impl PoolEngine {
     /// `zfs unmount -a`.
     pub async fn fs_unmount_all(&self, force: bool, keys: bool) -> Result<()> {
         let _admin = self.admin.acquire(1).await;
-        let unmounted = self.unmount_all(force).await.map_err(|e| mounts::advise_force(e, "zfs unmount -f"))?;
+        // As in OpenZFS, what is mounted by hand is unmounted by hand.
+        let dsl = self.pool.dsl();
+        let by_hand = |name: &str| dsl.find_dir(name).is_ok_and(|d| d.prop("canmount").0.num() == CANMOUNT_NOAUTO);
+        let names: Vec<String> = self.mounts.list().into_iter().map(|(n, _)| n).filter(|n| !by_hand(n)).collect();
+        let unmounted = self.unmount_these(&names, force).await;
+        let unmounted = unmounted.map_err(|e| mounts::advise_force(e, "zfs unmount -f"))?;
         if keys { self.unload_keys_of(&unmounted).await } else { Ok(()) }
     }
 

@@ -316,7 +316,10 @@ impl PoolEngine {
             kind = self.props_kind(&*self.find(snap.split('@').next().unwrap_or(""))?).await;
             from = Some(dsl.find_snapshot(snap).await?);
         }
-        let mut props = parse_props(given, kind, false).map_err(|e| e.at(what()))?;
+        // What can be written is of the newest version, and so is its clone.
+        let is_newest = |p: &&(String, String)| p.0 == "version" && matches!(p.1.as_str(), "5" | "current");
+        let given: Vec<_> = given.iter().filter(|p| !is_newest(p)).cloned().collect();
+        let mut props = parse_props(&given, kind, false).map_err(|e| e.at(what()))?;
         if kind == DatasetKind::Filesystem {
             self.check_future_place(name, &props).await.map_err(|e| e.at(what()))?;
         } else if let Some(from) = from {

@@ -315,7 +315,7 @@ anew. The key in use must be loaded.
         usage: &["rename [-fpu] <filesystem> <filesystem>", "rename [-r] <snapshot> <snapshot>"],
         text: "\
 Renames a file system, with everything below it, within its pool; or a snapshot,
-with -r also those of that name below.
+with -r also those of that name below. 'zfs rename fs@a b' is enough for one.
 
   -p  make missing parents    -u  leave mounts where they are
   -f  unmount file systems in use
@@ -348,6 +348,18 @@ Unmounts one file system, or with -a all.
 
   -f  also if it is in use
   -u  unload the keys that are then needed no more
+",
+    },
+    Page {
+        name: "zfs upgrade",
+        usage: &["upgrade [-v]", "upgrade [-r] [-V version] <-a | filesystem ...>"],
+        text: "\
+Without names: the file systems that are not of the newest version, 5. With
+names: what is of that version is left as it is. Older ones, which pools before
+version 24 have, are read but not changed: OpenZFS can upgrade them.
+
+  -v  what each version added
+  -V  another version    -r  and everything below    -a  all file systems
 ",
     },
     Page { name: "zfs version", usage: &["version [-j]"], text: "As 'zpool version'.\n\n  -j  JSON\n" },

@@ -144,16 +144,8 @@ impl DslPool {
 
     /// Refuses to move `dir` below `parent` if it inherits its key from another root.
     pub(crate) fn check_crypt_move(&self, dir: &Dir, parent: &Dir) -> Result<()> {
-        let Some(crypt) = dir.crypt() else {
-            return match parent.crypt() {
-                Some(_) => Err(Error::invalid(format!(
-                    "'{}' is not encrypted and cannot move below '{}', which is",
-                    dir.full_name(),
-                    parent.full_name()
-                ))),
-                None => Ok(()),
-            };
-        };
+        // What is not encrypted may stand anywhere.
+        let Some(crypt) = dir.crypt() else { return Ok(()) };
         let root = crypt.root.get();
         if root == dir.object || parent.crypt().is_some_and(|p| p.root.get() == root) {
             return Ok(());

@@ -22,6 +22,11 @@ use crate::pool::DslPool;
 use crate::snap::snapshot::DATASET_KEY_IVSET;
 use crate::space::SpaceCheck;
 
+/// What a received snapshot may refer to beyond the refquota of its file system: the source may
+/// have exceeded its own by a transaction, whose worst case this is (OpenZFS:
+/// `DMU_MAX_ACCESS * spa_asize_inflation`, 64 MiB times 24).
+const REFQUOTA_SLACK: u64 = (64 << 20) * 24;
+
 impl DslPool {
     /// Makes the snapshot of a new file system (syncing context).
     pub(super) async fn end_new(&self, what: &Wanted, ds: &Rc<Dataset>, tx: &Tx) -> Result<Rc<Dataset>> {
@@ -95,7 +100,7 @@ impl DslPool {
     fn check_room(&self, target: &Dataset, ds: &Dataset) -> Result<()> {
         let (name, phys) = (target.name(), ds.phys());
         let quota = target.refquota();
-        if quota != 0 && phys.referenced_bytes > quota {
+        if quota != 0 && phys.referenced_bytes > quota.saturating_add(REFQUOTA_SLACK) {
             return Err(Error::new(ErrorKind::Quota, format!("destination {name} space quota exceeded.")));
         }
         // What becomes the snapshot's no longer uses the refreservation.
