@@ -55,6 +55,8 @@ pub struct PoolEngine {
     pub admin: Semaphore,
     /// The log has the warning that keys may be swapped.
     pub(crate) warned_of_swap: Cell<bool>,
+    /// What was received redacted is mounted without `-f`, too.
+    pub(crate) mounts_redacted: Cell<bool>,
     /// Opens devices by path for the pool.
     pub(crate) door: Rc<HostDoor>,
 }
@@ -67,6 +69,7 @@ impl PoolEngine {
     /// Applies settings; the broker sets the cache's limit.
     pub fn tune(&self, settings: &Settings) {
         self.pool.tune(&settings.engine);
+        self.mounts_redacted.set(settings.allow_redacted_mount);
         if let Some(host) = host::Handle::of(self.pool.rt()) {
             let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
             host.set_keep_awake(settings.keep_awake);
@@ -109,6 +112,7 @@ impl PoolEngine {
             since,
             admin,
             warned_of_swap,
+            mounts_redacted: Cell::new(false),
             door,
         });
         engine.apply_pool_props();

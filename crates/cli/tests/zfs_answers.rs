@@ -742,6 +742,26 @@ fn file_systems_are_of_the_newest_version() {
 }
 
 #[test]
+fn new_vdevs_on_files_have_the_unit_that_is_set() {
+    let w = World::new("ashift");
+    let ashift = |pool: &str, n: usize| {
+        let top = format!("zpool get -H -o value ashift {pool} {}", w.dir.join(&format!("{n}.img")).display());
+        w.ok(&top).trim().to_string()
+    };
+    let make = |line: &str| w.ok(&format!("{line} --size 128M"));
+    w.ok("tune set vdev_file_physical_ashift=14");
+    w.ok("zpool create -O mountpoint=none --size 128M p 1.img");
+    make("zpool add p 2.img");
+    make("zpool add -o ashift=9 p 3.img");
+    w.ok("tune set vdev_file_physical_ashift=default");
+    make("zpool add p 4.img");
+    w.ok("zpool set ashift=10 p");
+    w.ok("tune set vdev_file_physical_ashift=16");
+    make("zpool add p 5.img");
+    assert_eq!([1, 2, 3, 4, 5].map(|n| ashift("p", n)), ["14", "14", "9", "12", "10"]);
+}
+
+#[test]
 fn names_are_as_openzfs_takes_them() {
     let w = World::new("names");
     w.ok("zfs snapshot tank@a");

@@ -552,6 +552,14 @@ fn redacted_copies_say_so_and_are_not_mounted() {
     let got = w.say("zfs mount -f tank/copy");
     assert!(!got.err.contains("Dataset is not complete"), "{}", got.err);
     w.ok("zfs mount -a");
+    // The tunable of OpenZFS does the same without the letter.
+    w.say("zfs unmount tank/copy");
+    w.ok("tune set zfs_allow_redacted_dataset_mount=1");
+    let got = w.say("zfs mount tank/copy");
+    assert!(!got.err.contains("Dataset is not complete"), "{}", got.err);
+    w.ok("tune set zfs_allow_redacted_dataset_mount=default");
+    w.say("zfs unmount tank/copy");
+    w.fails("zfs mount tank/copy", &[why]);
     // What is missing comes from the bookmark only.
     let got = piped(&w, "zfs send -i @one tank/a@two", "zfs receive tank/copy");
     assert!(got.code == 1 && got.err.contains("'tank/copy@one' was received redacted"), "{}", got.err);

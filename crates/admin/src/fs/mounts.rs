@@ -318,7 +318,7 @@ impl PoolEngine {
     pub async fn mount_all(&self, temp: TempProps, progress: &Progress) -> Vec<Error> {
         // Also dead mounts of file systems that need no mount any more.
         let mut errors: Vec<Error> = clear_dead_mounts(&self.pool.name(), None).await.err().into_iter().collect();
-        let all = self.to_mount(temp.redacted).await;
+        let all = self.to_mount(temp.redacted || self.mounts_redacted.get()).await;
         if all.is_empty() {
             return errors;
         }
@@ -337,6 +337,7 @@ impl PoolEngine {
 
     /// Mounts one file system at its mount point.
     pub async fn mount(&self, ds: &Rc<Dataset>, temp: TempProps) -> Result<()> {
+        let temp = TempProps { redacted: temp.redacted || self.mounts_redacted.get(), ..temp };
         let name = ds.name();
         self.mount_inner(ds, temp).await.map_err(|e| e.at(format!("cannot mount '{name}'")))
     }

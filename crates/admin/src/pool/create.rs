@@ -68,6 +68,8 @@ struct Plan {
     once: OnceProps,
     altroot: Option<String>,
     mount_at: Option<PathBuf>,
+    /// The tunable `vdev_file_physical_ashift`, if it is set.
+    file_ashift: Option<u8>,
 }
 
 impl Plan {
@@ -110,7 +112,7 @@ impl Plan {
                 return Err(Error::unsupported(why));
             }
         }
-        Ok(Plan { request, vdevs, wanted, features, fs_props, once, altroot, mount_at })
+        Ok(Plan { request, vdevs, wanted, features, fs_props, once, altroot, mount_at, file_ashift: None })
     }
 
     /// Checks and makes the mount point.
@@ -280,10 +282,11 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, in_use: InUse) -> Res
         spares: of(&plan.vdevs.spares),
         caches: of(&plan.vdevs.caches),
     };
+    let are_files = devices.values().all(|d| !d.is_disk);
     let spec = PoolSpec {
         name: plan.request.name.clone(),
         devices: layout,
-        ashift: plan.wanted.ashift,
+        ashift: plan.wanted.ashift.or(plan.file_ashift.filter(|_| are_files)),
         features: plan.features,
         comment: plan.wanted.comment.clone().filter(|c| !c.is_empty()),
         fs_props: plan.fs_props,
@@ -342,8 +345,9 @@ impl PoolSet {
     }
 
     fn pool_create_inner(&self, request: PoolCreate) -> Result<Created> {
-        let plan = Plan::of(request)?;
+        let mut plan = Plan::of(request)?;
         let name = plan.request.name.clone();
+        plan.file_ashift = self.file_ashift(&name);
         let _namespace = self.namespace();
         if self.running(&name).is_some() {
             return Err(Error::new(ErrorKind::Exists, "pool already exists"));

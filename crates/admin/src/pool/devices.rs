@@ -212,6 +212,7 @@ impl PoolSet {
             vdevs.paths().try_for_each(|p| made.make(p, request.size))?;
         }
         let in_use = self.in_use();
+        let file_ashift = self.file_ashift(&request.pool);
         let devices = running.thread.with_pool(move |e| async move {
             let rt = e.pool.rt().clone();
             let mut devices: BTreeMap<String, DevSpec> = BTreeMap::new();
@@ -234,7 +235,8 @@ impl PoolSet {
                 spares: of(&vdevs.spares),
                 caches: of(&vdevs.caches),
             };
-            e.pool.devices().add(layout, ashift.or(e.default_ashift())).await?;
+            let of_files = file_ashift.filter(|_| devices.values().all(|d| !d.is_disk));
+            e.pool.devices().add(layout, ashift.or(e.default_ashift()).or(of_files)).await?;
             Ok(e.refresh_devices())
         })?;
         made.0.clear();

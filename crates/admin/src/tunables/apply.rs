@@ -25,6 +25,11 @@ impl PoolSet {
         lock(&self.tunables).settings(name, pools).engine
     }
 
+    /// `vdev_file_physical_ashift` of a pool, if it is set.
+    pub(crate) fn file_ashift(&self, pool: &str) -> Option<u8> {
+        lock(&self.tunables).file_ashift(pool)
+    }
+
     /// Limits the running pools to their share among `pools`.
     fn limit_all(&self, pools: usize) {
         for running in self.all_running() {

@@ -69,6 +69,10 @@ pub struct Settings {
     pub batch_pct: u32,
     /// Events that the daemon keeps for `zpool events`.
     pub zevent_len_max: u64,
+    /// File systems that were received redacted are mounted without `-f`, too.
+    pub allow_redacted_mount: bool,
+    /// log2 of the allocation unit of new vdevs whose devices are files.
+    pub file_ashift: u8,
 }
 
 impl Settings {
@@ -78,7 +82,15 @@ impl Settings {
         // `sync` of Linux does not reach most FUSE mounts: an idle pool must sync its dirty data
         // soon.
         engine.txg.txg_idle_timeout = Nanos::from_secs(1);
-        Settings { engine, keep_awake: KeepAwake::Auto, batch_pct: 80, zevent_len_max: crate::pool::zevents::LEN_MAX }
+        let zevent_len_max = crate::pool::zevents::LEN_MAX;
+        Settings {
+            engine,
+            keep_awake: KeepAwake::Auto,
+            batch_pct: 80,
+            zevent_len_max,
+            allow_redacted_mount: false,
+            file_ashift: FILE_ASHIFT,
+        }
     }
 
     /// Threads for heavy CPU work on a machine with `cores`: at least one.
@@ -86,6 +98,9 @@ impl Settings {
         (cores * self.batch_pct as usize).div_ceil(100).max(1)
     }
 }
+
+/// Default of [`Settings::file_ashift`]: 4 KiB.
+const FILE_ASHIFT: u8 = 12;
 
 /// The field of [`Settings`] that stores a value.
 #[derive(Clone, Copy)]
@@ -295,6 +310,12 @@ impl Tunables {
         self.whole().zevent_len_max
     }
 
+    /// `vdev_file_physical_ashift` of a pool; none without a setting, when the devices decide.
+    pub fn file_ashift(&self, pool: &str) -> Option<u8> {
+        let wanted = self.settings(pool, 1).file_ashift;
+        (wanted != FILE_ASHIFT).then_some(wanted)
+    }
+
     /// The settings of `pool`, one of `pools`.
     pub fn settings(&self, pool: &str, pools: usize) -> Settings {
         let mut opts = self.whole();
@@ -409,6 +430,10 @@ mod tests {
         assert_eq!(view(&t, Some("p"), "throttle"), some("openzfs", "default"));
         assert_eq!((writes(&t, "p"), writes(&t, "q")), (3, 10));
         assert_eq!(t.settings("q", 1).keep_awake, KeepAwake::Off);
+        // Without a setting the devices decide.
+        assert_eq!(t.file_ashift("p"), None);
+        t.set("p:vdev_file_physical_ashift=16").unwrap();
+        assert_eq!((t.file_ashift("p"), t.file_ashift("q")), (Some(16), None));
     }
 
     #[test]

@@ -81,6 +81,26 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.zevent_len_max = v
     ),
     field!(
+        "zfs_allow_redacted_dataset_mount",
+        Unit::Count,
+        0,
+        1,
+        OZ,
+        "with 1 what was received redacted is mounted without -f, too",
+        |o| u64::from(o.allow_redacted_mount),
+        |o, v| o.allow_redacted_mount = v != 0
+    ),
+    field!(
+        "vdev_file_physical_ashift",
+        Unit::Count,
+        9,
+        16,
+        OZ,
+        "log2 of the allocation unit of new vdevs on files, where -o ashift does not say it (OpenZFS: 9)",
+        |o| o.file_ashift.into(),
+        |o, v| o.file_ashift = v as u8
+    ),
+    field!(
         "zfs_dirty_data_max",
         Unit::Bytes,
         MIB,
