@@ -721,6 +721,25 @@ fn a_diff_lists_what_changed() {
 }
 
 #[test]
+fn forms_of_names_go_to_what_is_made_below() {
+    let w = World::new("forms");
+    let forms = |fs: &str| w.ok(&format!("zfs get -H -o value normalization,utf8only,casesensitivity {fs}"));
+    w.ok("zfs create -o normalization=formD -o casesensitivity=mixed tank/a");
+    assert_eq!(forms("tank/a"), "formD\non\nmixed\n");
+    w.ok("zfs create -p tank/a/b/c");
+    w.ok("zfs create -o utf8only=off -o casesensitivity=sensitive tank/a/plain");
+    w.ok("zfs create tank/other");
+    w.ok("zfs rename -p tank/other tank/a/made/other");
+    for fs in ["tank/a/b", "tank/a/b/c", "tank/a/made"] {
+        assert_eq!(forms(fs), "formD\non\nmixed\n", "{fs}");
+    }
+    assert_eq!(forms("tank/a/plain"), "none\noff\nsensitive\n");
+    assert_eq!(forms("tank/a/made/other"), "none\noff\nsensitive\n");
+    let why = "cannot create 'tank/x': 'utf8only' must be set 'on' if normalization chosen";
+    w.fails("zfs create -o utf8only=off -o normalization=formC tank/x", 1, why);
+}
+
+#[test]
 fn file_systems_are_of_the_newest_version() {
     let w = World::new("versions");
     w.ok("zfs create -p tank/a/b");

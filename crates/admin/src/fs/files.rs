@@ -2,9 +2,12 @@
 
 use std::rc::Rc;
 
-use base::Result;
+use base::{Error, ErrorKind, ObjectId, Result};
+use dmu::zap;
 use dsl::props::PropValue;
 use dsl::{Dataset, Init};
+use ondisk::objset::ObjsetType;
+use ondisk::zpl::{MASTER_NODE_OBJ, master_key};
 use rt::Rt;
 use zpl::{Case, FsCreateProps, InitOwner, MountOpts, init_fs};
 
@@ -12,30 +15,60 @@ pub use zpl::Zfs;
 
 use crate::fs::temp_props::TempProps;
 
-/// Properties that the file system itself stores, fixed at creation.
+/// Properties that the file system itself stores, fixed at creation; none: as its parent, or the
+/// default.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct OnceProps {
-    normalization: u64,
-    casesensitivity: u64,
-    utf8only: bool,
+    normalization: Option<u64>,
+    casesensitivity: Option<u64>,
+    utf8only: Option<u64>,
     version: Option<u64>,
 }
 
 impl OnceProps {
-    /// Removes them from a list of properties.
-    pub fn take(props: &mut Vec<(String, PropValue)>) -> OnceProps {
+    /// Removes them from a list of properties. Fails if names are to be normalized that may be no
+    /// UTF-8.
+    pub fn take(props: &mut Vec<(String, PropValue)>) -> Result<OnceProps> {
         let mut out = OnceProps::default();
         props.retain(|(name, value)| {
             match name.as_str() {
-                "normalization" => out.normalization = value.num(),
-                "casesensitivity" => out.casesensitivity = value.num(),
-                "utf8only" => out.utf8only = value.num() != 0,
+                "normalization" => out.normalization = Some(value.num()),
+                "casesensitivity" => out.casesensitivity = Some(value.num()),
+                "utf8only" => out.utf8only = Some(value.num()),
                 "version" => out.version = Some(value.num()),
                 _ => return true,
             }
             false
         });
-        out
+        match (out.normalization, out.utf8only) {
+            (Some(1..), Some(0)) => Err(Error::invalid("'utf8only' must be set 'on' if normalization chosen")),
+            // The parent's normalization would need UTF-8.
+            (None, Some(0)) => Ok(OnceProps { normalization: Some(0), ..out }),
+            _ => Ok(out),
+        }
+    }
+
+    /// The same, with those of the parent for what is not said.
+    pub async fn below(self, parent: &Dataset) -> Result<OnceProps> {
+        let os = match parent.objset().await {
+            // What is below a parent whose key is not loaded has the default.
+            Err(e) if e.kind() == ErrorKind::Denied => return Ok(self),
+            os => os?,
+        };
+        if os.os_type() != ObjsetType::Zfs {
+            return Ok(self);
+        }
+        let master = os.hold(ObjectId(MASTER_NODE_OBJ)).await?;
+        let or = async |own: Option<u64>, key: &str| match own {
+            None => zap::lookup_u64(&master, key.as_bytes()).await,
+            own => Ok(own),
+        };
+        Ok(OnceProps {
+            normalization: or(self.normalization, master_key::NORMALIZATION).await?,
+            casesensitivity: or(self.casesensitivity, master_key::CASESENSITIVITY).await?,
+            utf8only: or(self.utf8only, master_key::UTF8ONLY).await?,
+            version: self.version,
+        })
     }
 }
 
@@ -45,13 +78,13 @@ pub fn init_root(rt: &Rt, once: OnceProps) -> Init {
         InitOwner { uid: host::effective_uid(), gid: host::effective_gid(), mode: 0o755, time: rt.wall_clock() };
     let default = FsCreateProps::default();
     let props = FsCreateProps {
-        normalization: once.normalization,
-        casesensitivity: match once.casesensitivity {
+        normalization: once.normalization.unwrap_or(default.normalization),
+        casesensitivity: match once.casesensitivity.unwrap_or(0) {
             0 => Case::Sensitive,
             1 => Case::Insensitive,
             _ => Case::Mixed,
         },
-        utf8only: once.utf8only,
+        utf8only: once.utf8only.map_or(default.utf8only, |n| n != 0),
         version: once.version.unwrap_or(default.version),
     };
     init_fs(owner, props)

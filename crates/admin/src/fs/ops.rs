@@ -186,11 +186,15 @@ impl PoolEngine {
         if !missing.is_empty() && !how.parents {
             return Err(Error::not_found("parent does not exist: use -p to create it as well"));
         }
+        // What is made takes after the nearest parent that exists.
+        let above = missing.first().map_or(name, String::as_str).rsplit_once('/').map_or(name, |(above, _)| above);
+        let above = dsl.find(above).map_err(|_| Error::not_found("parent does not exist"))?;
+        let usual = OnceProps::default().below(&above).await?;
         let init = match how.volume {
             Some(volume) => self.plan_volume(volume, &mut props)?,
             None => {
-                let once = OnceProps::take(&mut props);
-                files::init_root(self.pool.rt(), once)
+                let once = OnceProps::take(&mut props)?;
+                files::init_root(self.pool.rt(), once.below(&above).await?)
             }
         };
         // A volume is mounted nowhere, but file systems made above it are.
@@ -214,7 +218,7 @@ impl PoolEngine {
         let mut created: Vec<String> = Vec::new();
         let result = async {
             for parent in missing {
-                let init = files::init_root(self.pool.rt(), OnceProps::default());
+                let init = files::init_root(self.pool.rt(), usual);
                 dsl.create_fs(&parent, Vec::new(), init).await?;
                 created.push(parent);
             }
@@ -513,7 +517,9 @@ impl PoolEngine {
                 let ends = parent.match_indices('/').map(|(i, _)| i).chain([parent.len()]);
                 for above in ends.map(|i| &parent[..i]) {
                     if dsl.find(above).is_err() {
-                        let init = files::init_root(self.pool.rt(), OnceProps::default());
+                        let parent = above.rsplit_once('/').map_or(above, |(parent, _)| parent);
+                        let usual = OnceProps::default().below(&*dsl.find(parent)?).await?;
+                        let init = files::init_root(self.pool.rt(), usual);
                         dsl.create_fs(above, Vec::new(), init).await?;
                         created.push(above.to_string());
                     }

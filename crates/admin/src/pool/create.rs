@@ -86,7 +86,7 @@ impl Plan {
             given.push(("mountpoint".to_string(), path.clone()));
         }
         let mut fs_props = parse_props(&given, DatasetKind::Filesystem, true)?;
-        let once = OnceProps::take(&mut fs_props);
+        let once = OnceProps::take(&mut fs_props)?;
         let altroot = request.altroot.clone().or(wanted.altroot.clone());
         if altroot.as_ref().is_some_and(|r| !r.starts_with('/')) {
             return Err(Error::invalid("the alternate root must be an absolute path"));
