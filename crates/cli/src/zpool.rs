@@ -156,12 +156,15 @@ fn create(p: &Parsed) -> Done {
         // Words such as mirror are no paths.
         devices.push(if daemon_word(vdev) { vdev.clone() } else { device_path(vdev)? });
     }
+    let fs_props = pairs('O')?;
+    let key = crate::zfs_key::key_for_new(name, &fs_props)?;
     let request = PoolCreate {
         name: name.to_string(),
         devices,
         size,
         props: pairs('o')?,
-        fs_props: pairs('O')?,
+        fs_props,
+        key,
         mountpoint: p.value('m').map(str::to_string),
         altroot: p.value('R').map(str::to_string),
         force: p.has('f'),

@@ -98,16 +98,21 @@ fn empty_part(name: &str) -> String {
 
 impl DslPool {
     /// Makes the DSL of a new pool: the hidden directories and the root file system (syncing
-    /// context of the first txg).
+    /// context of the first txg), which `crypt` may encrypt.
     pub async fn create(
         setup: DslSetup,
         pool_name: &str,
         props: Vec<(String, PropValue)>,
+        crypt: NewCrypt,
         init: Init,
         tx: Rc<Tx>,
     ) -> Result<Rc<DslPool>> {
         let pool = DslPool::bare(setup);
+        let crypt = pool.plan_crypt(pool_name, None, &pool.prepare_crypt(crypt).await?)?;
         let root = pool.make_dir(None, pool_name, &tx).await?;
+        if let Some(crypt) = crypt {
+            pool.make_crypt(&root, crypt, &tx).await?;
+        }
         zap::add_u64(pool.directory(), b"root_dataset", root.object.0, &tx).await?;
         pool.set_root(root.clone());
         pool.make_dir(Some(&root), "$MOS", &tx).await?;
@@ -367,7 +372,7 @@ impl DslPool {
                         props::check_feature(prop, value, |id| pool.features().is_enabled(id))?;
                     }
                     pool.check_space(SpaceCheck::Normal, 20)?;
-                    let crypt = pool.plan_crypt(&name, &parent, &crypt)?;
+                    let crypt = pool.plan_crypt(&name, parent.crypt(), &crypt)?;
                     check_reservation(&parent, &props)?;
                     let init = init.take().ok_or_else(|| Error::invalid("the dataset was already made"))?;
                     let dir = pool.make_dir(Some(&parent), &last, &tx).await?;

@@ -76,12 +76,6 @@ pub fn parse_props(given: &[(String, String)], of: DatasetKind, creating: bool) 
             return Err(Error::invalid(format!("'{}' does not apply to datasets of this type", known.name)));
         }
         match known.kind {
-            PropKind::ReadOnly if known.name == "encryption" && text == "off" => continue,
-            PropKind::ReadOnly if known.name == "encryption" => {
-                return Err(Error::unsupported(
-                    "the root file system of a pool cannot be encrypted yet: make an encrypted one below it",
-                ));
-            }
             PropKind::ReadOnly => {
                 return Err(Error::new(ErrorKind::ReadOnly, format!("'{}' is readonly", known.name)));
             }

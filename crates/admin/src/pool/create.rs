@@ -17,12 +17,14 @@ use base::{Error, ErrorKind, Result};
 use bdev::{BlockDev, HeldDev};
 use dsl::props::{DatasetKind, PropValue};
 use host::{Direct, HostDev, Lock, OpenOpts};
+use ondisk::feature::FeatureId;
 use rt::Rt;
 use spa::{DEVICE_SIZE_MIN, DevSpec, EngineOpts, Group, Layout, Pool, PoolSpec, check_pool_name};
 use vdev::labels::clear_labels;
 
 use crate::engine::{EngineThread, PoolEngine, set_current};
 use crate::fs::files::{self, OnceProps};
+use crate::fs::keys::take_crypt;
 use crate::fs::mounts::{self, MountPoint, make_dirs, remove_dirs};
 use crate::fs::ops::parse_props;
 use crate::fs::places::check_real_place;
@@ -63,8 +65,10 @@ struct Plan {
     request: PoolCreate,
     vdevs: VdevSpec,
     wanted: Wanted,
-    features: Vec<ondisk::feature::FeatureId>,
+    features: Vec<FeatureId>,
     fs_props: Vec<(String, PropValue)>,
+    /// Those that encrypt the root file system.
+    crypt_props: Vec<(String, String)>,
     once: OnceProps,
     altroot: Option<String>,
     mount_at: Option<PathBuf>,
@@ -85,6 +89,15 @@ impl Plan {
             given.retain(|(n, _)| n != "mountpoint");
             given.push(("mountpoint".to_string(), path.clone()));
         }
+        let mut rest = given.clone();
+        let crypt = take_crypt(&mut rest, request.key.clone())?;
+        crypt.check_of_root(&request.name)?;
+        if crypt.is_on() && !features.contains(&FeatureId::Encryption) {
+            let why = "encryption needs a feature that is not enabled: give -o feature@encryption=enabled";
+            return Err(Error::unsupported(why));
+        }
+        let crypt_props = given.iter().filter(|p| !rest.contains(p)).cloned().collect();
+        given = rest;
         let mut fs_props = parse_props(&given, DatasetKind::Filesystem, true)?;
         let once = OnceProps::take(&mut fs_props)?;
         let altroot = request.altroot.clone().or(wanted.altroot.clone());
@@ -112,7 +125,7 @@ impl Plan {
                 return Err(Error::unsupported(why));
             }
         }
-        Ok(Plan { request, vdevs, wanted, features, fs_props, once, altroot, mount_at, file_ashift: None })
+        Ok(Plan { request, vdevs, wanted, features, fs_props, crypt_props, once, altroot, mount_at, file_ashift: None })
     }
 
     /// Checks and makes the mount point.
@@ -297,7 +310,10 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, in_use: InUse) -> Res
             let _ = clear_labels(&**dev).await;
         }
     };
-    let pool = match Pool::create_as(rt.clone(), spec, plan.request.on_disk_name.clone(), opts).await {
+    // Made anew here: keys do not leave their thread.
+    let crypt = take_crypt(&mut plan.crypt_props.clone(), plan.request.key.clone())?;
+    let on_disk_name = plan.request.on_disk_name.clone();
+    let pool = match Pool::create_as(rt.clone(), spec, on_disk_name, crypt, opts).await {
         Ok(pool) => pool,
         Err(e) => {
             unlabel().await;

@@ -4,7 +4,7 @@ use base::Result;
 use ondisk::feature::FeatureId;
 use serde::{Deserialize, Serialize};
 
-use super::{Changes, Cx, Direction, Kind, Lane, Report, Request, Rights};
+use super::{Changes, Cx, Direction, Kind, Lane, Report, Request, Rights, Secret};
 use crate::pool::compatibility::allowed_features;
 use crate::pool::props::{Wanted, When};
 use crate::pool_set::Running;
@@ -57,6 +57,9 @@ pub struct PoolCreate {
     /// `-t`: the name on disk; `name` is that until the export.
     #[serde(default)]
     pub on_disk_name: Option<String>,
+    /// The key of the root file system, if its properties ask for one.
+    #[serde(default)]
+    pub key: Option<Secret>,
 }
 
 impl Request for PoolCreate {

@@ -25,7 +25,7 @@ Makes a pool over files or block devices and mounts its root file system.
           compatibility (openzfs-2.1-linux: a pool for OpenZFS 2.1 too),
           feature@<name>=enabled|disabled ...
   -O      a property of the root file system: compression, recordsize, atime,
-          mountpoint ...
+          mountpoint ..., encryption=on with keyformat=passphrase
   -m      where to mount it: a path, none, or legacy (default /<pool>)
   -R      an alternate root: stands before every mount point, this time only
   -t      the name until the export; on disk the pool is called <pool>

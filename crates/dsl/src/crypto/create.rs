@@ -47,9 +47,13 @@ impl DslPool {
         Ok(PreparedCrypt { suite: new.suite, wrapping })
     }
 
-    /// Decides how a new dataset below `parent` is encrypted; `None`: it is not.
-    pub(crate) fn plan_crypt(&self, name: &str, parent: &Dir, new: &PreparedCrypt) -> Result<Option<CryptPlan>> {
-        let inherited = parent.crypt();
+    /// Decides how a new dataset is encrypted, whose parent is so or not; `None`: it is not.
+    pub(crate) fn plan_crypt(
+        &self,
+        name: &str,
+        inherited: Option<Rc<KeyObject>>,
+        new: &PreparedCrypt,
+    ) -> Result<Option<CryptPlan>> {
         let suite = match (new.suite, &inherited) {
             (Some(None), _) | (None, None) if new.wrapping.is_some() => {
                 return Err(Error::invalid(format!("'{name}' is not to be encrypted and needs no key: leave it out")));

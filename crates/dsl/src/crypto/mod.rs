@@ -120,6 +120,27 @@ pub struct NewCrypt {
     pub key: Option<NewKey>,
 }
 
+impl NewCrypt {
+    /// Whether the dataset is encrypted, if its parent is not.
+    pub fn is_on(&self) -> bool {
+        self.suite.flatten().is_some()
+    }
+
+    /// Checks what is to encrypt the root of a new pool, before anything is written.
+    pub fn check_of_root(&self, name: &str) -> Result<()> {
+        match (&self.key, self.is_on()) {
+            (None, true) => {
+                Err(Error::invalid(format!("'{name}' needs a key: say which kind with -O keyformat=passphrase")))
+            }
+            (Some(_), false) => {
+                Err(Error::invalid(format!("'{name}' is not to be encrypted and needs no key: leave it out")))
+            }
+            (Some(key), true) => wrapping::check(key),
+            (None, false) => Ok(()),
+        }
+    }
+}
+
 /// A dataset's encryption, as known without its key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CryptInfo {

@@ -50,7 +50,7 @@ pub(super) async fn derive(
     let text = material.bytes();
     match format {
         KeyFormat::Raw if text.len() == key.len() => key.copy_from_slice(text),
-        KeyFormat::Raw => return Err(Error::invalid(format!("a raw key has 32 bytes, not {}", text.len()))),
+        KeyFormat::Raw => return Err(raw_length(text.len())),
         KeyFormat::Hex => {
             let digits = wrapping_key_from_hex(text.strip_suffix(b"\n").unwrap_or(text), &mut key);
             digits.ok_or_else(|| Error::invalid("a hex key has 64 hexadecimal digits"))?;
@@ -72,6 +72,43 @@ pub(super) async fn derive(
     Ok(Rc::new(key))
 }
 
+fn raw_length(len: usize) -> Error {
+    Error::invalid(format!("a raw key has {WRAPPING_KEY_LEN} bytes, not {len}"))
+}
+
+/// Checks a new key of the user without the work that [`new_wrapping`] is: all that can be wrong
+/// with it.
+pub(super) fn check(new: &NewKey) -> Result<()> {
+    let (memory, text) = (KeyMemory::new(None), new.material.bytes());
+    check_iters(new)?;
+    check_location(&new.location)?;
+    match new.format {
+        KeyFormat::Raw if text.len() != WRAPPING_KEY_LEN => Err(raw_length(text.len())),
+        KeyFormat::Raw => Ok(()),
+        KeyFormat::Hex => {
+            let mut key = KeyBox::new(&memory, [0; WRAPPING_KEY_LEN]);
+            let digits = wrapping_key_from_hex(text.strip_suffix(b"\n").unwrap_or(text), &mut key);
+            digits.ok_or_else(|| Error::invalid("a hex key has 64 hexadecimal digits"))
+        }
+        KeyFormat::Passphrase => passphrase(&memory, text).map(drop),
+    }
+}
+
+/// Checks the rounds of a new key; those that it will have, 0 if it is no passphrase.
+fn check_iters(new: &NewKey) -> Result<u64> {
+    if new.format != KeyFormat::Passphrase {
+        return match new.iters {
+            None => Ok(0),
+            Some(_) => Err(Error::invalid("pbkdf2iters is for keys of format passphrase")),
+        };
+    }
+    let iters = new.iters.unwrap_or(PBKDF2_ITERS_DEFAULT);
+    if !(PBKDF2_ITERS_MIN..=PBKDF2_ITERS_MAX).contains(&iters) {
+        return Err(Error::invalid(format!("pbkdf2iters must be at least {PBKDF2_ITERS_MIN}, not {iters}")));
+    }
+    Ok(iters)
+}
+
 /// A typed passphrase without its newline. Error: too short or too long.
 fn passphrase(memory: &KeyMemory, text: &[u8]) -> Result<Passphrase> {
     let text = text.strip_suffix(b"\n").unwrap_or(text);
@@ -86,16 +123,8 @@ fn passphrase(memory: &KeyMemory, text: &[u8]) -> Result<Passphrase> {
 
 /// The wrapping of a new key of the user.
 pub(super) async fn new_wrapping(rt: &Rt, memory: &KeyMemory, new: &NewKey) -> Result<Wrapping> {
-    let (mut salt, mut iters) = (0, 0);
-    if new.format == KeyFormat::Passphrase {
-        iters = new.iters.unwrap_or(PBKDF2_ITERS_DEFAULT);
-        if !(PBKDF2_ITERS_MIN..=PBKDF2_ITERS_MAX).contains(&iters) {
-            return Err(Error::invalid(format!("pbkdf2iters must be at least {PBKDF2_ITERS_MIN}, not {iters}")));
-        }
-        salt = u64::from_le_bytes(random(rt)).max(1);
-    } else if new.iters.is_some() {
-        return Err(Error::invalid("pbkdf2iters is for keys of format passphrase"));
-    }
+    let iters = check_iters(new)?;
+    let salt = if new.format == KeyFormat::Passphrase { u64::from_le_bytes(random(rt)).max(1) } else { 0 };
     check_location(&new.location)?;
     let key = derive(rt, memory, new.format, &new.material, (salt, iters)).await?;
     Ok(Wrapping { key, format: new.format, salt, iters })

@@ -318,7 +318,7 @@ impl DslPool {
                 None
             }
             (Some(_), None) | (None, Some(_)) => None,
-            (None, None) => self.plan_crypt(&what.fs, &parent, &what.crypt)?,
+            (None, None) => self.plan_crypt(&what.fs, parent.crypt(), &what.crypt)?,
         };
         let made = async {
             let dir = self.make_dir(Some(&parent), &last, tx).await?;

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use base::{Error, Guid, ObjectId, Result, TXG_INITIAL, Txg};
 use dmu::{ObjSpec, Objset, ObjsetProps, Tx, zap};
+use dsl::crypto::NewCrypt;
 use dsl::features::Features;
 use dsl::props::PropValue;
 use dsl::{DslPool, Init};
@@ -73,19 +74,30 @@ impl Pool {
     /// Creates a pool and leaves it imported. Nothing is written before everything that can be
     /// checked has been.
     pub async fn create(rt: Rt, spec: PoolSpec, opts: EngineOpts) -> Result<Rc<Pool>> {
-        Pool::create_as(rt, spec, None, opts).await
+        Pool::create_as(rt, spec, None, NewCrypt::default(), opts).await
     }
 
-    /// Creates a pool that has another name on disk than until its export.
-    pub async fn create_as(rt: Rt, spec: PoolSpec, on_disk_name: Option<String>, opts: EngineOpts) -> Result<Rc<Pool>> {
+    /// As [`Pool::create`]: a pool that has another name on disk than until its export, and with the
+    /// encryption of the root file system, whose key is loaded then.
+    pub async fn create_as(
+        rt: Rt,
+        spec: PoolSpec,
+        on_disk_name: Option<String>,
+        crypt: NewCrypt,
+        opts: EngineOpts,
+    ) -> Result<Rc<Pool>> {
         check_pool_name(&spec.name)?;
         if let Some(name) = &on_disk_name {
             check_pool_name(name)?;
         }
+        crypt.check_of_root(&spec.name)?;
         spec.devices.check()?;
         let mut wanted = spec.features.clone();
         wanted.extend(spec.devices.features());
         let features = enable_closure_ids(&wanted);
+        if crypt.is_on() && !features.contains(&FeatureId::Encryption) {
+            return Err(Error::unsupported("encryption needs the pool feature 'encryption', which is not enabled"));
+        }
         for (prop, value) in &spec.fs_props {
             dsl::props::check_feature(prop, value, |id| features.contains(&id))?;
         }
@@ -124,7 +136,7 @@ impl Pool {
         aux.write_labels(&spec.devices).await?;
         let layers = Layers::new(&rt, tree, TXG_INITIAL, gauge, &opts);
         layers.add_tops(None).await?;
-        Pool::first_txg(guid, layers, (config, on_disk_name), features, spec, aux).await
+        Pool::first_txg(guid, layers, (config, on_disk_name), features, (spec, crypt), aux).await
     }
 
     async fn first_txg(
@@ -132,7 +144,7 @@ impl Pool {
         layers: Layers,
         (mut config, on_disk_name): (MosConfig, Option<String>),
         features: Vec<FeatureId>,
-        spec: PoolSpec,
+        (spec, crypt): (PoolSpec, NewCrypt),
         aux: AuxDevices,
     ) -> Result<Rc<Pool>> {
         let tx = Rc::new(Tx::syncing(TXG_INITIAL));
@@ -172,7 +184,8 @@ impl Pool {
         let mos = Mos { mos, directory, features: flags };
         let pool = Pool::assemble(layers, guid, mos, false, opening).await?;
         let setup = pool.stack.dsl_setup(SPA_VERSION);
-        pool.stack.set_dsl(DslPool::create(setup, &spec.name, spec.fs_props, spec.init, tx.clone()).await?);
+        let dsl = DslPool::create(setup, &spec.name, spec.fs_props, crypt, spec.init, tx.clone()).await?;
+        pool.stack.set_dsl(dsl);
         pool.commit.push_space(0);
         pool.note_opening("create");
         // All of this is in the open txg; the sync loop writes it as the first one.
