@@ -39,6 +39,8 @@ mod zfs_create;
 mod zfs_diff;
 pub mod zfs_key;
 mod zfs_out;
+mod zfs_owners;
+mod zfs_project;
 mod zfs_receive;
 mod zfs_rewrite;
 mod zfs_send;

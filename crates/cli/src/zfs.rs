@@ -1,5 +1,6 @@
 //! The command `zfs`.
 
+use admin::fs::owners::Owners;
 use admin::fs::temp_props::MountHow;
 use admin::request::{
     Datasets, FsDestroy, FsInherit, FsRename, FsSet, Mount, Mounted, Request, Select, SnapRename, Unmount,
@@ -12,23 +13,12 @@ use crate::zfs_out::{self, LIST_COLUMNS, SPACE_COLUMNS, SortKey};
 use crate::zpool::{fields, for_each_name, parse_for, run_other};
 use crate::zpool_out::get_table;
 use crate::{
-    Done, Fail, ask, assignment, json, print, unique, zfs_create, zfs_diff, zfs_key, zfs_receive, zfs_rewrite,
-    zfs_send, zfs_snap, zfs_upgrade,
+    Done, Fail, ask, assignment, json, print, unique, zfs_create, zfs_diff, zfs_key, zfs_owners, zfs_project,
+    zfs_receive, zfs_rewrite, zfs_send, zfs_snap, zfs_upgrade,
 };
 
 /// Commands of OpenZFS that weir does not have yet.
-const NOT_YET: &[&str] = &[
-    "allow",
-    "groupspace",
-    "program",
-    "project",
-    "projectspace",
-    "share",
-    "unallow",
-    "unshare",
-    "userspace",
-    "wait",
-];
+const NOT_YET: &[&str] = &["allow", "program", "share", "unallow", "unshare", "wait"];
 
 /// Runs `zfs ARGS`.
 pub fn run(args: &[String]) -> Done {
@@ -61,7 +51,15 @@ pub fn run(args: &[String]) -> Done {
         "rewrite" => zfs_rewrite::rewrite(&parse(rest, "Prvxl:o:", &[], "rewrite")?),
         "mount" => mount(&parse(rest, "afjlvOo:", &[("json", false, 'j')], "mount")?),
         "unmount" | "umount" => unmount(&parse(rest, "afu", &[], "unmount")?),
+        "userspace" => zfs_owners::space(&parse(rest, "Hinpo:s:S:t:", &[], "userspace")?, Owners::Users, "userspace"),
+        "groupspace" => {
+            zfs_owners::space(&parse(rest, "Hinpo:s:S:t:", &[], "groupspace")?, Owners::Groups, "groupspace")
+        }
+        "projectspace" => {
+            zfs_owners::space(&parse(rest, "Hpo:s:S:", &[], "projectspace")?, Owners::Projects, "projectspace")
+        }
         "upgrade" => zfs_upgrade::upgrade(&parse(rest, "arvV:", &[], "upgrade")?),
+        "project" => zfs_project::project(&parse(rest, "0Ccdkp:rs", &[], "project")?),
         other => run_other("zfs", other, rest, NOT_YET),
     }
 }
@@ -219,7 +217,9 @@ fn list(p: &Parsed) -> Done {
     if !p.has('j') {
         select.wanted = columns.iter().cloned().chain(keys.iter().map(|k| k.name.clone())).collect();
     }
+    let asked = zfs_owners::Asked::replace(&mut select.wanted);
     let (mut datasets, done) = datasets(select)?;
+    asked.restore(&mut datasets);
     crate::local_times(&mut datasets);
     zfs_out::sort(&mut datasets, &keys);
     if p.has('j') {
@@ -274,7 +274,9 @@ fn get(p: &Parsed) -> Done {
     if !p.has('j') && !wanted.iter().any(|w| w == "all") {
         select.wanted = wanted.iter().filter_map(|w| zfs_out::canonical(w)).collect();
     }
+    let asked = zfs_owners::Asked::replace(&mut select.wanted);
     let (mut datasets, done) = datasets(select)?;
+    asked.restore(&mut datasets);
     crate::local_times(&mut datasets);
     if p.has('j') {
         let columns: Vec<String> = wanted.iter().map(|w| zfs_out::canonical(w).unwrap_or_else(|| w.clone())).collect();
@@ -302,6 +304,7 @@ fn set(p: &Parsed) -> Done {
     let props = unique(props.into_iter().map(|o| assignment(o, "set")).collect::<Result<Vec<_>, _>>()?)?;
     let rest: Vec<String> = rest.into_iter().cloned().collect();
     let given = props.clone();
+    let props = zfs_owners::with_numbers(props, "cannot set property")?;
     ask_and_warn(&FsSet { names: names(&rest)?, props })?;
     warn_of_shares(&given);
     Ok(())

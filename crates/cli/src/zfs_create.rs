@@ -104,6 +104,7 @@ pub fn create(p: &Parsed) -> Done {
     }
     let key = zfs_key::key_for_new(name, &props)?;
     let given = props.clone();
+    let props = crate::zfs_owners::with_numbers(props, &format!("cannot create '{name}'"))?;
     let (parents, no_mount) = (p.has('p'), p.has('u'));
     ask_and_warn(&FsCreate { name: name.clone(), props, parents, no_mount, key, volume: new })?;
     warn_of_shares(&given);

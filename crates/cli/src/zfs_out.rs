@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use admin::fs::owners::OwnerProp;
 use admin::view::{DatasetView, PropView};
 use dsl::props::{self, PropType};
 
@@ -29,7 +30,11 @@ const VIEW_ONLY: &[&str] = &[
 
 /// The full name of a property, if there is one of that name.
 pub fn canonical(name: &str) -> Option<String> {
-    if VIEW_ONLY.contains(&name) || props::is_user_prop(name) || name.starts_with("written@") {
+    if VIEW_ONLY.contains(&name)
+        || props::is_user_prop(name)
+        || name.starts_with("written@")
+        || OwnerProp::parse(name).is_some()
+    {
         return Some(name.to_string());
     }
     props::find(name).map(|p| p.name.to_string())

@@ -12,9 +12,11 @@
 //! way into an engine from another thread.
 //!
 //! System calls are `rustix`'s. `libc` is left where that has nothing safe: operations in flight,
-//! which name memory and descriptors by number, some requests of disks, signals, local time.
+//! which name memory and descriptors by number, some requests of disks and files, signals, local
+//! time, names of users.
 #![allow(unsafe_code)]
 
+mod accounts;
 mod awake;
 mod clone;
 mod dev;
@@ -47,6 +49,7 @@ pub mod usdt;
 mod waitfds;
 mod workers;
 
+pub use accounts::{Project, group_id, group_name, project_of, set_project, user_id, user_name};
 pub use awake::KeepAwake;
 pub use clone::{CLONE_TOKEN_LEN, WEIR_IOC_CLONE, WEIR_IOC_CLONE_SOURCE, clone_range, clone_source};
 pub use dev::HostDev;

@@ -141,7 +141,7 @@ impl Zfs {
         let n = self.node(obj).await?;
         let a = self.live_attrs(&n).await?;
         let inherits = flags & ioc_flags::PROJINHERIT != 0;
-        if inherits && (!self.projects || kind_of(obj, a.mode)? != FileKind::Dir) {
+        if inherits && (!self.projects || !matches!(kind_of(obj, a.mode)?, FileKind::File | FileKind::Dir)) {
             return Err(Error::unsupported(format!("object {obj} cannot hand down a project")));
         }
         let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;

@@ -30,6 +30,7 @@
 //! Reading order: `types`, `fs` (a mounted file system), `node` (an object and its locks), `init`
 //! (a new one), `data` (reads, writes, truncation), `names` (changes of directories), `attr`,
 //! `xattr`, `acl`, `log` (intent-log records and their replay), `reap` (unlinked files), `quota`,
+//! `owners` (what users, groups and projects use, and their limits),
 //! [`diff`] (what changed between snapshots).
 //!
 //! Permissions are not checked here: the front end (with FUSE the kernel) does that. This crate
@@ -45,6 +46,7 @@ mod init;
 mod log;
 mod names;
 mod node;
+mod owners;
 mod quota;
 mod ranks;
 mod reap;
@@ -55,6 +57,7 @@ pub use acl::{Acl, AclEntry, AclKind, AclTag};
 pub use data::clone::{CloneFrom, is_no_clone};
 pub use fs::Zfs;
 pub use init::{FsCreateProps, InitOwner, init_fs};
+pub use owners::{OwnerKind, OwnerUse, check_limit, owner_use, owner_uses};
 pub use types::{
     Atime, Attr, Case, Cred, DirEntry, DirEntryPlus, Fallocate, FileKind, MountOpts, RenameFlags, SetAttr, SetTime,
     SetXattr, StatFs, XattrMode, ioc_flags,

@@ -2,6 +2,8 @@
 //!
 //! They are compared with the usage as of the last sync, so a txg's changes may exceed them.
 
+use std::cell::RefCell;
+
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt};
 use dmu::sa::ZnodeAttrs;
 use dmu::{Dnode, Objset, zap};
@@ -15,7 +17,7 @@ const KINDS: [(&str, ObjectId); 3] =
 /// The ZAPs of limits, of bytes and then of objects: users, groups, projects. Each kind may have a
 /// limit for ids without an entry of their own (OpenZFS 2.4, format page 17 section 8); 0: none.
 pub(crate) struct Quotas {
-    zaps: [Option<Dnode>; 6],
+    zaps: RefCell<[Option<Dnode>; 6]>,
     defaults: [u64; 6],
 }
 
@@ -30,7 +32,17 @@ impl Quotas {
                 *z = Some(os.hold(ObjectId(obj)).await.at(|| key)?);
             }
         }
-        Ok(Quotas { zaps, defaults })
+        Ok(Quotas { zaps: RefCell::new(zaps), defaults })
+    }
+
+    /// A ZAP of limits, by its number in [`master_key::QUOTAS`].
+    pub fn zap(&self, index: usize) -> Option<Dnode> {
+        self.zaps.borrow()[index].clone()
+    }
+
+    /// One was made.
+    pub fn set_zap(&self, index: usize, limits: Dnode) {
+        self.zaps.borrow_mut()[index] = Some(limits);
     }
 }
 
@@ -41,8 +53,8 @@ impl Zfs {
         let offset = if objects { 3 } else { 0 };
         for (i, (kind, used)) in KINDS.into_iter().enumerate() {
             let id = [a.uid, a.gid, a.projid][i];
-            let own = match &self.quotas.zaps[i + offset] {
-                Some(limits) => zap::lookup_int(limits, id).await?,
+            let own = match self.quotas.zap(i + offset) {
+                Some(limits) => zap::lookup_int(&limits, id).await?,
                 None => None,
             };
             let limit = own.unwrap_or(self.quotas.defaults[i + offset]);

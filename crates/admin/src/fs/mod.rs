@@ -11,6 +11,7 @@ pub mod keys;
 pub mod mounts;
 pub mod open_volumes;
 pub mod ops;
+pub mod owners;
 pub mod places;
 mod receive;
 mod receive_package;

@@ -152,6 +152,11 @@ impl Mounts {
         self.active.borrow().values().map(|m| m.zfs.clone()).collect()
     }
 
+    /// The file system that is mounted as `name`.
+    pub(crate) fn zfs_of(&self, name: &str) -> Option<Rc<Zfs>> {
+        self.active.borrow().get(name).map(|m| m.zfs.clone())
+    }
+
     /// I/O through each mount: reads, bytes, writes, bytes.
     pub fn counted(&self) -> Vec<(String, [u64; 4])> {
         self.active.borrow().iter().map(|(n, m)| (n.clone(), m.zfs.io_counts())).collect()

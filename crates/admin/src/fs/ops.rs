@@ -16,6 +16,7 @@ use crate::engine::PoolEngine;
 use crate::fs::files::{self, OnceProps};
 use crate::fs::keys::take_crypt;
 use crate::fs::mounts::{self, MountPoint, make_dirs, remove_dirs};
+use crate::fs::owners::take_limits;
 use crate::fs::places::{check_real_place, path_blocking};
 use crate::fs::temp_props::{MountHow, TempProps};
 use crate::fs::volumes::{AUTO, NewVolume};
@@ -174,7 +175,11 @@ impl PoolEngine {
             return Err(Error::new(ErrorKind::Exists, "dataset already exists"));
         }
         let crypt = take_crypt(&mut given, key)?;
+        let limits = take_limits(&mut given)?;
         let kind = if how.volume.is_some() { DatasetKind::Volume } else { DatasetKind::Filesystem };
+        if kind == DatasetKind::Volume && !limits.is_empty() {
+            return Err(Error::invalid("limits of users, groups and projects do not apply to datasets of this type"));
+        }
         let mut props = parse_props(&given, kind, true)?;
         let missing = self.missing_parents(name);
         if !missing.is_empty() && !how.parents {
@@ -224,7 +229,7 @@ impl PoolEngine {
             if !how.no_mount && path.is_some() {
                 self.mount_new(&created).await?;
             }
-            Ok::<(), Error>(())
+            self.set_limits(&dsl.find(name)?, &limits).await
         };
         if let Err(e) = result.await {
             for fs in created.iter().rev() {
@@ -312,7 +317,13 @@ impl PoolEngine {
         let ds = self.find(name)?;
         let kind = self.props_kind(&ds).await;
         let cannot = |e: Error| e.at(format!("cannot set property for '{name}'"));
-        let values = parse_props(given, kind, false).map_err(cannot)?;
+        let mut given = given.to_vec();
+        let limits = take_limits(&mut given).map_err(cannot)?;
+        if kind == DatasetKind::Volume && !limits.is_empty() {
+            let why = "limits of users, groups and projects do not apply to datasets of this type";
+            return Err(cannot(Error::invalid(why)));
+        }
+        let values = parse_props(&given, kind, false).map_err(cannot)?;
         // A mounted file system stays so, unless it is not to be mounted at all.
         let stays = |(n, v): &&(String, PropValue)| n == "canmount" && v.num() != 0 && self.mounts.is_open(&ds.name());
         let names: Vec<String> = values.iter().filter(|p| !stays(p)).map(|(n, _)| n.clone()).collect();
@@ -322,6 +333,10 @@ impl PoolEngine {
                 checked.map_err(cannot)?;
             }
         }
+        self.check_limits(&ds, &limits).await.map_err(cannot)?;
+        if values.is_empty() {
+            return self.set_limits(&ds, &limits).await.map_err(cannot);
+        }
         let dsl = self.pool.dsl().clone();
         let target = ds.name();
         let set = async {
@@ -330,7 +345,8 @@ impl PoolEngine {
                 _ => dsl.set_props(&target, values).await,
             }
         };
-        self.change_props(&ds, &names, set).await.map_err(cannot)
+        self.change_props(&ds, &names, set).await.map_err(cannot)?;
+        self.set_limits(&ds, &limits).await.map_err(cannot)
     }
 
     /// `zfs inherit`. The answer is a list of warnings.

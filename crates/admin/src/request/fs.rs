@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Changes, Cx, Kind, Request, Rights, Secret, pool_part};
 use crate::fs::ops::NewHow;
+use crate::fs::owners::{OwnerProp, OwnerView, Owners};
 use crate::fs::snaps::DestroyHow;
 use crate::fs::volumes::{NewVolume, PlannedVolume};
 use crate::view::{DatasetView, Destroyed};
@@ -18,6 +19,7 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::of::<FsSet>(),
     Kind::of::<FsInherit>(),
     Kind::of::<FsRename>(),
+    Kind::of::<OwnerUses>(),
 ];
 
 /// `zfs create`. The answer is a list of warnings.
@@ -145,7 +147,18 @@ impl Request for Datasets {
         Changes::Nothing
     }
     fn run(self, cx: &Cx<'_>) -> Result<Vec<DatasetView>> {
-        cx.pools.datasets(&self.0)
+        let Datasets(mut select) = self;
+        if cx.caller.public && !select.wanted.is_empty() {
+            // As in OpenZFS: what others use and may use is for the owner.
+            let own = u64::from(cx.caller.uid);
+            select.wanted.retain(|name| match OwnerProp::parse(name) {
+                Some(prop) => prop.owners == Owners::Users && prop.id() == Some(own),
+                None => true,
+            });
+            // No name at all would be all of them.
+            select.wanted.push("name".to_string());
+        }
+        cx.pools.datasets(&select)
     }
 }
 
@@ -171,6 +184,10 @@ impl Request for FsSet {
             let props = props.clone();
             async move {
                 if name.contains('@') {
+                    if let Some((bad, _)) = props.iter().find(|(n, _)| OwnerProp::parse(n).is_some()) {
+                        let why = format!("cannot set property for '{name}': '{bad}' cannot be set for snapshots");
+                        return Err(Error::invalid(why));
+                    }
                     let values = props.into_iter().map(|(n, v)| (n, Some(v))).collect();
                     return e.snap_set(&name, &values).await.map(|()| Vec::new());
                 }
@@ -235,5 +252,27 @@ impl Request for FsRename {
         let running = cx.pools.pool_of(&self.from)?;
         let FsRename { from, to, parents, no_remount, force } = self;
         cx.on(&running, move |e| async move { e.fs_rename(&from, &to, parents, no_remount, force).await })
+    }
+}
+
+/// `zfs userspace`, `groupspace` and `projectspace`, in the order of the numbers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OwnerUses {
+    /// A file system or snapshot, or an absolute path in a mounted file system.
+    pub name: String,
+    /// Of users, groups or projects.
+    pub owners: Owners,
+}
+
+impl Request for OwnerUses {
+    const NAME: &'static str = "OwnerUses";
+    const TITLE: &'static str = "zfs userspace";
+    type Reply = Vec<OwnerView>;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Vec<OwnerView>> {
+        let OwnerUses { name, owners } = self;
+        cx.on_dataset(&name.clone(), move |e| async move { e.owners(&name, owners).await })
     }
 }

@@ -14,6 +14,7 @@ use ondisk::objset::ObjsetType;
 use ondisk::zpl::{MASTER_NODE_OBJ, master_key};
 
 use crate::engine::PoolEngine;
+use crate::fs::owners::OwnerProp;
 use crate::request::Select;
 use crate::view::fmt;
 use crate::view::{DatasetView, PropView};
@@ -238,6 +239,9 @@ impl PoolEngine {
         if snaps.is_some() || asked("redact_snaps") {
             let snaps = redact_snaps(snaps.as_deref());
             props.extend(row("redact_snaps", snaps.as_str(), snaps.as_str(), "-"));
+        }
+        for name in wanted.iter().filter(|w| OwnerProp::parse(w).is_some()) {
+            props.extend(self.owner_prop(ds, name).await);
         }
         // OpenZFS shows these as local, and scripts skip lines with a dash.
         props.extend(inside.since.iter().filter_map(|(name, n)| row(name, fmt::bytes(*n), n.to_string(), "local")));

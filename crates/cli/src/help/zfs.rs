@@ -264,6 +264,10 @@ Shows properties of datasets.
 Sets properties. A new mountpoint moves a mounted file system there. A new
 volsize makes a volume larger or cuts it off; what it keeps in reserve follows.
 refreservation=auto keeps the space for all blocks of a volume.
+
+userquota@<user>, groupquota@<group> and projectquota@<id> limit what one may
+use, userobjquota@<user> and so on how many objects; 'none' is no limit. 'zfs
+userspace' shows them.
 ",
     },
     Page {
@@ -348,6 +352,71 @@ Unmounts one file system, or with -a all.
 
   -f  also if it is in use
   -u  unload the keys that are then needed no more
+",
+    },
+    Page {
+        name: "zfs userspace",
+        usage: &[
+            "userspace [-Hinp] [-o field[,...]] [-s field] ... [-S field] ... [-t type[,...]] <filesystem|snapshot|path>",
+        ],
+        text: "\
+Lists what users use of a file system or snapshot, and their limits: the
+properties userused@<user>, userquota@<user>, userobjused@<user> and
+userobjquota@<user>. A user is a name or a number.
+
+  -n  numbers, not names    -p  exact numbers    -H  tabs, no headers
+  -o  fields: type, name, used, quota, objused, objquota
+  -s  sort by type, name, used or quota, smallest first    -S  largest first
+  -t  posixuser, posixgroup, all (smbuser, smbgroup: there are none)
+  -i  taken as by OpenZFS: there are no names of SMB to be translated
+",
+    },
+    Page {
+        name: "zfs groupspace",
+        usage: &[
+            "groupspace [-Hinp] [-o field[,...]] [-s field] ... [-S field] ... [-t type[,...]] <filesystem|snapshot|path>",
+        ],
+        text: "\
+As 'zfs userspace', of groups: groupused@<group>, groupquota@<group>,
+groupobjused@<group>, groupobjquota@<group>.
+
+  -n  numbers, not names    -p  exact numbers    -H  tabs, no headers
+  -o  fields: type, name, used, quota, objused, objquota
+  -s  sort by type, name, used or quota, smallest first    -S  largest first
+  -t  posixuser, posixgroup, all (smbuser, smbgroup: there are none)
+  -i  taken as by OpenZFS: there are no names of SMB to be translated
+",
+    },
+    Page {
+        name: "zfs projectspace",
+        usage: &["projectspace [-Hp] [-o field[,...]] [-s field] ... [-S field] ... <filesystem|snapshot|path>"],
+        text: "\
+As 'zfs userspace', of projects, which are numbers: projectused@<id>,
+projectquota@<id>, projectobjused@<id>, projectobjquota@<id>.
+
+  -p  exact numbers    -H  tabs, no headers
+  -o  fields: type, name, used, quota, objused, objquota
+  -s  sort by type, name, used or quota, smallest first    -S  largest first
+",
+    },
+    Page {
+        name: "zfs project",
+        usage: &[
+            "project [-d | -r] <file|directory> ...",
+            "project -c [-0] [-d | -r] [-p id] <file|directory> ...",
+            "project [-p id] [-rs] <file|directory> ...",
+            "project -C [-kr] <file|directory> ...",
+        ],
+        text: "\
+Shows the projects of files and folders, with P where new entries of a folder
+get its project; compares them, sets them, or takes them away.
+
+  -p  the project; without it that of the file or folder itself
+  -s  set the flag that new entries get the project too
+  -c  say what has another project, or not that flag
+  -0  with -c: only names, with a NUL behind each
+  -C  no project and no flag    -k  with -C: the project stays
+  -r  and everything below a folder    -d  only the folder itself
 ",
     },
     Page {

@@ -9,5 +9,6 @@ mod linux;
 mod log_records;
 mod long_names;
 mod model;
+mod owners;
 mod posix;
 mod tmpfile_crash;

@@ -1,0 +1,71 @@
+//! Limits of users, groups and projects: they are set, kept, read and enforced.
+
+use base::{ErrorKind, Result};
+use bdev::Bytes;
+use zpl::{Cred, OwnerKind, OwnerUse, owner_use, owner_uses};
+
+use crate::common::{ROOT_CRED, Setup, World, with_pool};
+
+fn joe() -> Cred {
+    Cred { uid: 1000, gid: 2000, ..ROOT_CRED }
+}
+
+async fn grow(w: &World, name: &str, bytes: u64) -> Result<()> {
+    let obj = w.fs.create(w.fs.root(), name.as_bytes(), 0o644, &joe(), true).await?.obj;
+    let data = Bytes::copy_from(&vec![7; 64 << 10]);
+    let mut at = 0;
+    while at < bytes {
+        at += w.fs.write(obj, at, vec![data.clone()], false).await?.0;
+    }
+    Ok(())
+}
+
+fn refused(done: Result<()>) {
+    assert_eq!(done.unwrap_err().kind(), ErrorKind::Quota);
+}
+
+#[test]
+fn limits_are_kept_and_refuse() {
+    let setup = Setup { props: vec![("compression", 2)], ..Setup::default() };
+    with_pool(setup, |mut w| async move {
+        let os = w.fs.objset().clone();
+        let none = OwnerUse { id: 1000, objused: Some(0), objquota: Some(0), ..OwnerUse::default() };
+        assert_eq!(owner_use(&os, OwnerKind::User, 1000).await.unwrap(), none);
+        // Nothing is stored for a limit that is not there.
+        w.fs.set_quota(OwnerKind::User, false, 1000, 0).await.unwrap();
+        assert_eq!(owner_uses(&os, OwnerKind::User).await.unwrap().len(), 1, "root has the root directory");
+
+        w.fs.set_quota(OwnerKind::User, false, 1000, 1 << 20).await.unwrap();
+        grow(&w, "a", 2 << 20).await.unwrap();
+        w.pool.sync().await.unwrap();
+        refused(grow(&w, "b", 1).await);
+        let used = owner_use(&os, OwnerKind::User, 1000).await.unwrap();
+        assert!(used.used > 2 << 20 && used.quota == 1 << 20 && used.objused == Some(1), "{used:?}");
+        // It is there after an import.
+        drop(os);
+        w.reimport().await;
+        refused(grow(&w, "b", 1).await);
+        w.fs.set_quota(OwnerKind::User, false, 1000, 64 << 20).await.unwrap();
+        grow(&w, "b", 1).await.unwrap();
+
+        // Objects, of a group; the limit goes away again.
+        w.pool.sync().await.unwrap();
+        w.fs.set_quota(OwnerKind::Group, true, 2000, 2).await.unwrap();
+        refused(grow(&w, "c", 0).await);
+        let os = w.fs.objset().clone();
+        let group = owner_use(&os, OwnerKind::Group, 2000).await.unwrap();
+        assert_eq!((group.objused, group.objquota, group.quota), (Some(2), Some(2), 0));
+        w.fs.set_quota(OwnerKind::Group, true, 2000, 0).await.unwrap();
+        grow(&w, "c", 0).await.unwrap();
+
+        let ids = |all: Vec<OwnerUse>| all.iter().map(|o| (o.id, o.quota, o.objquota)).collect::<Vec<_>>();
+        let users = ids(owner_uses(&os, OwnerKind::User).await.unwrap());
+        assert_eq!(users, [(0, 0, Some(0)), (1000, 64 << 20, Some(0))]);
+        // One that uses nothing is listed with its limit.
+        w.fs.set_quota(OwnerKind::Project, false, 77, 5 << 20).await.unwrap();
+        let projects = ids(owner_uses(&os, OwnerKind::Project).await.unwrap());
+        assert_eq!(projects, [(0, 0, Some(0)), (77, 5 << 20, Some(0))]);
+        let bad = w.fs.set_quota(OwnerKind::Project, false, u64::from(u32::MAX), 1).await;
+        assert_eq!(bad.unwrap_err().kind(), ErrorKind::Invalid);
+    });
+}
