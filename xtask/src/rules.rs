@@ -71,6 +71,7 @@ const GLOBALS: &[Exception] = &[
     ("spa/src/bugs.rs", "PLANTED", "mistakes on purpose, in builds for ztest only"),
     ("zdb/src/raidz.rs", "EXP", "a table"),
     ("zdb/src/raidz.rs", "LOG", "a table"),
+    ("zio/src/bugs.rs", "PLANTED", "mistakes on purpose, in builds for ztest only"),
     ("zil/src/bugs.rs", "PLANTED", "mistakes on purpose, in builds for ztest only"),
     ("ztest/src/judge.rs", "COUNT", "numbers for names of folders"),
     ("ztest/src/main.rs", "ALLOCATOR", "the allocator of the program"),

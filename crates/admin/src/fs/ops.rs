@@ -707,6 +707,6 @@ mod tests {
         for value in ["on", "off", "rw", "rw=@10.0.0.0/8,no_root_squash,crossmnt"] {
             assert!(parse(&[("sharenfs", value)], false).is_ok(), "{value}");
         }
-        assert!(parse(&[("encryption", "off"), ("version", "current")], true).is_ok());
+        assert!(parse(&[("version", "current")], true).is_ok());
     }
 }

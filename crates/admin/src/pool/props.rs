@@ -1,8 +1,8 @@
 //! Properties of pools: table, parser, storage and views. No other file handles a single property.
 //!
-//! Most are computed. Those that can be set are numbers in the ZAP `pool_props` of the MOS, except
-//! `comment` and `compatibility`, which are in the configuration. There are user properties as well:
-//! texts whose names have a colon (OpenZFS 2.2).
+//! Most are computed. Those that can be set are numbers in the ZAP `pool_props` of the MOS,
+//! except `comment` and `compatibility`, which are in the configuration. There are user
+//! properties as well: texts whose names have a colon (OpenZFS 2.2).
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -153,8 +153,8 @@ It goes on after an export or a crash where it was.
   -s      stop
   -w      wait until it has ended
   -a      all pools
-  -e      only the blocks that are known to be damaged ('zpool status -v'); after
-          a pause it goes on. The pool needs the feature head_errlog
+  -e      only the blocks that are known to be damaged ('zpool status -v');
+          after a pause it goes on. The pool needs the feature head_errlog
   -C      only what no scrub has read since it was written: from the txg of the
           pool's property last_scrubbed_txg on
   -S, -E  only what was written from this date on, or until it, and some more

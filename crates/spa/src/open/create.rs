@@ -77,8 +77,8 @@ impl Pool {
         Pool::create_as(rt, spec, None, NewCrypt::default(), opts).await
     }
 
-    /// As [`Pool::create`]: a pool that has another name on disk than until its export, and with the
-    /// encryption of the root file system, whose key is loaded then.
+    /// As [`Pool::create`]: a pool that has another name on disk than until its export, and with
+    /// the encryption of the root file system, whose key is loaded then.
     pub async fn create_as(
         rt: Rt,
         spec: PoolSpec,

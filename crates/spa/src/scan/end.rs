@@ -55,9 +55,9 @@ impl Scan {
     }
 
     /// Removes the txgs after `min` and before `upto` from the dirty time logs: the scan has
-    /// resilvered them. A device that misses something later came back during the scan, and one that
-    /// misses something earlier is not done with a scrub of newer blocks: they are left for the next
-    /// one. The next txg writes the logs.
+    /// resilvered them. A device that misses something later came back during the scan, and one
+    /// that misses something earlier is not done with a scrub of newer blocks: they are left for
+    /// the next one. The next txg writes the logs.
     fn excise(&self, min: Txg, upto: Txg, now: Txg) {
         for top in self.stack.tree.tops.borrow().iter() {
             for (guid, condition) in top.kind().conditions() {

@@ -2,11 +2,11 @@
 //! section 2).
 //!
 //! The list of damaged blocks of the last scans is worked off in *rounds*. A task beside the txgs
-//! finds out which datasets have the blocks of a round ([`Scan::plan`]). The next txg looks up their
-//! pointers, in syncing context as the traversal of a scan does, and queues them
-//! ([`Scan::sync_errors`]); then they are issued like those of a scan, repairs included. At the end
-//! blocks that can be read now are taken off the log, and so are those that no dataset has any more.
-//! A block stays that is still damaged, or that cannot be looked up.
+//! finds out which datasets have the blocks of a round ([`Scan::plan`]). The next txg looks up
+//! their pointers, in syncing context as the traversal of a scan does, and queues them
+//! ([`Scan::sync_errors`]); then they are issued like those of a scan, repairs included. At the
+//! end blocks that can be read now are taken off the log, and so are those that no dataset has
+//! any more. A block stays that is still damaged, or that cannot be looked up.
 //!
 //! Invariants:
 //! * nothing leaves the log before the end: after a power cut, an import, or if it is stopped, all

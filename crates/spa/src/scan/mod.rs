@@ -609,8 +609,8 @@ impl Scan {
         self.stack.dsl().sync_task(task).await
     }
 
-    /// Pauses the running scrub: it stays so over exports and imports until [`Scan::start_scrub`], and
-    /// one of errors until [`Scan::start_error_scrub`].
+    /// Pauses the running scrub: it stays so over exports and imports until
+    /// [`Scan::start_scrub`], and one of errors until [`Scan::start_error_scrub`].
     pub async fn pause_scrub(self: &Rc<Self>) -> Result<()> {
         self.sync_task(|scan, _| {
             Box::pin(async move {

@@ -46,8 +46,8 @@ fn moved(last: Txg, min: Txg, max: Txg) -> Txg {
     if joins { last.max(max) } else { last }
 }
 
-/// Whether a scan reads blocks of this birth. If it is not known (0), what is above the block cannot
-/// be read, which a scan that leaves out no old blocks meets again.
+/// Whether a scan reads blocks of this birth. If it is not known (0), what is above the block
+/// cannot be read, which a scan that leaves out no old blocks meets again.
 fn is_read(phys: &ScanPhys, birth: Txg) -> bool {
     match birth.0 {
         0 => phys.min_txg.0 == 0,

@@ -135,7 +135,8 @@ fn a_scrub_reads_what_is_between_two_times() {
     });
 }
 
-/// The first copy of the first block of a file: its place on the disks of the mirror, and its bytes.
+/// The first copy of the first block of a file: its place on the disks of the mirror, and its
+/// bytes.
 async fn on_disk(lab: &Lab, pool: &Rc<Pool>, file: ObjectId) -> (u64, Vec<u8>) {
     let dn = pool.dsl().find(POOL).unwrap().objset().await.unwrap().hold(file).await.unwrap();
     let dva = dn.block_pointer(0).await.unwrap().dva(0);
