@@ -175,11 +175,8 @@ impl PoolEngine {
             return Err(Error::new(ErrorKind::Exists, "dataset already exists"));
         }
         let crypt = take_crypt(&mut given, key)?;
-        let limits = take_limits(&mut given)?;
         let kind = if how.volume.is_some() { DatasetKind::Volume } else { DatasetKind::Filesystem };
-        if kind == DatasetKind::Volume && !limits.is_empty() {
-            return Err(Error::invalid("limits of users, groups and projects do not apply to datasets of this type"));
-        }
+        let limits = take_limits(&mut given, kind)?;
         let mut props = parse_props(&given, kind, true)?;
         let missing = self.missing_parents(name);
         if !missing.is_empty() && !how.parents {
@@ -318,11 +315,7 @@ impl PoolEngine {
         let kind = self.props_kind(&ds).await;
         let cannot = |e: Error| e.at(format!("cannot set property for '{name}'"));
         let mut given = given.to_vec();
-        let limits = take_limits(&mut given).map_err(cannot)?;
-        if kind == DatasetKind::Volume && !limits.is_empty() {
-            let why = "limits of users, groups and projects do not apply to datasets of this type";
-            return Err(cannot(Error::invalid(why)));
-        }
+        let limits = take_limits(&mut given, kind).map_err(cannot)?;
         let values = parse_props(&given, kind, false).map_err(cannot)?;
         // A mounted file system stays so, unless it is not to be mounted at all.
         let stays = |(n, v): &&(String, PropValue)| n == "canmount" && v.num() != 0 && self.mounts.is_open(&ds.name());

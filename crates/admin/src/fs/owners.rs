@@ -6,6 +6,7 @@
 
 use base::{Error, Result};
 use dsl::Dataset;
+use dsl::props::DatasetKind;
 use serde::{Deserialize, Serialize};
 use zpl::{MountOpts, OwnerKind, Zfs, check_limit, owner_use, owner_uses};
 
@@ -133,8 +134,9 @@ pub(crate) struct NewLimit {
     limit: u64,
 }
 
-/// Takes the limits of owners out of given properties.
-pub(crate) fn take_limits(given: &mut Vec<(String, String)>) -> Result<Vec<NewLimit>> {
+/// Takes the limits of owners out of properties given for a dataset of that kind. Volumes have
+/// none.
+pub(crate) fn take_limits(given: &mut Vec<(String, String)>, kind: DatasetKind) -> Result<Vec<NewLimit>> {
     let mut out = Vec::new();
     let mut rest = Vec::new();
     for (name, value) in given.drain(..) {
@@ -156,6 +158,9 @@ pub(crate) fn take_limits(given: &mut Vec<(String, String)>) -> Result<Vec<NewLi
         out.push(NewLimit { owners: prop.owners, objects: prop.of_objects(), id, limit });
     }
     *given = rest;
+    if kind == DatasetKind::Volume && !out.is_empty() {
+        return Err(Error::invalid("limits of users, groups and projects do not apply to datasets of this type"));
+    }
     Ok(out)
 }
 
@@ -250,7 +255,7 @@ mod tests {
     fn limits_are_parsed_and_taken_out() {
         let limits = |pairs: &[(&str, &str)]| {
             let mut given: Vec<_> = pairs.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
-            let limits = take_limits(&mut given).map_err(|e| e.to_string())?;
+            let limits = take_limits(&mut given, DatasetKind::Filesystem).map_err(|e| e.to_string())?;
             Ok::<_, String>((limits, given.len()))
         };
         let (got, rest) = limits(&[("atime", "off"), ("userobjquota@5", "10"), ("groupquota@7", "none")]).unwrap();

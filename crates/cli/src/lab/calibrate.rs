@@ -40,7 +40,7 @@ pub fn run(args: &[String]) -> Done {
     let mut bar = Bar::new();
     let mut at = |what: &str, share: f64| bar.show(what, (share * 1000.0) as u64, 1000);
     let time = Nanos::from_secs(seconds);
-    let busy = || Nanos(host::thread_cpu_time().0.saturating_sub(engine.stats().looked.0));
+    let busy = || rt.worked();
     let mut show = |share| at("measuring", share);
     let measured = engine.block_on(measure_all(&rt, &*dev, size, time, &busy, &mut show))?;
     let (model, figures) = fit(&measured, size, &mut |share| at("fitting", share))?;
