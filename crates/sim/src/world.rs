@@ -164,6 +164,7 @@ pub(crate) struct SimWorld {
     poll_charge: Cell<Nanos>,
     turn: Rc<rt::Turn>,
     charged: Cell<Nanos>,
+    engine_percent: Cell<u64>,
     worked: Cell<Nanos>,
     cores: RefCell<Vec<Nanos>>,
     urgent_cores: RefCell<Vec<Nanos>>,
@@ -223,6 +224,12 @@ impl SimHandle {
     pub fn stall(&self, span: Nanos) {
         self.0.pass(span);
     }
+    /// From now on what the engine is charged with, and what devices take of its thread, lasts
+    /// `percent` percent of that: an engine on a slower processor. Turns are still divided by the
+    /// charges.
+    pub fn set_engine_percent(&self, percent: u64) {
+        self.0.engine_percent.set(percent);
+    }
     /// Time that the engine's core was charged with.
     pub fn engine_busy(&self) -> Nanos {
         self.0.charged.get()
@@ -264,6 +271,7 @@ impl SimWorld {
             poll_charge: Cell::default(),
             turn: Rc::default(),
             charged: Cell::default(),
+            engine_percent: Cell::new(100),
             worked: Cell::default(),
             cores: RefCell::new(vec![Nanos(0); config.cores]),
             urgent_cores: RefCell::new(vec![Nanos(0); config.cores]),
@@ -498,6 +506,11 @@ impl SimWorld {
         if poll.is_ready() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
+    /// The engine's thread works for `span`, or as much longer as its processor is slower.
+    pub(crate) fn work(&self, span: Nanos) {
+        self.pass(Nanos(span.0.saturating_mul(self.engine_percent.get()) / 100));
+    }
+
     /// Lets `span` pass at once.
     pub(crate) fn pass(&self, span: Nanos) {
         if span.0 > 0 {
@@ -636,7 +649,7 @@ impl World for SimWorld {
         if cost.0 == 0 || self.dead.get() {
             return;
         }
-        self.pass(Nanos(cost.0 / self.config.engine_cores));
+        self.work(Nanos(cost.0 / self.config.engine_cores));
         self.poll_charge.set(self.poll_charge.get() + cost);
         self.charged.set(self.charged.get() + cost);
     }

@@ -4,9 +4,9 @@
 use std::io::Read;
 
 use admin::tunables::{Tunables, find};
-use base::{Error, ErrorKind, Nanos};
+use base::{Error, ErrorKind};
 use lab::device::Device;
-use lab::replay::{LayoutSpec, Recording, Replay};
+use lab::replay::{LayoutSpec, Recording, Replay, Thread};
 
 use super::study::{number, size};
 use crate::Fail;
@@ -138,12 +138,12 @@ pub(crate) fn replay(
         ashift: recording.header.get("ashift").and_then(|text| text.parse().ok()).unwrap_or(12),
         seed: 0,
         warm: p.has('W'),
-        request: Nanos(0),
+        thread: Thread::default(),
     };
     replay.check()?;
-    // The recorded pool's own: what it did tells what requests cost.
+    // The recorded pool's own: what it did tells how fast its engine's thread was.
     let own = recording.header.get("layout").and_then(|text| LayoutSpec::parse(text).ok());
     let own = Replay { opts: recorded, layout: own.unwrap_or_else(|| replay.layout.clone()), ..replay.clone() };
-    let replay = Replay { request: own.request_cost(recording)?, ..replay };
+    let replay = Replay { thread: own.recorded_thread(recording)?, ..replay };
     Ok((tunables, replay))
 }

@@ -58,8 +58,8 @@ impl std::fmt::Debug for Load {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Load::Recording(_, replay) => {
-                let Replay { layout, model, log_model, cores, ashift, warm, request, .. } = &**replay;
-                write!(f, "{} {model} {log_model:?} {cores} {ashift} {warm} {request:?}", layout.text())
+                let Replay { layout, model, log_model, cores, ashift, warm, thread, .. } = &**replay;
+                write!(f, "{} {model} {log_model:?} {cores} {ashift} {warm} {thread:?}", layout.text())
             }
             Load::Workload(workload, log) => write!(f, "{workload:?} {log:?}"),
         }

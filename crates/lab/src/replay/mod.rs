@@ -13,10 +13,11 @@
 //! properties of the one that has most operations. With [`Replay::warm`] what is there before is
 //! read once, so that the cache has it as far as it has room.
 //!
-//! **The engine's thread.** It also reads requests and answers them, which takes much of it on a
-//! real pool. A recording tells how long it worked; what a replay with the recorded settings does
-//! not account for is shared out over the requests ([`Replay::request_cost`]) and spent before each
-//! of them, as a part of the time that its client lets pass.
+//! **The engine's thread.** It also reads requests and answers them, and its processor is not that
+//! of the cost table ([`rt::cost`]), nor are its caches as warm. A recording tells how long it
+//! worked. Of what a replay with the recorded settings does not account for, up to
+//! [`REQUEST_MAX`] for each request is spent before it, as a part of the time that its client lets
+//! pass; for the rest all work of the engine takes longer ([`Thread`]).
 //!
 //! Latencies on both sides are from the request to its answer within the engine: the kernel's part
 //! is in neither.
@@ -59,9 +60,15 @@ const HIT: f64 = 50.0;
 const USED_FACTOR: f64 = 1.1;
 /// The least size of a device.
 const SIZE_MIN: u64 = 256 << 20;
+/// What reading a request and answering it takes of the engine's thread at most: of 46 us for each
+/// write of 8 KiB, 14 were in these calls (`perf record` of the load `overwrite` of
+/// docs/bench-replay.py), and bytes are counted apart ([`REQUEST`]).
+const REQUEST_MAX: Nanos = Nanos::from_us(10);
 /// Bytes of a request that cost as much as what each request costs: reading 16 KiB from FUSE, in
 /// pages that are new, takes about as long as the call and the wake-up.
 const REQUEST: u64 = 16 << 10;
+/// A thread that is slower has done something else, such as a scrub, or was stopped.
+const PERCENT_MAX: f64 = 1_000.0;
 /// Entries that a listing takes at a time.
 const LIST: usize = 128;
 
@@ -86,8 +93,24 @@ pub struct Replay {
     pub seed: u64,
     /// The cache has what is there before, as far as it has room; else it is empty.
     pub warm: bool,
-    /// Time of the engine's thread for a request without bytes ([`Replay::request_cost`]).
+    /// How fast the engine's thread is.
+    pub thread: Thread,
+}
+
+/// How fast the thread of an engine is ([`Replay::recorded_thread`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Thread {
+    /// Its time for a request without bytes.
     pub request: Nanos,
+    /// Time of its work in percent of what the cost table says.
+    pub percent: u64,
+}
+
+impl Default for Thread {
+    /// As the cost table has it, with requests that cost nothing.
+    fn default() -> Thread {
+        Thread { request: Nanos(0), percent: 100 }
+    }
 }
 
 /// Where an object is now.
@@ -102,7 +125,7 @@ struct Place {
 struct Stage {
     rt: Rt,
     sim: SimHandle,
-    /// [`Replay::request`].
+    /// [`Thread::request`].
     request: Nanos,
     fs: Rc<Zfs>,
     slots: Vec<Slot>,
@@ -126,6 +149,16 @@ fn weight(kind: OpKind, len: u64) -> f64 {
         OpKind::Read | OpKind::Write => 1.0 + len as f64 / REQUEST as f64,
         _ => 1.0,
     }
+}
+
+/// The thread that worked for `worked` where the cost table says `known`, without `requests`
+/// requests (by [`weight`]).
+fn thread_of(worked: Nanos, known: Nanos, requests: f64) -> Thread {
+    let each = worked.since(known).0 as f64 / requests.max(1.0);
+    let request = Nanos(each.min(REQUEST_MAX.0 as f64) as u64);
+    let rest = worked.0 as f64 - request.0 as f64 * requests;
+    let percent = (rest / known.0.max(1) as f64 * 100.0).clamp(100.0, PERCENT_MAX);
+    Thread { request, percent: percent as u64 }
 }
 
 fn name_of(name: u64) -> Vec<u8> {
@@ -167,15 +200,13 @@ impl Replay {
         Ok(apart(true)? <= apart(false)?)
     }
 
-    /// What each request costs of the engine's thread beside what a replay knows, so that a replay
-    /// with these settings, which are those of the recorded pool, works as long as that pool's
-    /// engine did; 0 if that is not known.
-    pub fn request_cost(&self, recording: &Recording) -> Result<Nanos> {
-        let Some(worked) = recording.worked else { return Ok(Nanos(0)) };
-        let report = Replay { request: Nanos(0), ..self.clone() }.run(recording)?;
+    /// The thread with which a replay with these settings, which are those of the recorded pool,
+    /// works as long as that pool's engine did; that of the cost table if that is not known.
+    pub fn recorded_thread(&self, recording: &Recording) -> Result<Thread> {
+        let Some(worked) = recording.worked else { return Ok(Thread::default()) };
+        let report = Replay { thread: Thread::default(), ..self.clone() }.run(recording)?;
         let requests: f64 = recording.ops.iter().map(|o| weight(o.op.kind, o.op.len)).sum();
-        let rest = worked.as_secs_f64() - report.worked_seconds[1];
-        Ok(Nanos((rest.max(0.0) / requests.max(1.0) * 1e9) as u64))
+        Ok(thread_of(worked, Nanos((report.worked_seconds[1] * 1e9) as u64), requests))
     }
 
     /// Runs it.
@@ -235,13 +266,14 @@ impl Replay {
             let layout = self.layout.on(disks.iter().map(stage::device).collect());
             let opts = self.opts.clone();
             let (pool, fs) = stage::new_fs_on(&sim.rt(), layout, opts, self.ashift, &props).await?;
-            let stage = Stage::fill((sim.handle(), self.request), fs, &pool, plan, progress).await?;
+            let stage = Stage::fill((sim.handle(), self.thread.request), fs, &pool, plan, progress).await?;
             if self.warm {
                 stage.warm().await?;
             }
             Ok::<_, Error>((pool.clone(), stage))
         });
         let (pool, stage) = begun?;
+        sim.handle().set_engine_percent(self.thread.percent);
         let (begin, worked) = (sim.now(), sim.rt().worked());
         let watch = Watch::begin(&sim.rt());
         let tasks: Vec<_> = plan
@@ -619,7 +651,7 @@ mod tests {
             ashift: 12,
             seed,
             warm: false,
-            request: Nanos(0),
+            thread: Thread::default(),
         }
     }
 
@@ -662,13 +694,14 @@ mod tests {
     #[test]
     fn requests_take_what_the_engine_worked_beside_what_is_known() {
         let base = replay_of(LayoutSpec::single(), "fixed:50:2000", 1);
-        assert_eq!(base.request_cost(&recording()).unwrap(), Nanos(0), "not known");
+        assert_eq!(base.recorded_thread(&recording()).unwrap(), Thread::default(), "not known");
         let known = base.run(&recording()).unwrap().worked_seconds[1];
         let idle = Recording { worked: Some(Nanos(1000)), ..recording() };
-        assert_eq!(base.request_cost(&idle).unwrap(), Nanos(0));
+        assert_eq!(base.recorded_thread(&idle).unwrap(), Thread::default());
         let busy = Recording { worked: Some(Nanos((known * 1e9) as u64 + 20_000_000)), ..recording() };
-        let request = base.request_cost(&busy).unwrap();
-        let report = Replay { request, ..base.clone() }.run(&busy).unwrap();
+        let thread = base.recorded_thread(&busy).unwrap();
+        assert!(thread.request == REQUEST_MAX && thread.percent > 200, "{thread:?}");
+        let report = Replay { thread, ..base.clone() }.run(&busy).unwrap();
         let [recorded, replayed] = report.worked_seconds;
         assert!((replayed / recorded - 1.0).abs() < 0.03, "{recorded} {replayed}");
         // Three clients wait for the one thread.

@@ -601,7 +601,7 @@ impl BlockDev for SimDisk {
             let flush = state.faults.decide(OpKind::Flush, 0, 0, || rng.next_u64());
             fate.fail |= flush.fail;
         }
-        inner.world.pass(inner.config.host.cpu.cost(kind, len));
+        inner.world.work(inner.config.host.cpu.cost(kind, len));
         let now = inner.world.time();
         state.timing.advance(now);
         state.timing.submit(now, Shape { op: number, kind, offset, len });
@@ -617,8 +617,8 @@ impl BlockDev for SimDisk {
                 state.moment(&inner.world, Moment::Submitted { op: number, change: Change::Discard { offset, len } });
             }
         }
-        let to_settle = durable && inner.config.volatile;
-        state.in_flight.insert(number, InFlight { op, kind, done, fate, submitted: now, to_settle });
+        // Also without a volatile cache: the model says what its flushes cost.
+        state.in_flight.insert(number, InFlight { op, kind, done, fate, submitted: now, to_settle: durable });
         state.counters.in_flight += 1;
         state.counters.in_flight_max = state.counters.in_flight_max.max(state.counters.in_flight);
         inner.rearm(state);
