@@ -77,19 +77,32 @@ impl DslPool {
         let name = name.to_string();
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
             let (name, values) = (name.clone(), values.clone());
-            Box::pin(async move {
-                let dir = pool.find_dir(&name)?;
-                for (prop, value) in &values {
-                    pool.check_set(&dir, prop, value)?;
-                }
-                pool.check_space(SpaceCheck::ExtraReserved, 2)?;
-                for (prop, value) in &values {
-                    pool.write_prop(&dir, prop, Some(value), &tx).await?;
-                }
-                Ok(())
-            })
+            Box::pin(async move { pool.set_props_in(&name, &values, false, &tx).await })
         })
         .await
+    }
+
+    /// As [`DslPool::set_props`], in a task that is running. With `trial` it only makes the checks.
+    pub async fn set_props_in(
+        self: &Rc<Self>,
+        name: &str,
+        values: &[(String, PropValue)],
+        trial: bool,
+        tx: &Rc<Tx>,
+    ) -> Result<()> {
+        let (pool, tx) = (self.clone(), tx.clone());
+        let dir = pool.find_dir(name)?;
+        for (prop, value) in values {
+            pool.check_set(&dir, prop, value)?;
+        }
+        pool.check_space(SpaceCheck::ExtraReserved, 2)?;
+        if trial {
+            return Ok(());
+        }
+        for (prop, value) in values {
+            pool.write_prop(&dir, prop, Some(value), &tx).await?;
+        }
+        Ok(())
     }
 
     fn check_set(&self, dir: &Rc<Dir>, prop: &str, value: &PropValue) -> Result<()> {
@@ -223,21 +236,22 @@ impl DslPool {
             _ => {}
         }
         let (name, prop) = (name.to_string(), props::find(prop).map_or(prop, |p| p.name).to_string());
-        self.sync_task(move |pool, tx| {
-            Box::pin(async move {
-                let dir = pool.find_dir(&name)?;
-                pool.write_prop(&dir, &prop, None, &tx).await?;
-                let passed_over = format!("{prop}$inherit");
-                let own = dir.local_props();
-                let value = match (received, own.contains_key(&passed_over)) {
-                    (false, false) if own.contains_key(&format!("{prop}$recvd")) => Some(PropValue::Num(0)),
-                    (true, true) => None,
-                    _ => return Ok(()),
-                };
-                pool.write_prop(&dir, &passed_over, value.as_ref(), &tx).await
-            })
-        })
-        .await
+        self.sync_task(move |pool, tx| Box::pin(async move { pool.inherit_in(&name, &prop, received, &tx).await }))
+            .await
+    }
+
+    /// Drops a local value, in a task that is running; the property is one that can be inherited.
+    pub async fn inherit_in(self: &Rc<Self>, name: &str, prop: &str, received: bool, tx: &Rc<Tx>) -> Result<()> {
+        let dir = self.find_dir(name)?;
+        self.write_prop(&dir, prop, None, tx).await?;
+        let passed_over = format!("{prop}$inherit");
+        let own = dir.local_props();
+        let value = match (received, own.contains_key(&passed_over)) {
+            (false, false) if own.contains_key(&format!("{prop}$recvd")) => Some(PropValue::Num(0)),
+            (true, true) => None,
+            _ => return Ok(()),
+        };
+        self.write_prop(&dir, &passed_over, value.as_ref(), tx).await
     }
 
     /// Renames a dataset within the pool, with all its descendants.

@@ -25,14 +25,22 @@ impl DslPool {
         self.free_log(&*self.find(&name)?).await?;
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
             let name = name.clone();
-            Box::pin(async move {
-                let ds = pool.find(&name)?;
-                pool.check_destroy(&ds, &tx).await?;
-                let removed = pool.remove_head(&ds, &tx).await;
-                pool.fail_txg_on_error(removed)
-            })
+            Box::pin(async move { pool.destroy_fs_in(&name, false, &tx).await })
         })
         .await
+    }
+
+    /// As [`DslPool::destroy_fs`], in a task that is running. With `trial` it only makes the
+    /// checks.
+    pub async fn destroy_fs_in(self: &Rc<Self>, name: &str, trial: bool, tx: &Rc<Tx>) -> Result<()> {
+        let (pool, tx) = (self.clone(), tx.clone());
+        let ds = pool.find(name)?;
+        pool.check_destroy(&ds, &tx).await?;
+        if trial {
+            return Ok(());
+        }
+        let removed = pool.remove_head(&ds, &tx).await;
+        pool.fail_txg_on_error(removed)
     }
 
     async fn check_destroy(&self, ds: &Rc<Dataset>, tx: &Tx) -> Result<()> {

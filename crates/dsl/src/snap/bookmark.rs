@@ -370,62 +370,69 @@ impl DslPool {
         let (from, to) = (from.to_string(), to.to_string());
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
             let (from, to) = (from.clone(), to.clone());
-            Box::pin(async move {
-                if !pool.features().is_enabled(FeatureId::Bookmarks) {
-                    return Err(Error::unsupported("bookmarks need the pool feature 'bookmarks'"));
-                }
-                let (fs, name) = to
-                    .split_once('#')
-                    .ok_or_else(|| Error::invalid(format!("'{to}' is not the name of a bookmark")))?;
-                check_component(&to, name)?;
-                let head = pool.find(fs)?;
-                let all = pool.bookmarks(&head).await?;
-                if all.iter().any(|m| m.name == name) {
-                    return Err(Error::new(ErrorKind::Exists, "bookmark exists"));
-                }
-                if from.split(['@', '#']).next() != Some(fs) {
-                    return Err(Error::invalid(format!("'{from}' is not of the file system '{fs}'")));
-                }
-                pool.check_space(SpaceCheck::Normal, 4)?;
-                let made = match from.split_once('#') {
-                    Some((_, old)) => {
-                        let old = all.iter().find(|m| m.name == old);
-                        let old = old.ok_or_else(|| Error::not_found(format!("bookmark '{from}' does not exist")))?;
-                        Made::Of(copied(old))
-                    }
-                    None => {
-                        let snap = pool.find_snapshot(&from).await?;
-                        snap.load_features().await?;
-                        let snaps = snap.redaction();
-                        if let Some(snaps) = &snaps {
-                            pool.check_redaction_list(snaps.len())?;
-                        }
-                        Made::Snapshot(snap, snaps)
-                    }
-                };
-                let stored = async {
-                    let words = match made {
-                        Made::Of(words) => words,
-                        Made::Snapshot(snap, snaps) => {
-                            let list = match snaps {
-                                None => None,
-                                // A stream from it tells what its snapshot is redacted by.
-                                Some(snaps) => {
-                                    let mut header = RedactionHeader { snaps, ..RedactionHeader::default() };
-                                    header.complete();
-                                    Some(pool.make_redaction_list(&header, &tx).await?)
-                                }
-                            };
-                            pool.bookmark_words(&snap, list).await?
-                        }
-                    };
-                    pool.log_bookmark(&head, name, &words, &tx);
-                    pool.store_bookmark(&head, Bookmark::new(name.to_string(), words), &tx).await
-                };
-                pool.fail_txg_on_error(stored.await)
-            })
+            Box::pin(async move { pool.create_bookmark_in(&from, &to, false, &tx).await })
         })
         .await
+    }
+
+    /// As [`DslPool::create_bookmark`], in a task that is running. With `trial` it only makes the
+    /// checks.
+    pub async fn create_bookmark_in(self: &Rc<Self>, from: &str, to: &str, trial: bool, tx: &Rc<Tx>) -> Result<()> {
+        let (pool, tx) = (self.clone(), tx.clone());
+        if !pool.features().is_enabled(FeatureId::Bookmarks) {
+            return Err(Error::unsupported("bookmarks need the pool feature 'bookmarks'"));
+        }
+        let (fs, name) =
+            to.split_once('#').ok_or_else(|| Error::invalid(format!("'{to}' is not the name of a bookmark")))?;
+        check_component(to, name)?;
+        let head = pool.find(fs)?;
+        let all = pool.bookmarks(&head).await?;
+        if all.iter().any(|m| m.name == name) {
+            return Err(Error::new(ErrorKind::Exists, "bookmark exists"));
+        }
+        if from.split(['@', '#']).next() != Some(fs) {
+            return Err(Error::invalid(format!("'{from}' is not of the file system '{fs}'")));
+        }
+        pool.check_space(SpaceCheck::Normal, 4)?;
+        let made = match from.split_once('#') {
+            Some((_, old)) => {
+                let old = all.iter().find(|m| m.name == old);
+                let old = old.ok_or_else(|| Error::not_found(format!("bookmark '{from}' does not exist")))?;
+                Made::Of(copied(old))
+            }
+            None => {
+                let snap = pool.find_snapshot(from).await?;
+                snap.load_features().await?;
+                let snaps = snap.redaction();
+                if let Some(snaps) = &snaps {
+                    pool.check_redaction_list(snaps.len())?;
+                }
+                Made::Snapshot(snap, snaps)
+            }
+        };
+        if trial {
+            return Ok(());
+        }
+        let stored = async {
+            let words = match made {
+                Made::Of(words) => words,
+                Made::Snapshot(snap, snaps) => {
+                    let list = match snaps {
+                        None => None,
+                        // A stream from it tells what its snapshot is redacted by.
+                        Some(snaps) => {
+                            let mut header = RedactionHeader { snaps, ..RedactionHeader::default() };
+                            header.complete();
+                            Some(pool.make_redaction_list(&header, &tx).await?)
+                        }
+                    };
+                    pool.bookmark_words(&snap, list).await?
+                }
+            };
+            pool.log_bookmark(&head, name, &words, &tx);
+            pool.store_bookmark(&head, Bookmark::new(name.to_string(), words), &tx).await
+        };
+        pool.fail_txg_on_error(stored.await)
     }
 
     /// Destroys a bookmark `fs#mark`.

@@ -35,37 +35,55 @@ impl DslPool {
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<Rc<Dataset>>> {
             let (origin, name, props) = (origin.clone(), name.clone(), props.clone());
             Box::pin(async move {
-                let snap = pool.find_snapshot(&origin).await?;
-                let (parent, last) = pool.parent_for_new(&name)?;
-                pool.check_parent(&parent).await?;
-                for (prop, value) in &props {
-                    props::check_feature(prop, value, |id| pool.features().is_enabled(id))?;
-                }
-                snap.check_received()?;
-                // Its block may not be on disk yet, and this txg still changes its deadlist.
-                if snap.phys().creation_txg >= tx.txg().0 {
-                    return Err(ErrorKind::Restart.into());
-                }
-                // Opened before any change, so that a damaged or locked one is refused.
-                snap.objset().await?;
-                pool.check_space(SpaceCheck::Normal, 20)?;
-                check_reservation(&parent, &props)?;
-                let made = async {
-                    let dir = pool.make_dir(Some(&parent), &last, &tx).await?;
-                    pool.share_crypt(&dir, &snap.dir(), &tx).await?;
-                    let head = pool.make_head(&dir, &snap, &tx).await?;
-                    for (prop, value) in &props {
-                        pool.write_prop(&dir, prop, Some(value), &tx).await?;
-                    }
-                    pool.clear_log(&head, &tx).await?;
-                    let text = format!("origin={origin} ({})", snap.object);
-                    pool.core().log_internal_ds("clone", (name, head.object), text, &tx);
-                    Ok(head)
-                };
-                pool.fail_txg_on_error(made.await)
+                let made = pool.clone_snapshot_in(&origin, &name, &props, false, &tx).await?;
+                made.ok_or_else(|| Error::invalid("only a trial makes no clone"))
             })
         })
         .await
+    }
+
+    /// As [`DslPool::clone_snapshot`], in a task that is running. With `trial` it only makes the
+    /// checks.
+    pub async fn clone_snapshot_in(
+        self: &Rc<Self>,
+        origin: &str,
+        name: &str,
+        props: &[(String, PropValue)],
+        trial: bool,
+        tx: &Rc<Tx>,
+    ) -> Result<Option<Rc<Dataset>>> {
+        let (pool, tx) = (self.clone(), tx.clone());
+        let snap = pool.find_snapshot(origin).await?;
+        let (parent, last) = pool.parent_for_new(name)?;
+        pool.check_parent(&parent).await?;
+        for (prop, value) in props {
+            props::check_feature(prop, value, |id| pool.features().is_enabled(id))?;
+        }
+        snap.check_received()?;
+        // Its block may not be on disk yet, and this txg still changes its deadlist.
+        if snap.phys().creation_txg >= tx.txg().0 {
+            return Err(ErrorKind::Restart.into());
+        }
+        // Opened before any change, so that a damaged or locked one is refused.
+        snap.objset().await?;
+        pool.check_space(SpaceCheck::Normal, 20)?;
+        check_reservation(&parent, props)?;
+        if trial {
+            return Ok(None);
+        }
+        let made = async {
+            let dir = pool.make_dir(Some(&parent), &last, &tx).await?;
+            pool.share_crypt(&dir, &snap.dir(), &tx).await?;
+            let head = pool.make_head(&dir, &snap, &tx).await?;
+            for (prop, value) in props {
+                pool.write_prop(&dir, prop, Some(value), &tx).await?;
+            }
+            pool.clear_log(&head, &tx).await?;
+            let text = format!("origin={origin} ({})", snap.object);
+            pool.core().log_internal_ds("clone", (name.to_string(), head.object), text, &tx);
+            Ok(Some(head))
+        };
+        pool.fail_txg_on_error(made.await)
     }
 
     /// A root block taken from a snapshot may name the log of its head at that time, which does not
@@ -89,50 +107,54 @@ impl DslPool {
         }
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
             let name = name.clone();
-            Box::pin(async move {
-                let snap = pool.find_snapshot(&name).await?;
-                let head = snap.dir().head().ok_or_else(|| Error::not_found(format!("'{name}' has no head")))?;
-                if head.phys().prev_snap_obj != snap.object.0 {
-                    return Err(Error::new(ErrorKind::Exists, "more recent snapshots or bookmarks exist"));
-                }
-                let at = snap.phys().creation_txg;
-                if pool.bookmarks(&head).await?.iter().any(|m| m.creation_txg() > at) {
-                    return Err(Error::new(ErrorKind::Exists, "more recent snapshots or bookmarks exist"));
-                }
-                pool.check_idle(&head, &tx)?;
-                if at >= tx.txg().0 {
-                    return Err(ErrorKind::Restart.into());
-                }
-                // The snapshot must be readable before the head's blocks are freed.
-                snap.objset().await?;
-                if !head.objset().await?.zil_header().log.is_hole() {
-                    return Err(Error::unsupported(format!(
-                        "dataset '{}' has an intent log that was not replayed: load its key first",
-                        head.name()
-                    )));
-                }
-                // The reservation will be unused again.
-                let needed = head.refreservation().min(head.phys().unique_bytes);
-                if needed > head.dir().available() {
-                    return Err(Error::new(
-                        ErrorKind::NoSpace,
-                        "out of space: there is no room to keep the refreservation",
-                    ));
-                }
-                let refquota = head.refquota();
-                if refquota != 0 && snap.phys().referenced_bytes > refquota {
-                    let why = format!(
-                        "it refers to more than the refquota of '{}' allows: raise or remove the refquota",
-                        head.name()
-                    );
-                    return Err(Error::new(ErrorKind::Quota, why));
-                }
-                pool.check_space(SpaceCheck::Reserved, 1)?;
-                let done = pool.roll_back(&head, &snap, &tx).await;
-                pool.fail_txg_on_error(done)
-            })
+            Box::pin(async move { pool.rollback_in(&name, false, &tx).await })
         })
         .await
+    }
+
+    /// As [`DslPool::rollback`], in a task that is running. With `trial` it only makes the checks.
+    pub async fn rollback_in(self: &Rc<Self>, name: &str, trial: bool, tx: &Rc<Tx>) -> Result<()> {
+        let (pool, tx) = (self.clone(), tx.clone());
+        let snap = pool.find_snapshot(name).await?;
+        let head = snap.dir().head().ok_or_else(|| Error::not_found(format!("'{name}' has no head")))?;
+        if head.phys().prev_snap_obj != snap.object.0 {
+            return Err(Error::new(ErrorKind::Exists, "more recent snapshots or bookmarks exist"));
+        }
+        let at = snap.phys().creation_txg;
+        if pool.bookmarks(&head).await?.iter().any(|m| m.creation_txg() > at) {
+            return Err(Error::new(ErrorKind::Exists, "more recent snapshots or bookmarks exist"));
+        }
+        pool.check_idle(&head, &tx)?;
+        if at >= tx.txg().0 {
+            return Err(ErrorKind::Restart.into());
+        }
+        // The snapshot must be readable before the head's blocks are freed.
+        snap.objset().await?;
+        if !head.objset().await?.zil_header().log.is_hole() {
+            return Err(Error::unsupported(format!(
+                "dataset '{}' has an intent log that was not replayed: load its key first",
+                head.name()
+            )));
+        }
+        // The reservation will be unused again.
+        let needed = head.refreservation().min(head.phys().unique_bytes);
+        if needed > head.dir().available() {
+            return Err(Error::new(ErrorKind::NoSpace, "out of space: there is no room to keep the refreservation"));
+        }
+        let refquota = head.refquota();
+        if refquota != 0 && snap.phys().referenced_bytes > refquota {
+            let why = format!(
+                "it refers to more than the refquota of '{}' allows: raise or remove the refquota",
+                head.name()
+            );
+            return Err(Error::new(ErrorKind::Quota, why));
+        }
+        pool.check_space(SpaceCheck::Reserved, 1)?;
+        if trial {
+            return Ok(());
+        }
+        let done = pool.roll_back(&head, &snap, &tx).await;
+        pool.fail_txg_on_error(done)
     }
 
     async fn roll_back(&self, head: &Rc<Dataset>, snap: &Rc<Dataset>, tx: &Tx) -> Result<()> {

@@ -29,32 +29,48 @@ impl DslPool {
     pub async fn destroy_snapshots(self: &Rc<Self>, names: Vec<String>, defer: bool) -> Result<()> {
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
             let names = names.clone();
-            Box::pin(async move {
-                let mut snaps = Vec::new();
-                let mut later = Vec::new();
-                for name in &names {
-                    let snap = pool.find_snapshot(name).await?;
-                    match pool.check_destroy_snapshot(&snap, &tx).await {
-                        Ok(()) => snaps.push(snap),
-                        Err(e) if defer && e.kind() == ErrorKind::Busy && !snap.is_used() => later.push(snap),
-                        Err(e) => return Err(e),
-                    }
-                }
-                pool.check_space(SpaceCheck::ExtraReserved, 0)?;
-                for snap in later {
-                    snap.change(|p| p.flags |= DS_FLAG_DEFER_DESTROY);
-                    let of = (snap.name(), snap.object);
-                    pool.core().log_internal_ds("defer_destroy", of, String::new(), &tx);
-                }
-                for snap in snaps {
-                    pool.ctx().rt().spend(DMU_OBJECT).await;
-                    let removed = pool.remove_snapshot(&snap, &tx).await;
-                    pool.fail_txg_on_error(removed.map_err(|e| e.at(snap.name())))?;
-                }
-                Ok(())
-            })
+            Box::pin(async move { pool.destroy_snapshots_in(&names, defer, false, false, &tx).await })
         })
         .await
+    }
+
+    /// As [`DslPool::destroy_snapshots`], in a task that is running. With `trial` it only makes the
+    /// checks. With `fresh` also what that same task made.
+    pub async fn destroy_snapshots_in(
+        self: &Rc<Self>,
+        names: &[String],
+        defer: bool,
+        fresh: bool,
+        trial: bool,
+        tx: &Rc<Tx>,
+    ) -> Result<()> {
+        let (pool, tx) = (self.clone(), tx.clone());
+        let mut snaps = Vec::new();
+        let mut later = Vec::new();
+        for name in names {
+            let snap = pool.find_snapshot(name).await?;
+            match pool.check_destroy_snapshot(&snap, &tx).await {
+                Ok(()) => snaps.push(snap),
+                Err(e) if fresh && e.kind() == ErrorKind::Restart => snaps.push(snap),
+                Err(e) if defer && e.kind() == ErrorKind::Busy && !snap.is_used() => later.push(snap),
+                Err(e) => return Err(e),
+            }
+        }
+        pool.check_space(SpaceCheck::ExtraReserved, 0)?;
+        if trial {
+            return Ok(());
+        }
+        for snap in later {
+            snap.change(|p| p.flags |= DS_FLAG_DEFER_DESTROY);
+            let of = (snap.name(), snap.object);
+            pool.core().log_internal_ds("defer_destroy", of, String::new(), &tx);
+        }
+        for snap in snaps {
+            pool.ctx().rt().spend(DMU_OBJECT).await;
+            let removed = pool.remove_snapshot(&snap, &tx).await;
+            pool.fail_txg_on_error(removed.map_err(|e| e.at(snap.name())))?;
+        }
+        Ok(())
     }
 
     pub(crate) async fn check_destroy_snapshot(&self, snap: &Rc<Dataset>, tx: &Tx) -> Result<()> {

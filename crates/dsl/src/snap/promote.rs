@@ -45,17 +45,25 @@ impl DslPool {
         let name = name.to_string();
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
             let name = name.clone();
-            Box::pin(async move {
-                let plan = pool.plan_promotion(&name, &tx).await?;
-                pool.check_space(SpaceCheck::Reserved, 2 + plan.moving.len() as u64)?;
-                let done = pool.promote_now(&plan, &tx).await;
-                pool.fail_txg_on_error(done)?;
-                let of = (name.clone(), pool.find(&name)?.object);
-                pool.core().log_internal_ds("promote", of, String::new(), &tx);
-                Ok(())
-            })
+            Box::pin(async move { pool.promote_in(&name, false, &tx).await })
         })
         .await
+    }
+
+    /// As [`DslPool::promote`], in a task that is running ([`DslPool::sync_task`]). With `trial` it
+    /// only makes the checks.
+    pub async fn promote_in(self: &Rc<Self>, name: &str, trial: bool, tx: &Rc<Tx>) -> Result<()> {
+        let (pool, tx) = (self.clone(), tx.clone());
+        let plan = pool.plan_promotion(name, &tx).await?;
+        pool.check_space(SpaceCheck::Reserved, 2 + plan.moving.len() as u64)?;
+        if trial {
+            return Ok(());
+        }
+        let done = pool.promote_now(&plan, &tx).await;
+        pool.fail_txg_on_error(done)?;
+        let of = (name.to_string(), pool.find(name)?.object);
+        pool.core().log_internal_ds("promote", of, String::new(), &tx);
+        Ok(())
     }
 
     /// A dataset and those before it, as long as they are in `dir`.

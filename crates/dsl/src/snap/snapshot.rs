@@ -102,37 +102,51 @@ impl DslPool {
         }
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
             let (names, props) = (names.clone(), props.clone());
-            Box::pin(async move {
-                let mut wanted: Vec<(Rc<Dataset>, String)> = Vec::new();
-                let mut seen = BTreeSet::new();
-                for name in &names {
-                    let Some((fs, snap)) = name.split_once('@') else { continue };
-                    let head = pool.find(fs)?;
-                    let heads = if recursive { pool.heads_below(&head.dir()) } else { vec![head.clone()] };
-                    // Below it, what is received in part is passed over.
-                    let is_wanted = |h: &Rc<Dataset>| h.object == head.object || !h.is_partial();
-                    for head in heads.into_iter().filter(is_wanted) {
-                        if seen.insert((head.object, snap.to_string())) {
-                            wanted.push((head, snap.to_string()));
-                        }
-                    }
-                }
-                for (head, snap) in &wanted {
-                    pool.check_snapshot(head, snap, &tx).await?;
-                }
-                let heads: BTreeSet<ObjectId> = wanted.iter().map(|(h, _)| h.object).collect();
-                if heads.len() < wanted.len() {
-                    return Err(Error::invalid("multiple snapshots of same fs not allowed"));
-                }
-                pool.check_space(SpaceCheck::Normal, 3 * wanted.len() as u64)?;
-                for (head, snap) in &wanted {
-                    let made = pool.make_snapshot(head, snap, &props, &tx).await;
-                    pool.fail_txg_on_error(made)?;
-                }
-                Ok(())
-            })
+            Box::pin(async move { pool.snapshot_in(&names, recursive, &props, false, &tx).await })
         })
         .await
+    }
+
+    /// As [`DslPool::snapshot`], in a task that is running. With `trial` it only makes the checks.
+    pub async fn snapshot_in(
+        self: &Rc<Self>,
+        names: &[String],
+        recursive: bool,
+        props: &[(String, PropValue)],
+        trial: bool,
+        tx: &Rc<Tx>,
+    ) -> Result<()> {
+        let (pool, tx) = (self.clone(), tx.clone());
+        let mut wanted: Vec<(Rc<Dataset>, String)> = Vec::new();
+        let mut seen = BTreeSet::new();
+        for name in names {
+            let Some((fs, snap)) = name.split_once('@') else { continue };
+            let head = pool.find(fs)?;
+            let heads = if recursive { pool.heads_below(&head.dir()) } else { vec![head.clone()] };
+            // Below it, what is received in part is passed over.
+            let is_wanted = |h: &Rc<Dataset>| h.object == head.object || !h.is_partial();
+            for head in heads.into_iter().filter(is_wanted) {
+                if seen.insert((head.object, snap.to_string())) {
+                    wanted.push((head, snap.to_string()));
+                }
+            }
+        }
+        for (head, snap) in &wanted {
+            pool.check_snapshot(head, snap, &tx).await?;
+        }
+        let heads: BTreeSet<ObjectId> = wanted.iter().map(|(h, _)| h.object).collect();
+        if heads.len() < wanted.len() {
+            return Err(Error::invalid("multiple snapshots of same fs not allowed"));
+        }
+        pool.check_space(SpaceCheck::Normal, 3 * wanted.len() as u64)?;
+        if trial {
+            return Ok(());
+        }
+        for (head, snap) in &wanted {
+            let made = pool.make_snapshot(head, snap, props, &tx).await;
+            pool.fail_txg_on_error(made)?;
+        }
+        Ok(())
     }
 
     pub(super) async fn check_snapshot(&self, head: &Rc<Dataset>, snap: &str, tx: &Tx) -> Result<()> {
@@ -324,48 +338,63 @@ impl DslPool {
         let (from, to) = (from.to_string(), to.to_string());
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
             let (from, to) = (from.clone(), to.clone());
-            Box::pin(async move {
-                let split = |n: &str| match n.split_once('@') {
-                    Some((fs, snap)) => Ok((fs.to_string(), snap.to_string())),
-                    None => Err(Error::invalid(format!("'{n}' is not the name of a snapshot"))),
-                };
-                let ((fs, old), (other, new)) = (split(&from)?, split(&to)?);
-                if fs != other {
-                    return Err(Error::new(
-                        ErrorKind::CrossDevice,
-                        "snapshots must be part of same dataset: only the part behind '@' can change",
-                    ));
-                }
-                pool.find_snapshot(&from).await?;
-                let head = pool.find(&fs)?;
-                let heads = if recursive { pool.heads_below(&head.dir()) } else { vec![head] };
-                let mut todo = Vec::new();
-                for head in heads {
-                    let Some(snap) = pool.snapshot_of(&head, &old).await? else { continue };
-                    let full = format!("{}@{new}", head.name());
-                    check_component(&full, &new)?;
-                    if pool.snapshot_of(&head, &new).await?.is_some() {
-                        return Err(Error::new(ErrorKind::Exists, format!("dataset already exists: '{full}'")));
-                    }
-                    todo.push((head, snap));
-                }
-                pool.check_space(SpaceCheck::Reserved, todo.len() as u64)?;
-                for (head, snap) in todo {
-                    let renamed = async {
-                        let names = pool.mos().hold(ObjectId(head.phys().snapnames_zapobj)).await?;
-                        zap::remove(&names, old.as_bytes(), &tx).await?;
-                        zap::add_u64(&names, new.as_bytes(), snap.object.0, &tx).await?;
-                        pool.snapshots_change(&head.dir(), &tx).await
-                    };
-                    pool.fail_txg_on_error(renamed.await)?;
-                    let of = (format!("{}@{old}", head.name()), snap.object);
-                    pool.core().log_internal_ds("rename", of, format!("-> @{new}"), &tx);
-                    snap.set_snapname(&new);
-                }
-                Ok(())
-            })
+            Box::pin(async move { pool.rename_snapshot_in(&from, &to, recursive, false, &tx).await })
         })
         .await
+    }
+
+    /// As [`DslPool::rename_snapshot`], in a task that is running. With `trial` it only makes the
+    /// checks.
+    pub async fn rename_snapshot_in(
+        self: &Rc<Self>,
+        from: &str,
+        to: &str,
+        recursive: bool,
+        trial: bool,
+        tx: &Rc<Tx>,
+    ) -> Result<()> {
+        let (pool, tx) = (self.clone(), tx.clone());
+        let split = |n: &str| match n.split_once('@') {
+            Some((fs, snap)) => Ok((fs.to_string(), snap.to_string())),
+            None => Err(Error::invalid(format!("'{n}' is not the name of a snapshot"))),
+        };
+        let ((fs, old), (other, new)) = (split(from)?, split(to)?);
+        if fs != other {
+            return Err(Error::new(
+                ErrorKind::CrossDevice,
+                "snapshots must be part of same dataset: only the part behind '@' can change",
+            ));
+        }
+        pool.find_snapshot(from).await?;
+        let head = pool.find(&fs)?;
+        let heads = if recursive { pool.heads_below(&head.dir()) } else { vec![head] };
+        let mut todo = Vec::new();
+        for head in heads {
+            let Some(snap) = pool.snapshot_of(&head, &old).await? else { continue };
+            let full = format!("{}@{new}", head.name());
+            check_component(&full, &new)?;
+            if pool.snapshot_of(&head, &new).await?.is_some() {
+                return Err(Error::new(ErrorKind::Exists, format!("dataset already exists: '{full}'")));
+            }
+            todo.push((head, snap));
+        }
+        pool.check_space(SpaceCheck::Reserved, todo.len() as u64)?;
+        if trial {
+            return Ok(());
+        }
+        for (head, snap) in todo {
+            let renamed = async {
+                let names = pool.mos().hold(ObjectId(head.phys().snapnames_zapobj)).await?;
+                zap::remove(&names, old.as_bytes(), &tx).await?;
+                zap::add_u64(&names, new.as_bytes(), snap.object.0, &tx).await?;
+                pool.snapshots_change(&head.dir(), &tx).await
+            };
+            pool.fail_txg_on_error(renamed.await)?;
+            let of = (format!("{}@{old}", head.name()), snap.object);
+            pool.core().log_internal_ds("rename", of, format!("-> @{new}"), &tx);
+            snap.set_snapname(&new);
+        }
+        Ok(())
     }
 
     /// Sets user properties of a snapshot; `None` removes one.
@@ -377,37 +406,51 @@ impl DslPool {
         let name = name.to_string();
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
             let (name, values) = (name.clone(), values.clone());
-            Box::pin(async move {
-                let snap = pool.find_snapshot(&name).await?;
-                if let Some((prop, _)) = values.iter().find(|(prop, _)| !props::is_user_prop(prop)) {
-                    return Err(Error::invalid(format!("this property can not be modified for snapshots: '{prop}'")));
-                }
-                pool.check_space(SpaceCheck::ExtraReserved, 2)?;
-                let set = async {
-                    let dn = match snap.phys().props_obj {
-                        0 => {
-                            let dn = zap::create(pool.mos(), ObjectType::DSL_PROPS, 0, &tx).await?;
-                            snap.change(|p| p.props_obj = dn.object().0);
-                            dn
-                        }
-                        object => pool.mos().hold(ObjectId(object)).await?,
-                    };
-                    for (prop, value) in &values {
-                        match value {
-                            Some(PropValue::Num(n)) => zap::update_u64(&dn, prop.as_bytes(), *n, &tx).await?,
-                            Some(PropValue::Text(t)) => zap::update_text(&dn, prop.as_bytes(), t, &tx).await?,
-                            None => match zap::remove(&dn, prop.as_bytes(), &tx).await {
-                                Err(e) if e.kind() == ErrorKind::NotFound => {}
-                                other => other?,
-                            },
-                        }
-                    }
-                    Ok(())
-                };
-                pool.fail_txg_on_error(set.await)
-            })
+            Box::pin(async move { pool.set_snapshot_props_in(&name, &values, false, &tx).await })
         })
         .await
+    }
+
+    /// As [`DslPool::set_snapshot_props`], in a task that is running. With `trial` it only makes
+    /// the checks.
+    pub async fn set_snapshot_props_in(
+        self: &Rc<Self>,
+        name: &str,
+        values: &[(String, Option<PropValue>)],
+        trial: bool,
+        tx: &Rc<Tx>,
+    ) -> Result<()> {
+        let (pool, tx) = (self.clone(), tx.clone());
+        let snap = pool.find_snapshot(name).await?;
+        if let Some((prop, _)) = values.iter().find(|(prop, _)| !props::is_user_prop(prop)) {
+            return Err(Error::invalid(format!("this property can not be modified for snapshots: '{prop}'")));
+        }
+        pool.check_space(SpaceCheck::ExtraReserved, 2)?;
+        if trial {
+            return Ok(());
+        }
+        let set = async {
+            let dn = match snap.phys().props_obj {
+                0 => {
+                    let dn = zap::create(pool.mos(), ObjectType::DSL_PROPS, 0, &tx).await?;
+                    snap.change(|p| p.props_obj = dn.object().0);
+                    dn
+                }
+                object => pool.mos().hold(ObjectId(object)).await?,
+            };
+            for (prop, value) in values {
+                match value {
+                    Some(PropValue::Num(n)) => zap::update_u64(&dn, prop.as_bytes(), *n, &tx).await?,
+                    Some(PropValue::Text(t)) => zap::update_text(&dn, prop.as_bytes(), t, &tx).await?,
+                    None => match zap::remove(&dn, prop.as_bytes(), &tx).await {
+                        Err(e) if e.kind() == ErrorKind::NotFound => {}
+                        other => other?,
+                    },
+                }
+            }
+            Ok(())
+        };
+        pool.fail_txg_on_error(set.await)
     }
 
     /// The user properties of a snapshot itself.
