@@ -31,9 +31,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("defrag", &["base", "ondisk", "rt", "vdev", "metaslab", "host", "sim", "zdb"]),
     ("zstream", &["base", "codec", "ondisk"]),
     ("fuse", &["base", "rt", "bdev", "host", "zpl", "zvol"]),
-    ("admin", &["*", "host"]),
+    ("program", &[]),
+    ("admin", &["*", "host", "program"]),
     ("daemon", &["*", "host", "fuse", "admin"]),
-    ("cli", &["*", "host", "admin", "daemon", "zdb", "rescue", "defrag", "zstream", "lab", "openweir"]),
+    ("cli", &["*", "host", "program", "admin", "daemon", "zdb", "rescue", "defrag", "zstream", "lab", "openweir"]),
     // Maps of metaslabs are those of the checker, which reads the modelled disks.
     ("lab", &["*", "sim", "zdb"]),
     ("ztest", &["*", "sim", "zdb", "rescue"]),

@@ -18,6 +18,7 @@ pub mod fs;
 pub mod keeper;
 pub mod pool;
 pub mod pool_set;
+mod programs;
 pub mod request;
 pub mod tunables;
 pub mod view;

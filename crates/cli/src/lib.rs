@@ -40,6 +40,7 @@ mod zfs_diff;
 pub mod zfs_key;
 mod zfs_out;
 mod zfs_owners;
+mod zfs_program;
 mod zfs_project;
 mod zfs_receive;
 mod zfs_rewrite;
@@ -223,7 +224,7 @@ pub(crate) fn ask_bytes<R: Request>(
     request: &R,
     each: &mut dyn FnMut(&[u8]) -> base::Result<()>,
 ) -> Result<R::Reply, Fail> {
-    talk(|client, progress| client.ask_bytes(request, progress, each))
+    talk(|client, progress| client.ask_bytes(request, recorded(request).as_deref(), progress, each))
 }
 
 /// Sends a request whose stream goes to `output` ([`Client::ask_with_output`]).

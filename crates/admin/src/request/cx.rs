@@ -14,6 +14,7 @@ use super::stream::{Outlet, Stream, outlet};
 use super::{AnyRequest, Changes};
 use crate::engine::{PoolCall, PoolEngine, Progress};
 use crate::pool_set::{PoolSet, Running, join_errors};
+use crate::programs::desk::{Counter, Guest, desk};
 
 /// The sender of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -201,6 +202,22 @@ impl Cx<'_> {
         let call = self.begin(&running, move |e| work(e, inlet));
         stream.fill(feeder);
         call.wait()
+    }
+
+    /// As [`Cx::on_pool`], with work on the engine that serves work on this thread, until that
+    /// ends or the other end of the request's stream is closed. The answer is that of this thread.
+    pub(crate) fn beside_pool<T, F, Fut>(&self, pool: &str, serve: F, here: impl FnOnce(Guest<'_>) -> T) -> Result<T>
+    where
+        F: FnOnce(Rc<PoolEngine>, Counter) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<()>> + 'static,
+    {
+        let stream = self.stream()?;
+        let running = self.pools.need_running(pool)?;
+        let is_gone = || stream.is_closed();
+        let (guest, counter) = desk(&is_gone);
+        let call = self.begin(&running, move |e| serve(e, counter));
+        let answer = here(guest);
+        call.wait().map(|()| answer)
     }
 
     /// The stream of the request.

@@ -39,6 +39,7 @@ mod mounts;
 mod nbd;
 mod pools;
 mod process;
+mod program;
 mod receive;
 mod record;
 mod scan;
@@ -64,8 +65,8 @@ pub use stream::{Direction, Report, Stream};
 
 // Globs, so that only its own file names a new request.
 pub use {
-    devices::*, diff::*, fs::*, keys::*, mounts::*, nbd::*, pools::*, process::*, receive::*, record::*, scan::*,
-    send::*, snaps::*, watch::*,
+    devices::*, diff::*, fs::*, keys::*, mounts::*, nbd::*, pools::*, process::*, program::*, receive::*, record::*,
+    scan::*, send::*, snaps::*, watch::*,
 };
 
 /// A request of a command.
@@ -269,6 +270,7 @@ const KINDS: &[&[Kind]] = &[
     keys::KINDS,
     mounts::KINDS,
     nbd::KINDS,
+    program::KINDS,
 ];
 
 #[cfg(test)]

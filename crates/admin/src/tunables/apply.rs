@@ -25,6 +25,11 @@ impl PoolSet {
         lock(&self.tunables).settings(name, pools).engine
     }
 
+    /// The most that programs on a pool may be allowed.
+    pub(crate) fn program_limits(&self, pool: &str) -> program::Limits {
+        lock(&self.tunables).settings(pool, self.len()).program_limits
+    }
+
     /// `vdev_file_physical_ashift` of a pool, if it is set.
     pub(crate) fn file_ashift(&self, pool: &str) -> Option<u8> {
         lock(&self.tunables).file_ashift(pool)

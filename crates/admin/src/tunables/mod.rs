@@ -71,6 +71,8 @@ pub struct Settings {
     pub zevent_len_max: u64,
     /// File systems that were received redacted are mounted without `-f`, too.
     pub allow_redacted_mount: bool,
+    /// The most that channel programs may be allowed.
+    pub program_limits: program::Limits,
     /// log2 of the allocation unit of new vdevs whose devices are files.
     pub file_ashift: u8,
 }
@@ -89,6 +91,7 @@ impl Settings {
             batch_pct: 80,
             zevent_len_max,
             allow_redacted_mount: false,
+            program_limits: program::Limits::MOST,
             file_ashift: FILE_ASHIFT,
         }
     }

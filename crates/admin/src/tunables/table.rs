@@ -91,6 +91,26 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.allow_redacted_mount = v != 0
     ),
     field!(
+        "zfs_lua_max_instrlimit",
+        Unit::Count,
+        0,
+        HALF,
+        OZ,
+        "the most instructions that 'zfs program -t' may allow",
+        |o| o.program_limits.instructions,
+        |o, v| o.program_limits.instructions = v
+    ),
+    field!(
+        "zfs_lua_max_memlimit",
+        Unit::Bytes,
+        0,
+        1 << 40,
+        OZ,
+        "the most memory that 'zfs program -m' may allow",
+        |o| o.program_limits.memory,
+        |o, v| o.program_limits.memory = v
+    ),
+    field!(
         "vdev_file_physical_ashift",
         Unit::Count,
         9,

@@ -147,6 +147,23 @@ the other snapshot. What is no visible ASCII in a name is printed as \\0ooo.
 ",
     },
     Page {
+        name: "zfs program",
+        usage: &["program [-jn] [-t <instructions>] [-m <bytes>] <pool> <script|-> [argument ...]"],
+        text: "\
+Runs a channel program: a script in Lua 5.2, from a file or, with '-', from
+standard input. All of it is one transaction group: nothing else changes the
+pool meanwhile, and a power cut leaves all of it or nothing. After an error
+what it had done before stays done. The table 'zfs' has the calls of OpenZFS:
+zfs.exists, get_prop, debug, zfs.list.*, zfs.sync.* and zfs.check.*; the guide
+has their list. Arguments are in the table (...)['argv'].
+
+  -n  change nothing; functions of zfs.sync end the program
+  -t  instructions of Lua that it may take (10 million; at most 100 million)
+  -m  bytes of memory that it may take (10 MiB; at most 100 MiB)
+  -j  print the result as JSON
+",
+    },
+    Page {
         name: "zfs rewrite",
         usage: &["rewrite [-Prvx] [-l length] [-o offset] <file|directory> ..."],
         text: "\

@@ -215,14 +215,15 @@ impl Client {
     }
 
     /// Sends a request whose stream is bytes; `each` gets them as they come. An error of `each`
-    /// ends the work.
+    /// ends the work. `command` is the command line, if it changes something.
     pub fn ask_bytes<R: Request>(
         &self,
         request: &R,
+        command: Option<&str>,
         progress: &mut dyn FnMut(&str, u64, u64),
         each: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<R::Reply> {
-        converse_bytes(self.connection_for(R::RIGHTS)?, request, progress, each)
+        converse_bytes(self.connection_for(R::RIGHTS)?, request, command, progress, each)
     }
 
     /// Sends a request whose stream is bytes that go to `output`. A file or a pipe is given to the
@@ -238,7 +239,7 @@ impl Client {
             return converse_with_file(connection, request, None, progress, file);
         }
         let failed = |e: std::io::Error| Error::new(ErrorKind::Io, format!("cannot write the stream: {e}"));
-        converse_bytes(connection, request, progress, &mut |bytes| output.write_all(bytes).map_err(failed))
+        converse_bytes(connection, request, None, progress, &mut |bytes| output.write_all(bytes).map_err(failed))
     }
 
     /// Sends a request whose stream is what `input` gives, any descriptor that can be read. A file
@@ -365,10 +366,11 @@ fn converse<R: Request>(
 fn converse_bytes<R: Request>(
     stream: UnixStream,
     request: &R,
+    command: Option<&str>,
     progress: &mut dyn FnMut(&str, u64, u64),
     each: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<R::Reply> {
-    let reply = converse_streaming(stream, request, None, progress, &mut |bytes| each(bytes).map(|()| true))?;
+    let reply = converse_streaming(stream, request, command, progress, &mut |bytes| each(bytes).map(|()| true))?;
     reply.ok_or_else(|| Error::new(ErrorKind::Io, "the daemon's answer is missing"))
 }
 
