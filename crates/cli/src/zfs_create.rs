@@ -4,7 +4,7 @@ use admin::fs::ops::parse_props;
 use admin::fs::volumes::{NewVolume, PlannedVolume};
 use admin::request::{Datasets, FsCreate, Pools, VolumePlan};
 use base::Error;
-use dsl::props::DatasetKind;
+use dsl::props::{DatasetKind, is_default_quota};
 use dsl::volume::BLOCK_SIZE;
 
 use crate::opts::Parsed;
@@ -124,7 +124,8 @@ fn verb(fail: Fail, verb: &str, name: &str) -> Fail {
 fn check_creation(name: &str, props: &[(String, String)]) -> base::Result<()> {
     dsl::check_name(name)?;
     let of_keys = ["encryption", "keyformat", "keylocation", "pbkdf2iters"];
-    let rest: Vec<_> = props.iter().filter(|(n, _)| !of_keys.contains(&n.as_str())).cloned().collect();
+    let rest: Vec<_> =
+        props.iter().filter(|(n, _)| !of_keys.contains(&n.as_str()) && !is_default_quota(n)).cloned().collect();
     parse_props(&rest, DatasetKind::Filesystem, true).map(|_| ())
 }
 

@@ -69,6 +69,26 @@ fn limits_are_set_and_shown_without_a_mount() {
     ] {
         assert_eq!(w.say(bad).code, 2, "{bad}");
     }
+    // Limits of those that have none of their own, which the file system keeps.
+    w.ok("zfs set defaultuserquota=9M defaultprojectobjquota=2K atime=off tank/fs");
+    w.ok("zfs create -o defaultgroupquota=1G tank/new");
+    assert_eq!(w.ok("zfs get -H defaultuserquota tank/fs"), "tank/fs\tdefaultuserquota\t9M\t-\n");
+    assert_eq!(value(&w, "defaultgroupquota", "tank/new"), (1 << 30).to_string());
+    assert_eq!(w.ok("zfs get -H -o value defaultuserquota,defaultgroupquota tank/fs@s tank"), "0\n0\n0\n0\n");
+    assert!(w.ok("zfs get all tank/fs").contains("defaultprojectobjquota  2K "));
+    assert_eq!(w.ok("zfs get -H -o value userquota@root tank/fs"), "none\n");
+    assert_eq!(w.ok("zfs userspace -Hp -o name,quota tank/fs"), format!("54321\t{}\nroot\t{}\n", 1 << 30, 9 << 20));
+    for (line, what) in [
+        ("zfs set defaultuserquota=1M tank/fs@s", "can not be modified for snapshots"),
+        ("zfs set defaultuserquota=much tank/fs", "not a size"),
+        ("zfs inherit defaultuserquota tank/fs", "cannot be inherited"),
+        ("zfs clone -o defaultuserquota=1M tank/fs@s tank/clone", "'zfs set' and 'zfs create' only"),
+        ("zfs create -V 16M -o defaultuserquota=1M tank/vol", "do not apply"),
+    ] {
+        w.fails(line, &[what]);
+    }
+    w.ok("zfs set defaultuserquota=none tank/fs");
+    assert_eq!(value(&w, "defaultuserquota", "tank/fs"), "0");
     // OpenZFS reads the same.
     w.ok("zpool export tank");
     let zdb = Command::new("zdb").args(ALONE).args(["-e", "-p"]).arg(w.dir.path()).args(["-bcc", "tank"]).output();
@@ -77,6 +97,7 @@ fn limits_are_set_and_shown_without_a_mount() {
     }
     w.ok(&format!("zpool import -d {} tank", w.path("")));
     assert_eq!(value(&w, "userobjquota@54321", "tank/fs"), "10");
+    assert_eq!(value(&w, "defaultprojectobjquota", "tank/fs"), "2048");
 }
 
 #[test]

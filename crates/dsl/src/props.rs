@@ -378,6 +378,12 @@ pub const PROPS: &[Prop] = &[
     text("snapshots_changed", HEADS, PropKind::ReadOnly, "-", "<date>"),
     index("prefetch", ALL, &[("none", 0), ("metadata", 1), ("all", 2)], PropKind::Inherit, 2, "none | metadata | all"),
     index("longname", FS, ONOFF, PropKind::Inherit, 0, "on | off"),
+    size("defaultuserquota", FILES, PropKind::Default, 0, true, "<size> | none"),
+    size("defaultgroupquota", FILES, PropKind::Default, 0, true, "<size> | none"),
+    size("defaultprojectquota", FILES, PropKind::Default, 0, true, "<size> | none"),
+    size("defaultuserobjquota", FILES, PropKind::Default, 0, true, "<size> | none"),
+    size("defaultgroupobjquota", FILES, PropKind::Default, 0, true, "<size> | none"),
+    size("defaultprojectobjquota", FILES, PropKind::Default, 0, true, "<size> | none"),
     size("iolimit_bw_read", NO_KIND, PropKind::Default, 0, true, "<size a second> | none"),
     size("iolimit_bw_write", NO_KIND, PropKind::Default, 0, true, "<size a second> | none"),
     size("iolimit_bw_total", NO_KIND, PropKind::Default, 0, true, "<size a second> | none"),
@@ -506,6 +512,12 @@ const ALIASES: &[(&str, &str)] = &[
 pub fn find(name: &str) -> Option<&'static Prop> {
     let name = ALIASES.iter().find(|(short, _)| *short == name).map_or(name, |(_, long)| long);
     PROPS.iter().find(|p| p.name == name && p.kind != PropKind::Shown)
+}
+
+/// True for a limit of owners without one of their own, `defaultuserquota` and its like. Those are
+/// kept in the file system itself (format page 17 section 8), not with its properties.
+pub fn is_default_quota(name: &str) -> bool {
+    ondisk::zpl::master_key::DEFAULT_QUOTAS.contains(&name)
 }
 
 /// The names of the properties that `zfs get all` shows of a kind of dataset, in its order.
@@ -756,7 +768,9 @@ mod tests {
             sync dnodesize refcompressratio written logicalused logicalreferenced volmode filesystem_limit \
             snapshot_limit filesystem_count snapshot_count snapdev acltype context fscontext defcontext \
             rootcontext relatime redundant_metadata overlay encryption keylocation keyformat pbkdf2iters \
-            encryptionroot keystatus special_small_blocks snapshots_changed prefetch longname";
+            encryptionroot keystatus special_small_blocks snapshots_changed prefetch longname \
+            defaultuserquota defaultgroupquota defaultprojectquota defaultuserobjquota \
+            defaultgroupobjquota defaultprojectobjquota";
         assert_eq!(shown_of(DatasetKind::Filesystem).join(" "), want);
         let want = "type creation used available referenced compressratio origin reservation \
             volsize volblocksize checksum compression readonly createtxg copies refreservation \
@@ -769,7 +783,9 @@ mod tests {
         let want = "type creation used referenced compressratio devices exec setuid \
             createtxg xattr version utf8only normalization casesensitivity nbmand guid \
             primarycache secondarycache defer_destroy userrefs objsetid mlslabel refcompressratio written \
-            clones logicalreferenced acltype context fscontext defcontext rootcontext encryption prefetch";
+            clones logicalreferenced acltype context fscontext defcontext rootcontext encryption prefetch \
+            defaultuserquota defaultgroupquota defaultprojectquota defaultuserobjquota \
+            defaultgroupobjquota defaultprojectobjquota";
         assert_eq!(shown_of(DatasetKind::Snapshot).join(" "), want);
         let want = "type creation used referenced compressratio createtxg volsize guid \
             primarycache secondarycache defer_destroy userrefs objsetid mlslabel refcompressratio written \

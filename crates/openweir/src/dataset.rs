@@ -101,6 +101,9 @@ pub(crate) fn parse_props(given: &[(String, String)], creating: bool) -> Result<
             out.push((name.clone(), PropValue::Text(text.clone())));
             continue;
         };
+        if props::is_default_quota(known.name) {
+            return Err(Error::invalid(format!("'{name}' can be set by the command 'zfs set' only")));
+        }
         match known.kind {
             PropKind::ReadOnly => return Err(Error::new(ErrorKind::ReadOnly, format!("'{name}' is read-only"))),
             PropKind::Once if !creating => {
@@ -243,6 +246,8 @@ async fn get(state: &PoolState, ds: &Dataset, name: &str) -> Result<Property> {
     let user = props::is_user_prop(name);
     match props::find(name) {
         None if !user => Err(unknown()),
+        // They are kept in file systems, which may not be open.
+        Some(p) if props::is_default_quota(p.name) => Err(unknown()),
         Some(p) if p.kind == PropKind::ReadOnly => computed(&info(state, ds).await?, name).ok_or_else(unknown),
         _ => {
             let p = kept(ds, name);

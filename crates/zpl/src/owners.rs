@@ -109,11 +109,9 @@ pub async fn owner_uses(os: &Objset, kind: OwnerKind) -> Result<Vec<OwnerUse>> {
             }
         }
     }
-    let master = os.hold(ObjectId(MASTER_NODE_OBJ)).await?;
     for of_objects in [false, true] {
         // The limit of those that have none of their own.
-        let key = master_key::DEFAULT_QUOTAS[kind.limits(of_objects)];
-        let usual = zap::lookup_u64(&master, key.as_bytes()).await?.unwrap_or(0);
+        let usual = default_limit(os, kind, of_objects).await?;
         for o in all.values_mut() {
             match of_objects {
                 false => o.quota = usual,
@@ -133,7 +131,15 @@ pub async fn owner_uses(os: &Objset, kind: OwnerKind) -> Result<Vec<OwnerUse>> {
     Ok(all.into_values().collect())
 }
 
-/// What one owner uses and may use. `Unsupported` if this file system does not count it.
+/// The limit of owners that have none of their own (OpenZFS 2.4); 0: none.
+async fn default_limit(os: &Objset, kind: OwnerKind, objects: bool) -> Result<u64> {
+    let master = os.hold(ObjectId(MASTER_NODE_OBJ)).await?;
+    let key = master_key::DEFAULT_QUOTAS[kind.limits(objects)];
+    Ok(zap::lookup_u64(&master, key.as_bytes()).await?.unwrap_or(0))
+}
+
+/// What one owner uses, and the limits of its own, not those that hold for all others: so does
+/// OpenZFS. `Unsupported` if this file system does not count it.
 pub async fn owner_use(os: &Objset, kind: OwnerKind, id: u64) -> Result<OwnerUse> {
     let (space, objects) = kind.counted(os);
     if !space {
@@ -210,6 +216,28 @@ impl Zfs {
             },
             _ => zap::update_int(&limits, id, limit, &tx).await?,
         }
+        self.finish(tx);
+        Ok(())
+    }
+
+    /// Sets what owners may use that have no limit of their own, as [`Zfs::set_quota`] does; 0: no
+    /// limit.
+    pub async fn set_default_quota(&self, kind: OwnerKind, objects: bool, limit: u64) -> Result<()> {
+        if !self.os.is_writable() {
+            return Err(Error::new(ErrorKind::ReadOnly, format!("file system '{}' is read-only", self.name())));
+        }
+        let _pass = self.enter_source()?;
+        let (master, index) = (self.os.hold(ObjectId(MASTER_NODE_OBJ)).await?, kind.limits(objects));
+        let key = master_key::DEFAULT_QUOTAS[index].as_bytes();
+        let tx = self.plan().reserved().zap(&master).assign().await?;
+        match limit {
+            0 => match zap::remove(&master, key, &tx).await {
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                done => done?,
+            },
+            _ => zap::update_u64(&master, key, limit, &tx).await?,
+        }
+        self.quotas.set_default(index, limit);
         self.finish(tx);
         Ok(())
     }

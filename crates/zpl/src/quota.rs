@@ -2,7 +2,7 @@
 //!
 //! They are compared with the usage as of the last sync, so a txg's changes may exceed them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt};
 use dmu::sa::ZnodeAttrs;
@@ -15,10 +15,11 @@ const KINDS: [(&str, ObjectId); 3] =
     [("user", ObjectId::USERUSED), ("group", ObjectId::GROUPUSED), ("project", ObjectId::PROJECTUSED)];
 
 /// The ZAPs of limits, of bytes and then of objects: users, groups, projects. Each kind may have a
-/// limit for ids without an entry of their own (OpenZFS 2.4, format page 17 section 8); 0: none.
+/// limit for ids without an entry of their own (OpenZFS 2.4, format page 17 section 8); 0: none. Files
+/// of project 0 belong to no project, so that nothing limits them.
 pub(crate) struct Quotas {
     zaps: RefCell<[Option<Dnode>; 6]>,
-    defaults: [u64; 6],
+    defaults: Cell<[u64; 6]>,
 }
 
 impl Quotas {
@@ -32,12 +33,20 @@ impl Quotas {
                 *z = Some(os.hold(ObjectId(obj)).await.at(|| key)?);
             }
         }
-        Ok(Quotas { zaps: RefCell::new(zaps), defaults })
+        Ok(Quotas { zaps: RefCell::new(zaps), defaults: Cell::new(defaults) })
     }
 
     /// A ZAP of limits, by its number in [`master_key::QUOTAS`].
     pub fn zap(&self, index: usize) -> Option<Dnode> {
         self.zaps.borrow()[index].clone()
+    }
+
+    /// The limit of ids without one of their own, by its number in [`master_key::DEFAULT_QUOTAS`],
+    /// was changed.
+    pub fn set_default(&self, index: usize, limit: u64) {
+        let mut all = self.defaults.get();
+        all[index] = limit;
+        self.defaults.set(all);
     }
 
     /// One was made.
@@ -53,11 +62,14 @@ impl Zfs {
         let offset = if objects { 3 } else { 0 };
         for (i, (kind, used)) in KINDS.into_iter().enumerate() {
             let id = [a.uid, a.gid, a.projid][i];
+            if kind == "project" && id == 0 {
+                continue;
+            }
             let own = match self.quotas.zap(i + offset) {
                 Some(limits) => zap::lookup_int(&limits, id).await?,
                 None => None,
             };
-            let limit = own.unwrap_or(self.quotas.defaults[i + offset]);
+            let limit = own.unwrap_or(self.quotas.defaults.get()[i + offset]);
             if limit == 0 {
                 continue;
             }

@@ -73,6 +73,9 @@ pub fn parse_props(given: &[(String, String)], of: DatasetKind, creating: bool) 
             out.push((name.clone(), PropValue::Text(text.clone())));
             continue;
         };
+        if props::is_default_quota(known.name) {
+            return Err(Error::invalid(format!("'{}' can be set with 'zfs set' and 'zfs create' only", known.name)));
+        }
         if !known.applies_to(of) {
             return Err(Error::invalid(format!("'{}' does not apply to datasets of this type", known.name)));
         }

@@ -7,6 +7,7 @@
 use base::{Error, Result};
 use dsl::Dataset;
 use dsl::props::DatasetKind;
+use ondisk::zpl::master_key::DEFAULT_QUOTAS;
 use serde::{Deserialize, Serialize};
 use zpl::{MountOpts, OwnerKind, Zfs, check_limit, owner_use, owner_uses};
 
@@ -125,13 +126,20 @@ pub struct OwnerView {
     pub objquota: Option<u64>,
 }
 
-/// A limit to be set.
+/// A limit to be set: of one owner, or of all that have none of their own.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct NewLimit {
     owners: Owners,
     objects: bool,
-    id: u64,
+    id: Option<u64>,
     limit: u64,
+}
+
+/// Whose limit the property `defaultuserquota` or one of its like is, and whether it is one of
+/// objects.
+pub(crate) fn default_quota(name: &str) -> Option<(Owners, bool)> {
+    let at = DEFAULT_QUOTAS.iter().position(|n| *n == name)?;
+    Some(([Owners::Users, Owners::Groups, Owners::Projects][at % 3], at >= 3))
 }
 
 /// Takes the limits of owners out of properties given for a dataset of that kind. Volumes have
@@ -140,6 +148,11 @@ pub(crate) fn take_limits(given: &mut Vec<(String, String)>, kind: DatasetKind) 
     let mut out = Vec::new();
     let mut rest = Vec::new();
     for (name, value) in given.drain(..) {
+        if let Some((owners, objects)) = default_quota(&name) {
+            let limit = if value == "none" { 0 } else { dsl::props::parse_size(&value)? };
+            out.push(NewLimit { owners, objects, id: None, limit });
+            continue;
+        }
         let Some(prop) = OwnerProp::parse(&name) else {
             rest.push((name, value));
             continue;
@@ -155,7 +168,7 @@ pub(crate) fn take_limits(given: &mut Vec<(String, String)>, kind: DatasetKind) 
                 limit => limit,
             },
         };
-        out.push(NewLimit { owners: prop.owners, objects: prop.of_objects(), id, limit });
+        out.push(NewLimit { owners: prop.owners, objects: prop.of_objects(), id: Some(id), limit });
     }
     *given = rest;
     if kind == DatasetKind::Volume && !out.is_empty() {
@@ -171,7 +184,10 @@ impl PoolEngine {
             return Ok(());
         }
         let os = ds.objset().await?;
-        limits.iter().try_for_each(|l| check_limit(&os, l.owners.kind(), l.id))
+        limits.iter().try_for_each(|l| match l.id {
+            Some(id) => check_limit(&os, l.owners.kind(), id),
+            None => Ok(()),
+        })
     }
 
     /// Sets limits of owners in a file system, which is opened for that if it is not mounted.
@@ -186,7 +202,10 @@ impl PoolEngine {
         };
         let mut done = Ok(());
         for l in limits {
-            done = zfs.set_quota(l.owners.kind(), l.objects, l.id, l.limit).await;
+            done = match l.id {
+                Some(id) => zfs.set_quota(l.owners.kind(), l.objects, id, l.limit).await,
+                None => zfs.set_default_quota(l.owners.kind(), l.objects, l.limit).await,
+            };
             if done.is_err() {
                 break;
             }
@@ -258,15 +277,29 @@ mod tests {
             let limits = take_limits(&mut given, DatasetKind::Filesystem).map_err(|e| e.to_string())?;
             Ok::<_, String>((limits, given.len()))
         };
-        let (got, rest) = limits(&[("atime", "off"), ("userobjquota@5", "10"), ("groupquota@7", "none")]).unwrap();
+        let (got, rest) = limits(&[
+            ("atime", "off"),
+            ("userobjquota@5", "10"),
+            ("groupquota@7", "none"),
+            ("defaultgroupobjquota", "2K"),
+        ])
+        .unwrap();
         let new = |owners, objects, id, limit| NewLimit { owners, objects, id, limit };
-        assert_eq!(got, [new(Owners::Users, true, 5, 10), new(Owners::Groups, false, 7, 0)]);
+        assert_eq!(
+            got,
+            [
+                new(Owners::Users, true, Some(5), 10),
+                new(Owners::Groups, false, Some(7), 0),
+                new(Owners::Groups, true, None, 2048)
+            ]
+        );
         assert_eq!(rest, 1);
         for (name, value, why) in [
             ("userused@5", "10", "readonly"),
             ("userquota@joe", "10", "invalid user/group name"),
             ("userquota@5", "0", "use 'none'"),
             ("userquota@5", "-1m", "is not a size"),
+            ("defaultuserquota", "-1m", "is not a size"),
         ] {
             let e = limits(&[(name, value)]).unwrap_err();
             assert!(e.contains(why), "{name}={value}: {e}");

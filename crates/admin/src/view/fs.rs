@@ -11,7 +11,8 @@ use dsl::props::{self, DatasetKind, PropSource, PropType, PropValue};
 use dsl::{Dataset, dir::Used};
 use ondisk::dsl::{DS_FLAG_DEFER_DESTROY, DslDatasetPhys};
 use ondisk::objset::ObjsetType;
-use ondisk::zpl::{MASTER_NODE_OBJ, master_key};
+use ondisk::zpl::MASTER_NODE_OBJ;
+use ondisk::zpl::master_key::{self, DEFAULT_QUOTAS};
 
 use crate::engine::PoolEngine;
 use crate::fs::owners::OwnerProp;
@@ -150,6 +151,7 @@ impl PoolEngine {
         }
         if ds.is_snapshot()
             && !needs(&["version", "utf8only", "normalization", "casesensitivity", "volsize", "volblocksize"])
+            && !needs(&DEFAULT_QUOTAS)
         {
             return out;
         }
@@ -169,7 +171,10 @@ impl PoolEngine {
                 ("utf8only", master_key::UTF8ONLY),
                 ("normalization", master_key::NORMALIZATION),
                 ("casesensitivity", master_key::CASESENSITIVITY),
-            ] {
+            ]
+            .into_iter()
+            .chain(DEFAULT_QUOTAS.map(|name| (name, name)))
+            {
                 if let Ok(Some(n)) = zap::lookup_u64(&master, key.as_bytes()).await {
                     out.numbers.insert(name, n);
                 }
@@ -351,6 +356,11 @@ impl PoolEngine {
             "defer_destroy" => {
                 let word = if phys.flags & DS_FLAG_DEFER_DESTROY != 0 { "on" } else { "off" };
                 row(name, word, word, "-")
+            }
+            // As OpenZFS shows them: no limit is 0.
+            _ if props::is_default_quota(name) => {
+                let limit = inside.numbers.get(name).copied().unwrap_or(0);
+                row(name, base::NiceNum(limit).to_string(), limit.to_string(), "-")
             }
             "userrefs" => number(inside.numbers.get(name).copied().unwrap_or(0)),
             "filesystem_count" | "snapshot_count" => row(name, "none", u64::MAX.to_string(), "default"),

@@ -69,3 +69,39 @@ fn limits_are_kept_and_refuse() {
         assert_eq!(bad.unwrap_err().kind(), ErrorKind::Invalid);
     });
 }
+
+/// A default holds for ids without a limit of their own, root among them, but not for files of no
+/// project; it is no limit of an id's own, and there after an import.
+#[test]
+fn defaults_hold_where_there_is_no_own_limit() {
+    let setup = Setup { props: vec![("compression", 2)], ..Setup::default() };
+    with_pool(setup, |mut w| async move {
+        w.fs.set_default_quota(OwnerKind::User, false, 0).await.unwrap();
+        w.fs.set_default_quota(OwnerKind::Project, false, 1).await.unwrap();
+        w.fs.set_default_quota(OwnerKind::Project, true, 1).await.unwrap();
+        grow(&w, "a", 2 << 20).await.unwrap();
+        w.pool.sync().await.unwrap();
+        grow(&w, "no-project", 64 << 10).await.unwrap();
+        w.fs.set_default_quota(OwnerKind::User, false, 1 << 20).await.unwrap();
+        refused(grow(&w, "b", 1).await);
+        w.reimport().await;
+        refused(grow(&w, "b", 1).await);
+        let os = w.fs.objset().clone();
+        assert_eq!(owner_use(&os, OwnerKind::User, 1000).await.unwrap().quota, 0);
+        let quotas = |all: Vec<OwnerUse>| all.iter().map(|o| (o.id, o.quota)).collect::<Vec<_>>();
+        let listed = quotas(owner_uses(&os, OwnerKind::User).await.unwrap());
+        assert_eq!(listed, [(0, 1 << 20), (1000, 1 << 20)]);
+        drop(os);
+
+        // One's own limit comes before it.
+        w.fs.set_quota(OwnerKind::User, false, 1000, 64 << 20).await.unwrap();
+        grow(&w, "b", 1).await.unwrap();
+        w.pool.sync().await.unwrap();
+        w.fs.set_default_quota(OwnerKind::User, true, 1).await.unwrap();
+        refused(grow(&w, "c", 0).await);
+        let by_root = w.fs.create(w.fs.root(), b"by-root", 0o644, &ROOT_CRED, true).await.map(drop);
+        refused(by_root);
+        w.fs.set_default_quota(OwnerKind::User, true, 0).await.unwrap();
+        grow(&w, "c", 0).await.unwrap();
+    });
+}
