@@ -692,21 +692,25 @@ mod tests {
     }
 
     #[test]
-    fn requests_take_what_the_engine_worked_beside_what_is_known() {
+    fn the_thread_is_as_slow_as_recorded() {
         let base = replay_of(LayoutSpec::single(), "fixed:50:2000", 1);
         assert_eq!(base.recorded_thread(&recording()).unwrap(), Thread::default(), "not known");
         let known = base.run(&recording()).unwrap().worked_seconds[1];
         let idle = Recording { worked: Some(Nanos(1000)), ..recording() };
         assert_eq!(base.recorded_thread(&idle).unwrap(), Thread::default());
-        let busy = Recording { worked: Some(Nanos((known * 1e9) as u64 + 20_000_000)), ..recording() };
+        let busy = Recording { worked: Some(Nanos((known * 1e9) as u64 + 6_000_000)), ..recording() };
         let thread = base.recorded_thread(&busy).unwrap();
         assert!(thread.request == REQUEST_MAX && thread.percent > 200, "{thread:?}");
         let report = Replay { thread, ..base.clone() }.run(&busy).unwrap();
         let [recorded, replayed] = report.worked_seconds;
-        assert!((replayed / recorded - 1.0).abs() < 0.03, "{recorded} {replayed}");
+        // A slower engine has fewer, larger log blocks, so it is not exact.
+        assert!((replayed / recorded - 1.0).abs() < 0.1, "{recorded} {replayed}");
         // Three clients wait for the one thread.
         let p99 = |r: &Report| r.groups.iter().find(|g| g.kind == "writes").unwrap().predicted.p99_us;
-        assert!(p99(&report) > p99(&base.run(&busy).unwrap()) + 50.0, "{report:?}");
+        assert!(p99(&report) > p99(&base.run(&busy).unwrap()) + 20.0, "{report:?}");
+        // One that was recorded as slower than any is not believed.
+        let stopped = Recording { worked: Some(Nanos(60_000_000_000)), ..recording() };
+        assert_eq!(base.recorded_thread(&stopped).unwrap().percent, PERCENT_MAX as u64);
     }
 
     fn slower(mut o: OpRecord) -> OpRecord {
