@@ -15,8 +15,8 @@ const KINDS: [(&str, ObjectId); 3] =
     [("user", ObjectId::USERUSED), ("group", ObjectId::GROUPUSED), ("project", ObjectId::PROJECTUSED)];
 
 /// The ZAPs of limits, of bytes and then of objects: users, groups, projects. Each kind may have a
-/// limit for ids without an entry of their own (OpenZFS 2.4, format page 17 section 8); 0: none. Files
-/// of project 0 belong to no project, so that nothing limits them.
+/// limit for ids without an entry of their own (OpenZFS 2.4, format page 17 section 8); 0: none.
+/// Files of project 0 belong to no project, so that nothing limits them.
 pub(crate) struct Quotas {
     zaps: RefCell<[Option<Dnode>; 6]>,
     defaults: Cell<[u64; 6]>,
