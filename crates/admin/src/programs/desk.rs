@@ -21,12 +21,14 @@ pub(crate) enum Asked {
 #[derive(Default)]
 struct State {
     asked: Option<Asked>,
+    /// The engine has taken the call and answers it.
+    under_way: bool,
     answer: Option<Answer>,
     /// The engine, which waits for a call.
     waker: Option<Waker>,
     /// The program has ended.
     ended: bool,
-    /// The engine answers no more.
+    /// The engine takes no more calls.
     closed: bool,
 }
 
@@ -73,7 +75,7 @@ impl Guest<'_> {
         if !state.closed {
             state.asked = Some(asked);
             state.waker.take().into_iter().for_each(Waker::wake);
-            let idle = |s: &mut State| s.answer.is_none() && !s.closed;
+            let idle = |s: &mut State| s.answer.is_none() && (s.under_way || !s.closed);
             state = self.between.answered.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
         }
         let late = || Answer::Error("Channel program was canceled: it took too long.".to_string());
@@ -103,9 +105,15 @@ impl Counter {
     pub(crate) async fn next(&self) -> Option<Asked> {
         poll_fn(|cx| {
             let mut state = self.0.lock();
+            if state.closed {
+                return Poll::Ready(None);
+            }
             match state.asked.take() {
-                Some(asked) => Poll::Ready(Some(asked)),
-                None if state.ended || state.closed => Poll::Ready(None),
+                Some(asked) => {
+                    state.under_way = true;
+                    Poll::Ready(Some(asked))
+                }
+                None if state.ended => Poll::Ready(None),
                 None => {
                     state.waker = Some(cx.waker().clone());
                     Poll::Pending
@@ -117,11 +125,14 @@ impl Counter {
 
     /// Answers it.
     pub(crate) fn answer(&self, answer: Answer) {
-        self.0.lock().answer = Some(answer);
+        let mut state = self.0.lock();
+        state.under_way = false;
+        state.answer = Some(answer);
         self.0.answered.notify_one();
     }
 
-    /// Answers no more calls than that which is under way.
+    /// Takes no more calls: a program that waits with one hears that it is canceled. That which
+    /// is under way is still answered.
     pub(crate) fn close(&self) {
         let mut state = self.0.lock();
         state.closed = true;
@@ -132,7 +143,9 @@ impl Counter {
 
 impl Drop for Counter {
     fn drop(&mut self) {
-        self.0.lock().closed = true;
+        let mut state = self.0.lock();
+        state.under_way = false;
+        state.closed = true;
         self.0.answered.notify_one();
     }
 }
@@ -150,11 +163,12 @@ mod tests {
             let mut n = 0;
             while let Some(asked) = counter.next().await {
                 n += 1;
-                let there = matches!(&asked, Asked::Exists(name) if name == "a");
-                counter.answer(if there { Answer::Values(Vec::new()) } else { Answer::Done(n, None) });
+                // The call that is under way is answered all the same.
                 if n == 3 {
                     counter.close();
                 }
+                let there = matches!(&asked, Asked::Exists(name) if name == "a");
+                counter.answer(if there { Answer::Values(Vec::new()) } else { Answer::Done(n, None) });
             }
             n
         });
@@ -163,6 +177,13 @@ mod tests {
         assert_eq!(guest.call(Call::Exists("c".into())), Answer::Done(3, None));
         assert!(matches!(guest.call(Call::Exists("d".into())), Answer::Error(_)));
         assert_eq!(served.wait().unwrap(), 3);
+        // A call that waits while the engine closes is not done: its program hears an error.
+        let (guest, counter) = desk(&|| false);
+        counter.0.lock().asked = Some(Asked::Exists("a".into()));
+        counter.close();
+        let served = thread.call(|_| async move { counter.next().await.is_none() });
+        assert!(served.wait().unwrap());
+        drop(guest);
         // The end of the program is that of the service.
         let (guest, counter) = desk(&|| false);
         let served = thread.call(|_| async move { counter.next().await.is_none() });
