@@ -72,6 +72,8 @@ fn values_need_their_features() {
         ("checksum", "skein", Some("skein")),
         ("checksum", "sha256", None),
         ("dedup", "sha512,verify", Some("sha512")),
+        ("dedup", "blake3", Some("blake3")),
+        ("dedup", "blake3,verify", Some("blake3")),
         ("dedup", "on", None),
         ("recordsize", "128K", None),
         ("recordsize", "256K", Some("large_blocks")),

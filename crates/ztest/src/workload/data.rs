@@ -22,7 +22,7 @@ impl Runner {
 
     /// A value of the property `dedup`, sometimes, in pools with fast dedup.
     pub(super) fn draw_dedup(&mut self) -> Option<(&'static str, PropValue)> {
-        const DEDUP: [&str; 6] = ["on", "verify", "sha512", "skein", "edonr,verify", "off"];
+        const DEDUP: [&str; 8] = ["on", "verify", "sha512", "skein", "edonr,verify", "blake3", "blake3,verify", "off"];
         if !self.has_fast_dedup() || !self.rng.percent(20) {
             return None;
         }
