@@ -24,6 +24,15 @@ pub enum MemKind {
     ZapIndex,
 }
 
+/// Whether a block that is read stays in the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keep {
+    /// As long as it is worth its room.
+    Cached,
+    /// For a moment: it is hardly wanted again (`ARC_FLAG_UNCACHED`).
+    Uncached,
+}
+
 /// How many kinds there are.
 const KINDS: usize = 2;
 
@@ -92,12 +101,12 @@ impl Arc {
     /// The block, from memory or else from a device: lsize bytes in native order, as [`Zio::read`].
     /// Holes and embedded blocks are made anew each time.
     pub async fn read(&self, bp: &Blkptr, prio: Prio) -> Result<Bytes> {
-        self.read_with(bp, None, prio).await
+        self.read_with(bp, None, prio, Keep::Cached).await
     }
 
     /// As [`Arc::read`] with the key of the block's dataset if that is encrypted; the cache keeps
     /// plaintext. A hit needs no key, so callers without the key must not call this.
-    pub async fn read_with(&self, bp: &Blkptr, crypt: Option<&DataKey>, prio: Prio) -> Result<Bytes> {
+    pub async fn read_with(&self, bp: &Blkptr, crypt: Option<&DataKey>, prio: Prio, keep: Keep) -> Result<Bytes> {
         let c = &*self.0;
         let key = Key::of(bp);
         if let Some(key) = &key
@@ -107,11 +116,18 @@ impl Arc {
         }
         // Boxed, because the state of a device read is many times larger than that of a hit, and
         // every future above this one would hold, and move, room for it.
-        Box::pin(self.read_missing(key, bp, crypt, prio)).await
+        Box::pin(self.read_missing(key, bp, crypt, prio, keep)).await
     }
 
     /// As [`Arc::read_with`] for a block that is not in memory.
-    async fn read_missing(&self, key: Option<Key>, bp: &Blkptr, crypt: Option<&DataKey>, prio: Prio) -> Result<Bytes> {
+    async fn read_missing(
+        &self,
+        key: Option<Key>,
+        bp: &Blkptr,
+        crypt: Option<&DataKey>,
+        prio: Prio,
+        keep: Keep,
+    ) -> Result<Bytes> {
         let c = &*self.0;
         let Some(key) = key else { return c.zio.read_with(bp, crypt, prio).await };
         loop {
@@ -140,7 +156,11 @@ impl Arc {
         if let Ok(data) = &result
             && !leader.pending.stale.get()
         {
-            c.core.borrow_mut().put(key, data.clone(), is_meta(bp), c.now_ms());
+            let (data, meta, mut core) = (data.clone(), is_meta(bp), c.core.borrow_mut());
+            match keep {
+                Keep::Cached => core.put(key, data, meta, c.now_ms()),
+                Keep::Uncached => core.put_uncached(key, data, meta, c.now_ms()),
+            }
         }
         *leader.pending.result.borrow_mut() = Some(result.clone());
         drop(leader);

@@ -55,6 +55,8 @@ pub struct ArcStats {
     pub mru_ghost_bytes: u64,
     /// Bytes that the MFU's ghosts had.
     pub mfu_ghost_bytes: u64,
+    /// Bytes of blocks that are here for a moment only.
+    pub uncached_bytes: u64,
     /// Bytes of metadata blocks.
     pub meta_bytes: u64,
     /// Bytes of data blocks.
@@ -99,11 +101,15 @@ fn list_of(state: State, meta: bool) -> usize {
     state as usize * 2 + usize::from(meta)
 }
 
+/// The first list of ghosts; those before it have data.
+const GHOSTS: usize = State::MruGhost as usize * 2;
+
 fn state_of(list: usize) -> State {
     match list / 2 {
         0 => State::Mru,
         1 => State::Mfu,
-        2 => State::MruGhost,
+        2 => State::Uncached,
+        3 => State::MruGhost,
         _ => State::MfuGhost,
     }
 }
@@ -155,7 +161,7 @@ impl Core {
         if state == State::Mfu {
             self.counters.mfu_hits += 1;
             self.slab.move_to(i, list);
-        } else {
+        } else if state == State::Mru {
             self.counters.mru_hits += 1;
             if now_ms.wrapping_sub(touched) >= policy::FREQUENT_AFTER_MS {
                 self.slab.get_mut(i).touched = now_ms;
@@ -168,7 +174,7 @@ impl Core {
 
     /// Whether the block is here, without touching it.
     pub fn contains(&self, key: &Key) -> bool {
-        self.slab.find(key).is_some_and(|i| self.slab.get(i).list() < list_of(State::MruGhost, false))
+        self.slab.find(key).is_some_and(|i| self.slab.get(i).list() < GHOSTS)
     }
 
     /// A miss of `key`: a hit on its ghost, if there is one, adapts the target.
@@ -180,7 +186,7 @@ impl Core {
         match state {
             State::MruGhost => self.counters.mru_ghost_hits += 1,
             State::MfuGhost => self.counters.mfu_ghost_hits += 1,
-            State::Mru | State::Mfu => return,
+            State::Mru | State::Mfu | State::Uncached => return,
         }
         self.missed += weight;
         let ghosts = (self.bytes(State::MruGhost), self.bytes(State::MfuGhost));
@@ -198,11 +204,42 @@ impl Core {
         let mut state = State::Mru;
         if let Some(i) = self.slab.find(&key) {
             state = match state_of(self.slab.get(i).list()) {
-                State::Mru => State::Mru,
+                State::Mru | State::Uncached => State::Mru,
                 State::Mfu | State::MruGhost | State::MfuGhost => State::Mfu,
             };
             self.drop_entry(i);
         }
+        self.put_as(key, data, (state, meta), now_ms);
+    }
+
+    /// As [`Core::put`] for a block that is wanted now and hardly again: it has a place in a small
+    /// share of the limit until others of its kind need that, and leaves no ghost. A block that is
+    /// cached already stays as it is.
+    pub fn put_uncached(&mut self, key: Key, data: Bytes, meta: bool, now_ms: u32) {
+        if let Some(i) = self.slab.find(&key) {
+            if matches!(state_of(self.slab.get(i).list()), State::Mru | State::Mfu) {
+                return;
+            }
+            self.drop_entry(i);
+        }
+        let max = policy::uncached_max(self.limit);
+        let weight = data.footprint().max(data.len()) as u64;
+        if weight > max {
+            self.counters.not_kept += 1;
+            return;
+        }
+        while self.slab.list(list_of(State::Uncached, meta)).bytes + weight > max && self.drop_uncached(meta) {}
+        self.put_as(key, data, (State::Uncached, meta), now_ms);
+    }
+
+    /// Drops the oldest block that is not kept; false if there is none.
+    fn drop_uncached(&mut self, meta: bool) -> bool {
+        let oldest = self.slab.oldest(list_of(State::Uncached, meta));
+        oldest.into_iter().for_each(|i| self.drop_entry(i));
+        oldest.is_some()
+    }
+
+    fn put_as(&mut self, key: Key, data: Bytes, (state, meta): (State, bool), now_ms: u32) {
         let part = is_part(&data);
         let new_memory = if !part {
             data.footprint() as u64
@@ -252,10 +289,11 @@ impl Core {
     pub fn stats(&self) -> ArcStats {
         let live = self.live();
         ArcStats {
-            blocks: (0..4).map(|l| self.slab.list(l).count).sum(),
-            ghosts: (4..8).map(|l| self.slab.list(l).count).sum(),
+            blocks: (0..GHOSTS).map(|l| self.slab.list(l).count).sum(),
+            ghosts: (GHOSTS..crate::slab::LISTS).map(|l| self.slab.list(l).count).sum(),
             mru_bytes: live.mru(),
             mfu_bytes: live.mfu_data + live.mfu_meta,
+            uncached_bytes: self.bytes(State::Uncached),
             mru_ghost_bytes: self.bytes(State::MruGhost),
             mfu_ghost_bytes: self.bytes(State::MfuGhost),
             meta_bytes: live.meta(),
@@ -337,7 +375,7 @@ impl Core {
     /// Removes an entry of any kind.
     fn drop_entry(&mut self, i: u32) {
         let shared = self.slab.get(i).shared;
-        let ghost = self.slab.get(i).list() >= list_of(State::MruGhost, false);
+        let ghost = self.slab.get(i).list() >= GHOSTS;
         let data = self.slab.remove(i);
         if !ghost {
             self.give_memory(&data, shared);
@@ -348,7 +386,7 @@ impl Core {
     fn evict_one(&mut self) -> bool {
         let Some((state, meta)) = policy::victim(&self.live(), self.target_mru, self.limit) else {
             // Blocks without weight (static zeros) are no victims by bytes.
-            return false;
+            return self.drop_uncached(false) || self.drop_uncached(true);
         };
         let i = self.slab.oldest(list_of(state, meta)).expect("the policy names a list with bytes in it");
         let e = self.slab.get_mut(i);
@@ -382,7 +420,7 @@ impl Core {
         // starts afresh.
         if self.size() > self.limit
             && self.slab.memory() > self.limit / 8
-            && (0..4).all(|l| self.slab.list(l).count == 0)
+            && (0..GHOSTS).all(|l| self.slab.list(l).count == 0)
         {
             self.slab = Slab::new();
         }
@@ -424,7 +462,7 @@ impl Core {
         while self.bytes(State::MfuGhost) > (live + self.bytes(State::MruGhost)) / 2
             && self.drop_ghost_of(State::MfuGhost)
         {}
-        let ghosts = |s: &Slab| (4..8).map(|l| s.list(l).count).sum::<u64>();
+        let ghosts = |s: &Slab| (GHOSTS..crate::slab::LISTS).map(|l| s.list(l).count).sum::<u64>();
         let max = self.limit / policy::GHOST_HEADER_SHARE / size_of::<crate::slab::Entry>() as u64;
         while ghosts(&self.slab) > max && self.drop_ghost() {}
     }
@@ -437,7 +475,7 @@ impl Core {
         for e in self.slab.iter() {
             lists[e.list()].0 += u64::from(e.weight);
             lists[e.list()].1 += 1;
-            if e.list() >= 4 {
+            if e.list() >= GHOSTS {
                 assert!(e.data.is_empty(), "a ghost holds no data");
             } else if e.shared {
                 shares.insert(e.data.memory_id(), e.data.footprint() as u64);
@@ -525,7 +563,12 @@ mod tests {
                         None => {
                             c.miss(&key(k));
                             if let Some(tag) = latest.get(&k) {
-                                c.put(key(k), block(*tag, size_of_key(k)), k % 3 == 0, now);
+                                let (data, meta) = (block(*tag, size_of_key(k)), k % 3 == 0);
+                                if k % 7 == 0 {
+                                    c.put_uncached(key(k), data, meta, now);
+                                } else {
+                                    c.put(key(k), data, meta, now);
+                                }
                             }
                         }
                     },
@@ -588,6 +631,40 @@ mod tests {
             }
         }
         assert_eq!(hot, 512, "all of them hits");
+        c.check();
+    }
+
+    #[test]
+    fn what_is_wanted_once_takes_its_own_share_only() {
+        let mut c = Core::new(8 << 20);
+        for n in 0..700 {
+            read(&mut c, n, 8192, 0);
+        }
+        let kept = c.stats();
+        for n in 0..10_000 {
+            c.miss(&key(10_000 + n));
+            c.put_uncached(key(10_000 + n), block(n, 8192), n % 2 == 0, 0);
+            // Read ahead by 30 blocks.
+            assert!(c.contains(&key(10_000 + n.saturating_sub(30))), "{n}");
+            c.check();
+        }
+        let now = c.stats();
+        assert_eq!(now.uncached_bytes, 2 * policy::uncached_max(8 << 20), "data and metadata");
+        assert_eq!((now.mru_bytes, now.ghosts), (kept.mru_bytes, 0), "there was room for it");
+        // It leaves what is cached alone, and others may cache what it left.
+        c.put_uncached(key(5), block(5, 8192), false, 0);
+        assert_eq!(c.stats().mru_bytes, now.mru_bytes);
+        c.put(key(19_999), block(9_999, 8192), false, 0);
+        assert_eq!(c.stats().mru_bytes, now.mru_bytes + 8192);
+        // Too large for its share.
+        c.put_uncached(key(3), block(3, 1 << 20), false, 0);
+        c.forget(&key(3));
+        c.put_uncached(key(3), block(3, 1 << 20), false, 0);
+        assert!(!c.contains(&key(3)));
+        c.check();
+        // When nothing else is left, it gives way.
+        c.charge(8 << 20);
+        assert_eq!(c.stats().uncached_bytes, 0);
         c.check();
     }
 

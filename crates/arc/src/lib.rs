@@ -6,7 +6,9 @@
 //! blocks seen once, *MFU* those seen again; each has a *ghost* list of blocks that were dropped
 //! from it lately, of which only the header is left. A ghost hit shows which of the two lists was
 //! too short, and moves the target of the MRU's share (Megiddo and Modha, "ARC"). Metadata and data
-//! have lists of their own; data goes first as long as metadata keeps within its share.
+//! have lists of their own; data goes first as long as metadata keeps within its share. *Uncached*
+//! blocks (`primarycache=none`, direct I/O) are here for a moment, in a small share of the limit,
+//! first in first out: what was read ahead, or is read in several bites, is read once.
 //!
 //! Normal path of a read ([`Arc::read`]): hit, or miss; a miss reads through `zio`, and other
 //! readers of the same block wait for that read and share its bytes. Blocks that a sync writes are
@@ -29,5 +31,5 @@ mod policy;
 mod slab;
 
 pub use broker::{Demand, MemBroker};
-pub use cache::{Arc, MemKind};
+pub use cache::{Arc, Keep, MemKind};
 pub use core::ArcStats;

@@ -9,17 +9,29 @@ pub(crate) const META_PERCENT: u64 = 75;
 pub(crate) const FREQUENT_AFTER_MS: u32 = 62;
 /// Blocks larger than this share of the limit are not kept.
 pub(crate) const LARGEST_SHARE: u64 = 4;
+/// Blocks that are not kept ([`State::Uncached`]) may take this share of the limit for a moment,
+/// and at most [`UNCACHED_MAX`].
+pub(crate) const UNCACHED_SHARE: u64 = 16;
+/// Bytes of data, and of metadata, that are not kept: twice what is read ahead of one reader.
+pub(crate) const UNCACHED_MAX: u64 = 16 << 20;
 /// Headers of ghosts may take this share of the limit.
 pub(crate) const GHOST_HEADER_SHARE: u64 = 16;
 
-/// Where an entry is. The live two come first.
+/// Where an entry is. Those with data come first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum State {
     Mru = 0,
     Mfu = 1,
-    MruGhost = 2,
-    MfuGhost = 3,
+    /// Wanted once: the oldest goes first of all, and leaves no ghost.
+    Uncached = 2,
+    MruGhost = 3,
+    MfuGhost = 4,
+}
+
+/// The most bytes of data, or of metadata, that are here without being kept.
+pub(crate) fn uncached_max(limit: u64) -> u64 {
+    (limit / UNCACHED_SHARE).min(UNCACHED_MAX)
 }
 
 /// Bytes of the live lists.
@@ -73,7 +85,7 @@ pub(crate) fn adapt(target_mru: u64, hit: State, weight: u64, ghosts: (u64, u64)
     match hit {
         State::MruGhost => target_mru.saturating_add(scaled(ghosts.0, ghosts.1)).min(limit),
         State::MfuGhost => target_mru.saturating_sub(scaled(ghosts.1, ghosts.0)),
-        State::Mru | State::Mfu => target_mru,
+        State::Mru | State::Mfu | State::Uncached => target_mru,
     }
 }
 

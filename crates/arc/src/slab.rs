@@ -17,8 +17,8 @@ pub(crate) const NONE: u32 = u32::MAX;
 const CHUNK: usize = 256;
 /// Buckets of a piece of the table; a power of two.
 const PIECE: usize = 256;
-/// Lists there are: four states, data and metadata.
-pub(crate) const LISTS: usize = 8;
+/// Lists there are: five states, data and metadata.
+pub(crate) const LISTS: usize = 10;
 /// `Entry::list` of a free slot.
 const FREE: u8 = u8::MAX;
 

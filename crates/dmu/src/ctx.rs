@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use arc::Arc;
+use arc::{Arc, Keep};
 use base::{Result, Txg};
 use bdev::Bytes;
 use codec::{ChecksumAlgo, CompressAlgo, Compression};
@@ -105,6 +105,28 @@ pub enum Prefetch {
     All,
 }
 
+/// Which blocks stay in the cache (property `primarycache`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PrimaryCache {
+    /// None.
+    None,
+    /// Metadata.
+    Metadata,
+    /// Data as well.
+    All,
+}
+
+impl PrimaryCache {
+    /// Whether blocks of metadata, or of data, stay.
+    pub fn keep(self, metadata: bool) -> Keep {
+        match self {
+            PrimaryCache::All => Keep::Cached,
+            PrimaryCache::Metadata if metadata => Keep::Cached,
+            PrimaryCache::Metadata | PrimaryCache::None => Keep::Uncached,
+        }
+    }
+}
+
 /// The properties of an object set that decide how its blocks are stored and read; pushed down by
 /// the dataset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,6 +150,8 @@ pub struct ObjsetProps {
     pub special_small: u32,
     /// What is read ahead.
     pub prefetch: Prefetch,
+    /// Which blocks stay in the cache.
+    pub primary_cache: PrimaryCache,
 }
 
 impl Default for ObjsetProps {
@@ -142,6 +166,7 @@ impl Default for ObjsetProps {
             dedup: None,
             special_small: 0,
             prefetch: Prefetch::All,
+            primary_cache: PrimaryCache::All,
         }
     }
 }
@@ -287,15 +312,15 @@ impl DmuCtx {
 
     /// Reads the block: from a write in flight, the cache, or a device.
     pub fn read<'a>(&'a self, bp: &'a Blkptr) -> impl Future<Output = Result<Bytes>> + 'a {
-        self.read_as(bp, Prio::SyncRead)
+        self.read_as(bp, Prio::SyncRead, Keep::Cached)
     }
-    /// As [`DmuCtx::read`], in another class of reads.
-    pub async fn read_as(&self, bp: &Blkptr, prio: Prio) -> Result<Bytes> {
+    /// As [`DmuCtx::read`], in another class of reads, for a block that stays or not.
+    pub async fn read_as(&self, bp: &Blkptr, prio: Prio, keep: Keep) -> Result<Bytes> {
         match self.in_flight(bp) {
             Some(b) => Ok(b),
             // The cache keeps what is decrypted.
             None if self.is_sealed(bp) => self.0.zio.read_sealed(bp, prio).await,
-            None => self.0.arc.read_with(bp, self.key().map(|key| &**key), prio).await,
+            None => self.0.arc.read_with(bp, self.key().map(|key| &**key), prio, keep).await,
         }
     }
     /// The block if it is in memory.
@@ -319,8 +344,8 @@ impl DmuCtx {
         }
     }
     /// Keeps the content of a block whose write was just issued: in the list of writes in flight
-    /// and in the cache.
-    pub(crate) fn track_write(&self, bp: &Blkptr, data: Bytes, done: &WriteDone, metadata: bool) {
+    /// and, if it stays, in the cache.
+    pub(crate) fn track_write(&self, bp: &Blkptr, data: Bytes, done: &WriteDone, metadata: bool, keep: Keep) {
         if bp.ndvas() == 0 {
             return;
         }
@@ -336,8 +361,10 @@ impl DmuCtx {
         }
         // Of what is received raw, only blocks that are made here are known unpacked.
         let is_known = !matches!(self.1, Access::Sealed) || bp.level() > 0 || bp.otype() == ObjectType::OBJSET;
-        if is_known {
+        if is_known && keep == Keep::Cached {
             self.0.arc.insert(bp, data, metadata);
+        } else {
+            self.forget(bp);
         }
     }
     /// The last txg on disk.

@@ -53,6 +53,7 @@ use std::collections::BTreeMap;
 use std::ops::RangeBounds;
 use std::rc::Rc;
 
+use arc::Keep;
 use bdev::{Buf, Bytes};
 use ondisk::blkptr::Blkptr;
 use rt::cost::COPY;
@@ -65,6 +66,8 @@ pub(crate) struct Stored {
     pub bp: Blkptr,
     /// Its device writes.
     pub done: WriteDone,
+    /// Whether it stays in the cache.
+    pub keep: Keep,
 }
 
 impl Stored {
@@ -316,6 +319,13 @@ impl DirtyBlocks {
         self.put(blkid, again);
         None
     }
+    /// Whether the content of a block with an early write stays in the cache.
+    pub fn keep(&self, blkid: u64) -> Keep {
+        match self.blocks.get(&blkid) {
+            Some(DirtyBlk::Overridden(_, stored)) => stored.keep,
+            _ => Keep::Cached,
+        }
+    }
     /// Drops up to `n` blocks, which are on disk; false if none is left.
     pub fn drop_some(&mut self, n: usize) -> bool {
         (0..n).for_each(|_| drop(self.blocks.pop_first()));
@@ -336,7 +346,7 @@ mod tests {
     fn stored(n: u64) -> Stored {
         let mut bp = Blkptr::hole();
         bp.set_dva(0, Dva::new(base::VdevId(0), n << 12, 4096, false));
-        Stored { bp, done: WriteDone::ready(Ok(())) }
+        Stored { bp, done: WriteDone::ready(Ok(())), keep: Keep::Cached }
     }
     fn frozen(fill: u8) -> DirtyBlk {
         DirtyBlk::Frozen(Buf::copy_from(&[fill; 512]).freeze())

@@ -11,6 +11,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
+use arc::Keep;
 use base::{Error, ErrorKind, Nanos, Result};
 use bdev::{Buf, Bytes};
 use ondisk::blkptr::Blkptr;
@@ -137,12 +138,22 @@ impl Dnode {
 
     /// The block in the newest txg, `None` for a hole.
     pub(crate) async fn block(&self, blkid: u64) -> Result<Option<Bytes>> {
+        self.block_as(blkid, self.keep_data()).await
+    }
+
+    /// Whether its data stay in the cache.
+    fn keep_data(&self) -> Keep {
+        self.os.keep(self.otype().is_metadata())
+    }
+
+    /// As [`Dnode::block`]; a device read leaves the block in the cache or not.
+    async fn block_as(&self, blkid: u64, keep: Keep) -> Result<Option<Bytes>> {
         match self.overlay(blkid) {
             Overlay::Data(b) => Ok(Some(b)),
             Overlay::Cloned(bp) => Box::pin(self.read_clone(blkid, bp)).await,
             Overlay::Freed(_) => Ok(None),
             Overlay::None if self.n.st.borrow().beyond_committed(blkid) => Ok(None),
-            Overlay::None => self.read_committed(blkid).await,
+            Overlay::None => self.read_committed(blkid, keep).await,
         }
     }
 
@@ -164,17 +175,21 @@ impl Dnode {
 
     /// The whole block, zeros for a hole.
     pub async fn read_block(&self, blkid: u64) -> Result<Bytes> {
+        self.read_block_as(blkid, self.keep_data()).await
+    }
+
+    async fn read_block_as(&self, blkid: u64, keep: Keep) -> Result<Bytes> {
         if let Some(b) = self.peek_block(blkid) {
             return Ok(b);
         }
-        self.read_block_slow(blkid).await
+        self.read_block_slow(blkid, keep).await
     }
 
     /// As [`Dnode::read_block`], after [`Dnode::peek_block`] found nothing.
-    async fn read_block_slow(&self, blkid: u64) -> Result<Bytes> {
+    async fn read_block_slow(&self, blkid: u64, keep: Keep) -> Result<Bytes> {
         // Boxed: the future of a read that waits is large, and would enlarge the futures of all
         // callers.
-        let data = Box::pin(self.block(blkid)).await?;
+        let data = Box::pin(self.block_as(blkid, keep)).await?;
         let size = self.block_size() as usize;
         Ok(data.map_or_else(|| Bytes::zeroed(size), |b| fit(b, size)))
     }
@@ -202,6 +217,16 @@ impl Dnode {
 
     /// `len` bytes from offset `off` as slices of blocks, in order, without a copy.
     pub async fn read_range(&self, off: u64, len: u64) -> Result<Vec<Bytes>> {
+        self.read_range_as(off, len, None).await
+    }
+
+    /// As [`Dnode::read_range`] for data that are hardly wanted again (direct I/O): nothing is read
+    /// ahead, and what comes from devices does not stay in the cache.
+    pub async fn read_range_uncached(&self, off: u64, len: u64) -> Result<Vec<Bytes>> {
+        self.read_range_as(off, len, Some(Keep::Uncached)).await
+    }
+
+    async fn read_range_as(&self, off: u64, len: u64, keep: Option<Keep>) -> Result<Vec<Bytes>> {
         let mut out = Vec::new();
         let Some(end) = off.checked_add(len) else {
             return Err(Error::invalid(format!("object {}: read of {len} bytes at {off}", self.n.obj)));
@@ -211,7 +236,10 @@ impl Dnode {
         }
         let size = u64::from(self.block_size());
         let (first, last) = (off / size, (end - 1) / size);
-        self.read_ahead(first, last, size);
+        if keep.is_none() {
+            self.read_ahead(first, last, size);
+        }
+        let keep = keep.unwrap_or_else(|| self.keep_data());
         let cut = |blkid: u64, block: Bytes| {
             let start = blkid * size;
             let (from, to) = (off.max(start) - start, end.min(start.saturating_add(size)) - start);
@@ -228,13 +256,13 @@ impl Dnode {
             return Ok(out);
         }
         if blkid == last {
-            out.push(cut(blkid, self.read_block_slow(blkid).await?));
+            out.push(cut(blkid, self.read_block_slow(blkid, keep).await?));
             return Ok(out);
         }
         let mut window = Pipeline::new(READ_WINDOW);
         let mut taken = blkid;
         while blkid <= last {
-            if let Some(block) = window.push(self.read_block(blkid)).await {
+            if let Some(block) = window.push(self.read_block_as(blkid, keep)).await {
                 out.push(cut(taken, block?));
                 taken += 1;
             }
@@ -369,7 +397,7 @@ impl Dnode {
     pub fn write_embedded(&self, off: u64, content: Bytes, payload: &[u8], compress: u8, tx: &Tx) -> Result<()> {
         let size = self.check_block(off, content.len() as u64)?;
         let bp = Blkptr::embedded(payload, size, compress, self.otype(), 0, tx.txg());
-        let stored = Box::new(Stored { bp, done: WriteDone::ready(Ok(())) });
+        let stored = Box::new(Stored { bp, done: WriteDone::ready(Ok(())), keep: Keep::Cached });
         self.put_block(off / size, DirtyBlk::Overridden(content, stored), tx)
     }
 
@@ -427,7 +455,7 @@ impl Dnode {
 
     /// A copy of the committed block, `None` for a hole.
     async fn committed_copy(&self, blkid: u64) -> Result<Option<Buf>> {
-        let Some(data) = self.read_committed(blkid).await? else { return Ok(None) };
+        let Some(data) = self.read_committed(blkid, self.keep_data()).await? else { return Ok(None) };
         Ok(Some(self.copy_of(data, self.block_size() as usize).await.1))
     }
 

@@ -1,5 +1,6 @@
 //! Writing a block of a file before its txg syncs, for an intent log that names the block instead
-//! of holding a copy of its bytes (`WR_INDIRECT`; `dmu_sync` of OpenZFS).
+//! of holding a copy of its bytes (`WR_INDIRECT`; `dmu_sync` of OpenZFS), and for direct I/O, whose
+//! writer waits for the device instead of the throttle (`dmu_write_direct`).
 //!
 //! The block is stored by the policy of its object. If it is dirty in the open txg, and unchanged
 //! when its DVA is allocated, the sync of that txg uses the pointer instead of writing the block
@@ -17,6 +18,7 @@
 //! Space: a dirty block is charged for one write. An early write may be given up, so it is charged
 //! in addition until its txg has synced.
 
+use arc::Keep;
 use base::{Error, ErrorKind, Result, Txg};
 use bdev::Bytes;
 use ondisk::blkptr::Blkptr;
@@ -25,7 +27,9 @@ use zio::{Prio, WriteDone};
 
 use crate::dirty::Stored;
 use crate::dnode::Dnode;
+use crate::dnode_io::Overlay;
 use crate::policy::BlockKind;
+use crate::tx::Tx;
 
 impl Dnode {
     /// Stores `data`, which is or was the content of block `blkid` of the object, in the txg of
@@ -35,6 +39,23 @@ impl Dnode {
     /// # Errors
     /// `NoSpace` if the rest of the pool is reserved for txgs, or the error of the write.
     pub async fn store_early(&self, blkid: u64, data: Bytes, hold: TxgHold) -> Result<(Blkptr, WriteDone)> {
+        self.store_early_as(blkid, data, hold, Keep::Cached).await
+    }
+
+    /// Stores block `blkid`, which the transaction `tx` has just written, now, and does not keep it
+    /// in the cache (direct I/O). The returned write is that of the device. None if the block has
+    /// no content, is to be deduplicated, or could not be stored: the sync of the txg writes it
+    /// then, as it does after a failed write.
+    pub async fn store_direct(&self, blkid: u64, tx: &Tx) -> Option<WriteDone> {
+        if self.os.props.get().dedup.is_some() {
+            return None;
+        }
+        let Overlay::Data(data) = self.overlay(blkid) else { return None };
+        let hold = tx.hold()?;
+        Some(self.store_early_as(blkid, data, hold, Keep::Uncached).await.ok()?.1)
+    }
+
+    async fn store_early_as(&self, blkid: u64, data: Bytes, hold: TxgHold, keep: Keep) -> Result<(Blkptr, WriteDone)> {
         if let Some(stored) = self.stored_early(blkid, &data) {
             return Ok((stored.bp, stored.done));
         }
@@ -59,7 +80,7 @@ impl Dnode {
             drop(hold);
             return Ok((out.bp, out.done));
         }
-        let stored = Stored { bp: out.bp, done: out.done.clone() };
+        let stored = Stored { bp: out.bp, done: out.done.clone(), keep };
         if policy.dedup.is_some() || !self.override_block(blkid, &data, stored, txg) {
             ctx.zio().free(&out.bp, txg)?;
         }

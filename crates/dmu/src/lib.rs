@@ -38,10 +38,11 @@ mod tx;
 mod userused;
 
 pub use alloc::ObjSpec;
+pub use arc::Keep;
 pub use clone::CloneSource;
 pub use ctx::{
-    BlockAccounting, DmuCtx, DmuFeatures, DmuTunables, FeatureUse, ObjsetProps, Prefetch, RedundantMetadata,
-    Reservation, SpaceGate, TxSpace,
+    BlockAccounting, DmuCtx, DmuFeatures, DmuTunables, FeatureUse, ObjsetProps, Prefetch, PrimaryCache,
+    RedundantMetadata, Reservation, SpaceGate, TxSpace,
 };
 pub use dnode::Dnode;
 pub use objset::{IntentLog, Objset, ObjsetHooks};

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::rc::{Rc, Weak};
 
+use arc::Keep;
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt, TXG_SIZE, Txg};
 use ondisk::blkptr::Blkptr;
 use ondisk::dnode::{DNODE_SIZE, DNODES_PER_BLOCK, DnodePhys, MAX_OBJECT, Slot, slots};
@@ -113,6 +114,11 @@ pub struct ObjsetHooks {
 const EVICT_LOOKS: usize = 16;
 
 impl ObjsetInner {
+    /// Whether its blocks of metadata, or of data, stay in the cache.
+    pub(crate) fn keep(&self, metadata: bool) -> Keep {
+        self.props.get().primary_cache.keep(metadata)
+    }
+
     pub(crate) fn note_dirty(&self, txg: Txg, n: &Rc<DnodeInner>) {
         self.claim_slot(txg);
         let mut dirty = self.dirty[txg.slot()].borrow_mut();

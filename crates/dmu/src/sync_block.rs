@@ -8,6 +8,7 @@
 
 use std::cell::RefCell;
 
+use arc::Keep;
 use base::{Nanos, ObjectId, Result, SYNC_PASS_REWRITE, Txg};
 use bdev::Bytes;
 use codec::{ChecksumAlgo, CompressAlgo};
@@ -100,14 +101,15 @@ impl<'a> SyncCx<'a> {
         bp
     }
 
-    /// As [`SyncCx::put`] for `data` that an early write has stored at `bp`.
+    /// As [`SyncCx::put`] for `data` that an early write has stored at `bp`, and which stay in the
+    /// cache or not.
     pub fn put_stored(
         &self,
         bp: Blkptr,
         data: Bytes,
         old: &Blkptr,
         (otype, level): (ObjectType, u8),
-        metadata: bool,
+        (metadata, keep): (bool, Keep),
         dirty: u64,
     ) -> Blkptr {
         let ctx = self.os.ctx();
@@ -117,7 +119,7 @@ impl<'a> SyncCx<'a> {
         }
         if !bp.is_hole() {
             self.born(&bp);
-            ctx.track_write(&bp, data, &WriteDone::ready(Ok(())), metadata);
+            ctx.track_write(&bp, data, &WriteDone::ready(Ok(())), metadata, keep);
         }
         ctx.dirty_done(self.txg, dirty);
         bp
@@ -163,7 +165,7 @@ impl<'a> SyncCx<'a> {
             }
         }
         if !bp.is_hole() {
-            ctx.track_write(&bp, data, &out.done, metadata);
+            ctx.track_write(&bp, data, &out.done, metadata, self.os.0.keep(metadata));
         }
         if dirty > 0 {
             ctx.dirty_done_on_write(self.txg, dirty, &out.done);

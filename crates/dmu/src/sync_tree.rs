@@ -18,6 +18,7 @@
 
 use std::collections::VecDeque;
 
+use arc::Keep;
 use base::{Error, Result};
 use bdev::{Buf, Bytes};
 use codec::{ChecksumAlgo, CompressAlgo};
@@ -232,7 +233,9 @@ impl<'a> TreeSync<'a> {
             // The search for blocks to prepare must not go back before this block.
             self.ahead_next = self.ahead_next.map(|next| next.max(blkid + 1));
             self.cx.spend(DMU_BLOCK).await;
-            self.cx.put_stored(bp, self.content(blkid), old, (self.otype, 0), self.data.metadata, dirty_bytes)
+            let (metadata, kept) = (self.data.metadata, self.slot(|d| d.blocks.keep(blkid)));
+            let keep = if kept == Keep::Cached { self.cx.os.0.keep(metadata) } else { kept };
+            self.cx.put_stored(bp, self.content(blkid), old, (self.otype, 0), (metadata, keep), dirty_bytes)
         } else if self.ahead_next.is_some() || !self.ahead_ids.is_empty() {
             self.prepare_ahead()?;
             let id = self.ahead_ids.pop_front();

@@ -4,10 +4,12 @@
 //! new tree is built aside, and the old one stays readable because its blocks are not allocated
 //! again before later txgs. A walk that fails because its tree was replaced meanwhile is repeated.
 
+use arc::Keep;
 use base::{Error, ErrorKind, Result};
 use bdev::Bytes;
 use ondisk::blkptr::Blkptr;
 use ondisk::dnode::{DNODES_PER_BLOCK, reach};
+use zio::Prio;
 
 use crate::dnode::Dnode;
 
@@ -68,6 +70,11 @@ impl Dnode {
         Ok(bp)
     }
 
+    /// An indirect block.
+    async fn read_indirect(&self, bp: &Blkptr) -> Result<Bytes> {
+        self.os.ctx.read_as(bp, Prio::SyncRead, self.os.keep(true)).await
+    }
+
     /// The committed pointer of data block `blkid`; a hole beyond the tree.
     pub(crate) async fn lookup(&self, blkid: u64) -> Result<Blkptr> {
         let Some(s) = self.start(blkid) else { return Ok(Blkptr::hole()) };
@@ -81,7 +88,7 @@ impl Dnode {
             if bp.is_hole() {
                 return Ok(bp);
             }
-            let block = self.os.ctx.read(&bp).await?;
+            let block = self.read_indirect(&bp).await?;
             let index = shr(blkid, u32::from(level - 1) * s.epbs) & ((1 << s.epbs) - 1);
             bp = self.child(&block, index as usize, level - 1)?;
         }
@@ -152,10 +159,11 @@ impl Dnode {
     }
 
     /// The committed content of a block, `None` for a hole.
-    pub(crate) async fn read_committed(&self, blkid: u64) -> Result<Option<Bytes>> {
+    /// A device read leaves it in the cache or not.
+    pub(crate) async fn read_committed(&self, blkid: u64, keep: Keep) -> Result<Option<Bytes>> {
         self.retry(async || {
             let bp = self.lookup(blkid).await?;
-            if bp.is_hole() { Ok(None) } else { self.os.ctx.read(&bp).await.map(Some) }
+            if bp.is_hole() { Ok(None) } else { self.os.ctx.read_as(&bp, Prio::SyncRead, keep).await.map(Some) }
         })
         .await
         .map_err(|e| e.at(format_args!("object {} of object set {}, block {blkid}", self.n.obj, self.os.id)))
@@ -185,7 +193,7 @@ impl Dnode {
                     if level == 0 {
                         return Ok(Some(blkid));
                     }
-                    let block = self.os.ctx.read(&bp).await?;
+                    let block = self.read_indirect(&bp).await?;
                     level -= 1;
                     let span = u32::from(level) * s.epbs;
                     let mut index = (shr(blkid, span) & ((1 << s.epbs) - 1)) as usize;
@@ -230,7 +238,7 @@ impl Dnode {
                         blkid = shl_sat(shr(blkid, span) + 1, span);
                         continue 'descend;
                     }
-                    let block = self.os.ctx.read(&bp).await?;
+                    let block = self.read_indirect(&bp).await?;
                     level -= 1;
                     bp = self.child(
                         &block,

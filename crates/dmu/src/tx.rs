@@ -33,6 +33,10 @@ impl Tx {
     pub fn syncing(txg: Txg) -> Tx {
         Tx { txg, objects: Vec::new(), _reservation: None, _hold: None }
     }
+    /// A hold of its own on its txg; none in syncing context.
+    pub(crate) fn hold(&self) -> Option<TxgHold> {
+        self._hold.clone()
+    }
     /// Its txg.
     pub fn txg(&self) -> Txg {
         self.txg

@@ -13,8 +13,8 @@ use base::{Error, ErrorKind, ObjectId, Result, Txg};
 use codec::{ChecksumAlgo, Compression};
 use dmu::zap::{self, ZapValue};
 use dmu::{
-    BlockAccounting, DmuCtx, FeatureUse, Objset, ObjsetHooks, ObjsetProps, Prefetch, RedundantMetadata, Reservation,
-    SpaceGate, TxSpace,
+    BlockAccounting, DmuCtx, FeatureUse, Objset, ObjsetHooks, ObjsetProps, Prefetch, PrimaryCache, RedundantMetadata,
+    Reservation, SpaceGate, TxSpace,
 };
 use ondisk::blkptr::Blkptr;
 use ondisk::dsl::{DS_FLAG_INCONSISTENT, DslDatasetPhys};
@@ -707,6 +707,11 @@ impl Dataset {
                 0 => Prefetch::None,
                 1 => Prefetch::Metadata,
                 _ => Prefetch::All,
+            },
+            primary_cache: match num("primarycache") {
+                0 => PrimaryCache::None,
+                1 => PrimaryCache::Metadata,
+                _ => PrimaryCache::All,
             },
         }
     }

@@ -379,6 +379,15 @@ pub const PROPS: &[Prop] = &[
     size("special_small_blocks", HEADS, PropKind::Inherit, 0, false, "0 to 16M"),
     text("snapshots_changed", HEADS, PropKind::ReadOnly, "-", "<date>"),
     index("prefetch", ALL, &[("none", 0), ("metadata", 1), ("all", 2)], PropKind::Inherit, 2, "none | metadata | all"),
+    index("volthreading", VOLUME, ONOFF, PropKind::Default, 1, "on | off"),
+    index(
+        "direct",
+        FS,
+        &[("disabled", 0), ("standard", 1), ("always", 2)],
+        PropKind::Inherit,
+        1,
+        "disabled | standard | always",
+    ),
     index("longname", FS, ONOFF, PropKind::Inherit, 0, "on | off"),
     size("defaultuserquota", FILES, PropKind::Default, 0, true, "<size> | none"),
     size("defaultgroupquota", FILES, PropKind::Default, 0, true, "<size> | none"),
@@ -771,7 +780,7 @@ mod tests {
             sync dnodesize refcompressratio written logicalused logicalreferenced volmode filesystem_limit \
             snapshot_limit filesystem_count snapshot_count snapdev acltype context fscontext defcontext \
             rootcontext relatime redundant_metadata overlay encryption keylocation keyformat pbkdf2iters \
-            encryptionroot keystatus special_small_blocks snapshots_changed prefetch longname \
+            encryptionroot keystatus special_small_blocks snapshots_changed prefetch direct longname \
             defaultuserquota defaultgroupquota defaultprojectquota defaultuserobjquota \
             defaultgroupobjquota defaultprojectobjquota";
         assert_eq!(shown_of(DatasetKind::Filesystem).join(" "), want);
@@ -781,7 +790,7 @@ mod tests {
             objsetid dedup mlslabel sync refcompressratio written logicalused logicalreferenced \
             volmode snapshot_limit snapshot_count snapdev context fscontext defcontext rootcontext \
             redundant_metadata encryption keylocation keyformat pbkdf2iters encryptionroot keystatus \
-            special_small_blocks snapshots_changed prefetch";
+            special_small_blocks snapshots_changed prefetch volthreading";
         assert_eq!(shown_of(DatasetKind::Volume).join(" "), want);
         let want = "type creation used referenced compressratio devices exec setuid \
             createtxg xattr version utf8only normalization casesensitivity nbmand guid \

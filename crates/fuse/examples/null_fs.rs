@@ -34,7 +34,7 @@ impl Handler for NullFs {
         // Direct: every read and write becomes a request.
         Ok(Opened { fh: 0, flags: 1 })
     }
-    async fn read(&self, _: u64, _: u64, offset: u64, size: u32) -> Result<Vec<Bytes>, Errno> {
+    async fn read(&self, _: u64, _: u64, offset: u64, size: u32, _: bool) -> Result<Vec<Bytes>, Errno> {
         let n = u64::from(size).min(SIZE.saturating_sub(offset));
         Ok(vec![Bytes::zeroed(n as usize)])
     }

@@ -151,6 +151,8 @@ pub struct WriteHow {
     pub from_cache: bool,
     /// The data is durable when the request ends (`O_SYNC`, `O_DSYNC`).
     pub sync: bool,
+    /// The file is open with `O_DIRECT`.
+    pub direct: bool,
 }
 
 /// Serves the requests of a session. Methods run side by side; all are named after the requests of
@@ -248,8 +250,9 @@ pub trait Handler: 'static {
     ) -> Result<(Entry, Opened), Errno> {
         Err(NO_SYS)
     }
-    /// Reads; less than `size` bytes only at the end of the file.
-    async fn read(&self, node: u64, fh: u64, offset: u64, size: u32) -> Result<Vec<Bytes>, Errno> {
+    /// Reads; less than `size` bytes only at the end of the file. `direct`: the file is open with
+    /// `O_DIRECT`.
+    async fn read(&self, node: u64, fh: u64, offset: u64, size: u32, direct: bool) -> Result<Vec<Bytes>, Errno> {
         Err(NO_SYS)
     }
     /// Writes all of `data`; bytes written. When a file is open for appending the kernel has made

@@ -116,9 +116,9 @@ impl Handler for TreeHandler {
         at.member.open.up(1);
         Ok((at.entry(e).await?, opened))
     }
-    async fn read(&self, node: u64, fh: u64, offset: u64, size: u32) -> Result<Vec<Bytes>, Errno> {
+    async fn read(&self, node: u64, fh: u64, offset: u64, size: u32, direct: bool) -> Result<Vec<Bytes>, Errno> {
         let at = self.0.enter(node)?;
-        at.member.fs.read(at.node, fh, offset, size).await
+        at.member.fs.read(at.node, fh, offset, size, direct).await
     }
     async fn write(
         &self,

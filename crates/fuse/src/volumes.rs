@@ -325,7 +325,7 @@ impl Handler for VolumesHandler {
         Ok(Opened { fh, flags: FOPEN_DIRECT_IO | FOPEN_NOFLUSH | FOPEN_PARALLEL_DIRECT_WRITES })
     }
 
-    async fn read(&self, _: u64, fh: u64, offset: u64, size: u32) -> std::result::Result<Vec<Bytes>, Errno> {
+    async fn read(&self, _: u64, fh: u64, offset: u64, size: u32, _: bool) -> std::result::Result<Vec<Bytes>, Errno> {
         Ok(self.volume(fh)?.read(offset, size.into()).await?)
     }
 

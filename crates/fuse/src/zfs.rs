@@ -27,7 +27,7 @@ use base::{ErrorKind, ObjectId, Result, WallTime};
 use bdev::Bytes;
 use host::{CLONE_TOKEN_LEN, WEIR_IOC_CLONE, WEIR_IOC_CLONE_SOURCE};
 use rt::Rt;
-use zpl::{AclKind, CloneFrom, Cred, Fallocate, FileKind, RenameFlags, SetXattr, Zfs, is_no_clone};
+use zpl::{AclKind, CloneFrom, Cred, Fallocate, FileKind, ReadHow, RenameFlags, SetXattr, Zfs, is_no_clone};
 
 use crate::dir::DirOut;
 use crate::errno::{BAD_HANDLE, Errno, INVALID, NO_DATA, NOT_SUPPORTED};
@@ -475,12 +475,10 @@ impl Handler for ZfsHandler {
         Ok((self.entry(slot_of(parent), &a), opened?))
     }
 
-    async fn read(&self, node: u64, fh: u64, offset: u64, size: u32) -> Result<Vec<Bytes>, Errno> {
+    async fn read(&self, node: u64, fh: u64, offset: u64, size: u32, direct: bool) -> Result<Vec<Bytes>, Errno> {
         let (zfs, obj) = self.at(node)?;
-        if fh & NOATIME != 0 {
-            return Ok(zfs.read_noatime(obj, offset, size.into()).await?);
-        }
-        Ok(zfs.read(obj, offset, size.into()).await?)
+        let how = ReadHow { noatime: fh & NOATIME != 0, direct };
+        Ok(zfs.read_as(obj, offset, size.into(), how).await?)
     }
 
     async fn write(
@@ -497,10 +495,8 @@ impl Handler for ZfsHandler {
         if (how.kill_suidgid || !how.from_cache) && self.kill_privileges(who, node, how.kill_suidgid).await? {
             self.kernel.borrow().attrs_changed(node);
         }
-        let (n, _) = match how.sync {
-            true => zfs.write_sync(obj, offset, data, false).await?,
-            false => zfs.write(obj, offset, data, false).await?,
-        };
+        let how = zpl::WriteHow { append: false, sync: how.sync, direct: how.direct };
+        let (n, _) = zfs.write_as(obj, offset, data, how).await?;
         u32::try_from(n).map_err(|_| INVALID)
     }
 

@@ -59,7 +59,7 @@ pub use fs::Zfs;
 pub use init::{FsCreateProps, InitOwner, init_fs};
 pub use owners::{OwnerKind, OwnerUse, check_limit, owner_use, owner_uses};
 pub use types::{
-    Atime, Attr, Case, Cred, DirEntry, DirEntryPlus, Fallocate, FileKind, MountOpts, RenameFlags, SetAttr, SetTime,
-    SetXattr, StatFs, XattrMode, ioc_flags,
+    Atime, Attr, Case, Cred, DirEntry, DirEntryPlus, DirectMode, Fallocate, FileKind, MountOpts, ReadHow, RenameFlags,
+    SetAttr, SetTime, SetXattr, StatFs, WriteHow, XattrMode, ioc_flags,
 };
 pub use zil::SyncMode;

@@ -300,6 +300,54 @@ pub enum XattrMode {
 /// `acltype=posix` as a number (format page 05, `ZFS_ACLTYPE_POSIX`).
 const ACLTYPE_POSIX: u64 = 1;
 
+/// What requests around the cache do (property `direct`, OpenZFS 2.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DirectMode {
+    /// They are written by the sync of their txg, as all others.
+    Disabled,
+    /// Their whole blocks are written at once.
+    #[default]
+    Standard,
+    /// All requests whose place and length are multiples of a page are such.
+    Always,
+}
+
+/// Requests around the cache have places and lengths that are multiples of this.
+const PAGE: u64 = 4096;
+
+impl DirectMode {
+    /// Whether a request of `len` bytes at `off` leaves nothing in the cache; `asked`: by
+    /// `O_DIRECT`.
+    pub(crate) fn is_uncached(self, asked: bool, off: u64, len: u64) -> bool {
+        asked || self == DirectMode::Always && off.is_multiple_of(PAGE) && len.is_multiple_of(PAGE)
+    }
+    /// Whether whole blocks of such a write are written at once.
+    pub(crate) fn is_direct(self, asked: bool, off: u64, len: u64) -> bool {
+        let fits = off.is_multiple_of(PAGE) && len.is_multiple_of(PAGE);
+        fits && (asked && self == DirectMode::Standard || self == DirectMode::Always)
+    }
+}
+
+/// How data of a file are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReadHow {
+    /// The access time stays (`O_NOATIME`).
+    pub noatime: bool,
+    /// Around the cache (`O_DIRECT`).
+    pub direct: bool,
+}
+
+/// How data of a file are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WriteHow {
+    /// At the end of the file, wherever that is.
+    pub append: bool,
+    /// Durable when the write ends (`O_SYNC`, `O_DSYNC`).
+    pub sync: bool,
+    /// Around the cache (`O_DIRECT`).
+    pub direct: bool,
+}
+
 /// How a file system is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MountOpts {
@@ -318,6 +366,8 @@ pub struct MountOpts {
     pub posix_acl: bool,
     /// `longname=on`: new names may have up to 1023 bytes, if the pool has the feature.
     pub longname: bool,
+    /// What requests around the cache do.
+    pub direct: DirectMode,
     /// Open it also if it was received redacted: blocks that were left out read as zeros.
     pub redacted: bool,
 }
@@ -347,6 +397,11 @@ impl MountOpts {
             // ACLs are stored as extended attributes, so `xattr=off` disables them.
             posix_acl: num("acltype") == ACLTYPE_POSIX && num("xattr") != 0,
             longname: num("longname") != 0,
+            direct: match num("direct") {
+                0 => DirectMode::Disabled,
+                1 => DirectMode::Standard,
+                _ => DirectMode::Always,
+            },
             redacted: false,
         }
     }

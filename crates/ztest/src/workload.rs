@@ -646,7 +646,7 @@ impl Runner {
             17 => PROPS[6],
             18 => PROPS[7],
             _ => {
-                return match self.rng.below(4) {
+                return match self.rng.below(6) {
                     0 => {
                         ("quota", PropValue::Num(if self.rng.percent(50) { 0 } else { self.rng.between(1, 64) << 20 }))
                     }
@@ -654,6 +654,8 @@ impl Runner {
                         ("reservation", PropValue::Num(if self.rng.percent(50) { 0 } else { self.rng.below(16) << 20 }))
                     }
                     2 => ("atime", PropValue::Num(self.rng.below(2))),
+                    3 => ("primarycache", PropValue::Num(self.rng.below(3))),
+                    4 => ("direct", PropValue::Num(self.rng.below(3))),
                     _ => ("relatime", PropValue::Num(self.rng.below(2))),
                 };
             }

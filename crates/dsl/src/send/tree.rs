@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use base::{Error, ObjectId, Result, Txg};
 use bdev::Bytes;
-use dmu::DmuCtx;
+use dmu::{DmuCtx, Keep};
 use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
 use ondisk::dnode::{DNODE_SIZE, DnodePhys};
 use ondisk::object_type::ObjectType;
@@ -616,7 +616,7 @@ impl Walk<'_, '_> {
 /// A block that is walked through.
 async fn metadata(ctx: &DmuCtx, raw: bool, bp: &Blkptr) -> Result<Bytes> {
     if !raw {
-        return ctx.read_as(bp, WALK_AS).await;
+        return ctx.read_as(bp, WALK_AS, Keep::Cached).await;
     }
     if !bp.encrypted() {
         return Err(Error::corrupt(format!("block {bp} of an encrypted dataset is not encrypted")));

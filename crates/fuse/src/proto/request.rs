@@ -121,6 +121,8 @@ pub enum Op<'a> {
         fh: u64,
         offset: u64,
         size: u32,
+        /// The file is open with `O_DIRECT`.
+        direct: bool,
     },
     Write {
         fh: u64,
@@ -280,7 +282,11 @@ impl<'a> Op<'a> {
                 let kill_suidgid = f.u32()? & OPEN_KILL_SUIDGID != 0;
                 Op::Create { name: f.name()?, mode, umask, flags, kill_suidgid }
             }
-            opcode::READ => Op::Read { fh: f.u64()?, offset: f.u64()?, size: f.u32()? },
+            opcode::READ => {
+                let (fh, offset, size) = (f.u64()?, f.u64()?, f.u32()?);
+                f.skip(12)?;
+                Op::Read { fh, offset, size, direct: f.u32()? & O_DIRECT != 0 }
+            }
             opcode::WRITE => {
                 let (fh, offset, size, write_flags) = (f.u64()?, f.u64()?, f.u32()?, f.u32()?);
                 f.skip(8)?;

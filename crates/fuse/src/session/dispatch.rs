@@ -65,7 +65,7 @@ impl<H: Handler> Session<H> {
         }
         let begun = op.as_ref().ok().and_then(|op| self.op_begun(h, op));
         let data = take_data(&mut request.data, size as usize);
-        let how = WriteHow { kill_suidgid, from_cache, sync };
+        let how = WriteHow { kill_suidgid, from_cache, sync, direct: direct && !from_cache };
         let done = self.handler.write(h.caller, h.node, fh, offset, data, how).await;
         self.op_done(begun, 0, done.is_ok());
         if done == Err(DENIED) && from_cache {
@@ -144,7 +144,9 @@ impl<H: Handler> Session<H> {
                 found.set(e.node);
                 self.created(&e, o)
             }
-            Op::Read { fh, offset, size } => Reply::Data(fs.read(node, fh, offset, size.min(IO_MAX as u32)).await?),
+            Op::Read { fh, offset, size, direct } => {
+                Reply::Data(fs.read(node, fh, offset, size.min(IO_MAX as u32), direct).await?)
+            }
             Op::Write { .. } => return Err(INVALID),
             Op::StatFs => {
                 let st = fs.statfs(node).await?;

@@ -41,7 +41,7 @@ impl Handler for Fs {
     async fn getattr(&self, node: u64, _: Option<u64>) -> Result<Attr, Errno> {
         Ok(Attr { ino: node, ..Attr::default() })
     }
-    async fn read(&self, _: u64, _: u64, offset: u64, size: u32) -> Result<Vec<Bytes>, Errno> {
+    async fn read(&self, _: u64, _: u64, offset: u64, size: u32, _: bool) -> Result<Vec<Bytes>, Errno> {
         // Small slices: of a large read more than one system call takes.
         let bytes = Bytes::copy_from(&(0..512).map(|i| i as u8).collect::<Vec<u8>>());
         let (mut out, mut at, end) = (Vec::new(), offset, offset.saturating_add(size.into()));

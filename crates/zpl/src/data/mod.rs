@@ -16,10 +16,11 @@ use dmu::{Pieces, write_per_tx};
 use ondisk::zpl::pflags;
 use rt::sync::RangeGuard;
 use zil::SyncMode;
+use zio::WriteDone;
 
 use crate::fs::Zfs;
 use crate::node::{Node, check_flags, gone, kind_of};
-use crate::types::FileKind;
+use crate::types::{FileKind, ReadHow, WriteHow};
 
 /// Largest size of a file (`MAXOFFSET_T`).
 pub(crate) const FILE_SIZE_MAX: u64 = i64::MAX as u64;
@@ -55,15 +56,17 @@ impl Zfs {
 
     /// Up to `len` bytes from `off`, fewer at the end of the file, as slices of blocks.
     pub async fn read(&self, obj: ObjectId, off: u64, len: u64) -> Result<Vec<Bytes>> {
-        self.read_as(obj, off, len, true).await
+        self.read_as(obj, off, len, ReadHow::default()).await
     }
 
     /// As [`Zfs::read`], but the access time stays (`O_NOATIME`).
     pub async fn read_noatime(&self, obj: ObjectId, off: u64, len: u64) -> Result<Vec<Bytes>> {
-        self.read_as(obj, off, len, false).await
+        self.read_as(obj, off, len, ReadHow { noatime: true, direct: false }).await
     }
 
-    async fn read_as(&self, obj: ObjectId, off: u64, len: u64, stamp: bool) -> Result<Vec<Bytes>> {
+    /// As [`Zfs::read`], in another way.
+    pub async fn read_as(&self, obj: ObjectId, off: u64, len: u64, how: ReadHow) -> Result<Vec<Bytes>> {
+        let stamp = !how.noatime;
         let n = self.node(obj).await?;
         if self.dataset().dir().has_io_limit() {
             let size = self.attrs(&n).await?.size;
@@ -85,7 +88,10 @@ impl Zfs {
             }
             return Ok(Vec::new());
         }
-        let out = n.dn.read_range(off, len.min(a.size - off)).await?;
+        let out = match self.opts().direct.is_uncached(how.direct, off, len) {
+            true => n.dn.read_range_uncached(off, len.min(a.size - off)).await?,
+            false => n.dn.read_range(off, len.min(a.size - off)).await?,
+        };
         if !n.dn.exists() {
             return Err(gone(obj));
         }
@@ -137,34 +143,35 @@ impl Zfs {
     /// Whole aligned blocks within one slice are not copied. Returns the bytes written and the new
     /// size of the file; an error only if nothing was written.
     pub async fn write(&self, obj: ObjectId, off: u64, data: Vec<Bytes>, append: bool) -> Result<(u64, u64)> {
-        self.write_as(obj, off, data, append, false).await
+        self.write_as(obj, off, data, WriteHow { append, ..WriteHow::default() }).await
     }
 
     /// As [`Zfs::write`], and makes the data durable (`O_SYNC`, `O_DSYNC`).
     pub async fn write_sync(&self, obj: ObjectId, off: u64, data: Vec<Bytes>, append: bool) -> Result<(u64, u64)> {
-        let written = self.write_as(obj, off, data, append, true).await?;
-        if self.opts().sync == SyncMode::Standard {
+        self.write_as(obj, off, data, WriteHow { append, sync: true, direct: false }).await
+    }
+
+    /// As [`Zfs::write`], in another way. Whole blocks of a write around the cache are on their
+    /// devices when it ends, but the file has them from their txg on only: durable they are with
+    /// `sync`.
+    pub async fn write_as(&self, obj: ObjectId, off: u64, data: Vec<Bytes>, how: WriteHow) -> Result<(u64, u64)> {
+        let written = self.write_now(obj, off, data, how).await?;
+        if how.sync && self.opts().sync == SyncMode::Standard {
             let _pass = self.enter()?;
             self.commit(obj).await?;
         }
         Ok(written)
     }
 
-    async fn write_as(
-        &self,
-        obj: ObjectId,
-        off: u64,
-        data: Vec<Bytes>,
-        append: bool,
-        commit: bool,
-    ) -> Result<(u64, u64)> {
+    async fn write_now(&self, obj: ObjectId, off: u64, data: Vec<Bytes>, how: WriteHow) -> Result<(u64, u64)> {
+        let append = how.append;
         let len: u64 = data.iter().map(|b| b.len() as u64).sum();
         // Before `enter`: a write that waits for the limit does not delay an unmount.
         if len > 0 && self.dataset().dir().has_io_limit() {
             self.dataset().dir().io_limit(self.os.ctx().rt(), true, len).await;
         }
         let _pass = self.enter()?;
-        let commit = commit || self.opts().sync == SyncMode::Always;
+        let commit = how.sync || self.opts().sync == SyncMode::Always;
         let n = self.node(obj).await?;
         let (_data, off, a) = self.lock_for_write(&n, off, len, append).await?;
         check_flags(obj, &a, pflags::IMMUTABLE | pflags::READONLY)?;
@@ -174,10 +181,13 @@ impl Zfs {
         if len == 0 {
             return Ok((0, a.size));
         }
+        let direct = self.replaying.get().is_none() && self.opts().direct.is_direct(how.direct, off, len);
+        let mut stored = Vec::new();
         let mut pieces = Pieces::new(data);
         let (mut done, mut size) = (0, a.size);
         while done < len {
-            match self.write_some(&n, &a, off + done, len - done, &mut pieces, commit).await {
+            let to = direct.then_some(&mut stored);
+            match self.write_some(&n, &a, off + done, len - done, &mut pieces, commit, to).await {
                 Ok((some, new_size)) => {
                     done += some;
                     size = new_size;
@@ -187,12 +197,18 @@ impl Zfs {
             }
         }
         drop(_data);
+        for write in stored {
+            // The sync of the txg writes again what failed.
+            let _ = write.await;
+        }
         self.count_io(true, done);
         self.commit_if_always(obj).await?;
         Ok((done, size))
     }
 
-    /// Writes the share of one transaction. Returns the bytes written and the file's size.
+    /// Writes the share of one transaction. Returns the bytes written and the file's size. `stored`
+    /// gets the writes of whole blocks that are stored at once, if they are to be.
+    #[allow(clippy::too_many_arguments)] // Those of the write, and where it is.
     async fn write_some(
         &self,
         n: &Node,
@@ -201,6 +217,7 @@ impl Zfs {
         len: u64,
         pieces: &mut Pieces,
         commit: bool,
+        stored: Option<&mut Vec<WriteDone>>,
     ) -> Result<(u64, u64)> {
         self.check_quota(a, false).await?;
         let size = self.attrs(n).await?.size;
@@ -225,6 +242,12 @@ impl Zfs {
                 a.size
             })
             .await?;
+        if let Some(stored) = stored {
+            let blksz = u64::from(n.dn.block_size());
+            for blkid in off.div_ceil(blksz)..(off + some) / blksz {
+                stored.extend(n.dn.store_direct(blkid, &tx).await);
+            }
+        }
         if self.replaying.get().is_some() && some < len {
             // Only the last part completes the record.
             drop(tx);

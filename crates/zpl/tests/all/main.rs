@@ -4,6 +4,7 @@
 mod acl;
 mod common;
 mod diff;
+mod direct;
 mod golden;
 mod linux;
 mod log_records;

@@ -1,6 +1,16 @@
 //! Operations on the content of files.
 
+use zpl::{ReadHow, WriteHow};
+
 use super::*;
+
+/// Requests with `O_DIRECT` have multiples of it.
+const PAGE: usize = 4096;
+
+/// Every other request at a page is one around the cache.
+fn is_direct(off: u64) -> bool {
+    off.is_multiple_of(PAGE as u64) && (off / PAGE as u64).is_multiple_of(2)
+}
 
 impl Runner {
     /// Whether blocks may have entries in dedup tables with logs.
@@ -37,9 +47,12 @@ impl Runner {
         let size = self.fs(&t).get(ino).size();
         let off = if append { size } else { self.draw_offset(size) };
         let len = self.draw_len() as usize;
+        let direct = is_direct(off);
+        let len = if direct && len > PAGE { len - len % PAGE } else { len };
         let data = self.draw_data(len);
-        self.note(format!("write {ino} {off}+{len} append {append} size {size}"));
-        let got = t.fs.write(ObjectId(ino), off, self.pieces(&data), append).await;
+        self.note(format!("write {ino} {off}+{len} append {append} direct {direct} size {size}"));
+        let how = WriteHow { append, sync: false, direct };
+        let got = t.fs.write_as(ObjectId(ino), off, self.pieces(&data), how).await;
         let Some((done, new_size)) = self.agree("write", Ok(()), got)? else { return Ok(()) };
         self.wrote(&t, ino, off, &data, done, new_size)?;
         self.adopt(&t, ino, if done == 0 { 0 } else { M | C }).await
@@ -187,7 +200,8 @@ impl Runner {
         let size = self.fs(&t).get(ino).size();
         let (off, len) = (self.draw_offset(size), self.draw_len());
         self.note(format!("read {ino} {off}+{len}"));
-        let got = t.fs.read(ObjectId(ino), off, len).await.map_err(|e| format!("read {ino}: {e:?}"))?;
+        let how = ReadHow { noatime: false, direct: is_direct(off) };
+        let got = t.fs.read_as(ObjectId(ino), off, len, how).await.map_err(|e| format!("read {ino}: {e:?}"))?;
         let total: u64 = got.iter().map(|b| b.len() as u64).sum();
         if total != len.min(size.saturating_sub(off)) {
             return Err(format!("object {ino}: {total} bytes of {len} at {off}, size {size}"));
