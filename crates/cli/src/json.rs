@@ -37,11 +37,20 @@ fn properties<'a>(props: impl Iterator<Item = &'a PropView>, exact: bool) -> Val
     Value::Object(props.map(one).collect())
 }
 
+/// The numbers of `zpool status`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Numbers {
+    /// `-p`: exact.
+    pub exact: bool,
+    /// `-d`: with wrong checksums of direct I/O, of which there are none.
+    pub direct: bool,
+}
+
 /// The form of vdevs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// `zpool status`: errors and space; exact numbers or not.
-    Status(bool),
+    /// `zpool status`: errors and space.
+    Status(Numbers),
     /// `zpool list -v`: the columns as properties.
     List(bool),
 }
@@ -86,7 +95,7 @@ fn vdev(v: &VdevView, above: &str, form: Form) -> Value {
             }
             out.insert("properties".into(), Value::Object(props));
         }
-        Form::Status(exact) if class != "spare" => {
+        Form::Status(Numbers { exact, direct }) if class != "spare" => {
             for (name, n) in [("alloc_space", v.alloc), ("total_space", v.space), ("phys_space", v.psize)] {
                 if n > 0 {
                     out.insert(name.into(), size(n, exact));
@@ -94,6 +103,12 @@ fn vdev(v: &VdevView, above: &str, form: Form) -> Value {
             }
             for (name, n) in ["read_errors", "write_errors", "checksum_errors"].iter().zip(v.errors) {
                 out.insert((*name).into(), json!(if exact { n.to_string() } else { fmt::num(n) }));
+            }
+            if v.children.is_empty() {
+                out.insert("slow_ios".into(), json!(if exact { v.slow_ios.to_string() } else { fmt::num(v.slow_ios) }));
+            }
+            if direct {
+                out.insert("dio_verify_errors".into(), json!("0"));
             }
         }
         Form::Status(_) => {}
@@ -142,22 +157,29 @@ fn head(p: &PoolView, typed: bool) -> Map<String, Value> {
     out
 }
 
-/// Pools with these properties; with their devices if `devices`.
-pub fn pools(command: &str, pools: &[PoolView], columns: Option<&[String]>, exact: bool, devices: bool) -> String {
+/// `zpool status` of pools.
+pub fn statuses(pools: &[PoolView], numbers: Numbers) -> String {
     let one = |p: &PoolView| {
-        let mut out = head(p, columns.is_some());
-        if let Some(columns) = columns {
-            let wanted = p.props.iter().filter(|q| columns.iter().any(|c| c == "all" || *c == q.name));
-            out.insert("properties".into(), properties(wanted, exact));
-            if devices {
-                let form = Form::List(exact);
-                let normal = p.vdevs.children.iter().filter(|v| class_of(v, "") == "normal");
-                let mut vdevs: Map<String, Value> = normal.map(|v| (v.name.clone(), vdev(v, "", form))).collect();
-                classes(p, form, &mut vdevs);
-                out.insert("vdevs".into(), Value::Object(vdevs));
-            }
-        } else {
-            status(p, exact, &mut out);
+        let mut out = head(p, false);
+        status(p, numbers, &mut out);
+        (p.name.clone(), Value::Object(out))
+    };
+    let all: Map<String, Value> = pools.iter().map(one).collect();
+    text(&json!({ "output_version": version("zpool status"), "pools": all }))
+}
+
+/// Pools with these properties; with their devices if `devices`.
+pub fn pools(command: &str, pools: &[PoolView], columns: &[String], exact: bool, devices: bool) -> String {
+    let one = |p: &PoolView| {
+        let mut out = head(p, true);
+        let wanted = p.props.iter().filter(|q| columns.iter().any(|c| c == "all" || *c == q.name));
+        out.insert("properties".into(), properties(wanted, exact));
+        if devices {
+            let form = Form::List(exact);
+            let normal = p.vdevs.children.iter().filter(|v| class_of(v, "") == "normal");
+            let mut vdevs: Map<String, Value> = normal.map(|v| (v.name.clone(), vdev(v, "", form))).collect();
+            classes(p, form, &mut vdevs);
+            out.insert("vdevs".into(), Value::Object(vdevs));
         }
         (p.name.clone(), Value::Object(out))
     };
@@ -215,7 +237,8 @@ pub fn mounts(all: &[(String, String)]) -> String {
 }
 
 /// The object of `zpool status`.
-fn status(p: &PoolView, exact: bool, out: &mut Map<String, Value>) {
+fn status(p: &PoolView, numbers: Numbers, out: &mut Map<String, Value>) {
+    let exact = numbers.exact;
     for (name, text) in [("status", &p.status), ("action", &p.action)] {
         if let Some(text) = text {
             out.insert(name.into(), json!(text));
@@ -265,7 +288,7 @@ fn status(p: &PoolView, exact: bool, out: &mut Map<String, Value>) {
         });
         out.insert("raidz_expand_stats".into(), stats);
     }
-    let form = Form::Status(exact);
+    let form = Form::Status(numbers);
     out.insert("vdevs".into(), json!({ p.name.as_str(): vdev(&p.vdevs, "", form) }));
     classes(p, form, out);
     out.insert("error_count".into(), json!(p.data_errors.to_string()));
@@ -342,7 +365,7 @@ mod tests {
             checkpoint: Some(CheckpointView { start: 5, space: 2048, discarding: false }),
             ..PoolView::default()
         };
-        let text = pools("zpool status", std::slice::from_ref(&pool), None, false, true);
+        let text = statuses(std::slice::from_ref(&pool), Numbers { exact: false, direct: false });
         assert_eq!(text.lines().count(), 1, "{text}");
         let back: Value = serde_json::from_str(&text).unwrap();
         let tank = &back["pools"]["tank"];
@@ -356,7 +379,7 @@ mod tests {
         );
         assert_eq!(tank["checkpoint_stats"]["space"], "2K");
         let columns: Vec<String> = LIST_COLUMNS.iter().map(|c| c.to_string()).collect();
-        let list: Value = serde_json::from_str(&pools("zpool list", &[pool], Some(&columns), true, true)).unwrap();
+        let list: Value = serde_json::from_str(&pools("zpool list", &[pool], &columns, true, true)).unwrap();
         let vdevs = &list["pools"]["tank"]["vdevs"];
         assert_eq!(vdevs["logs"]["/l"]["properties"]["size"]["value"], "64");
         assert_eq!(vdevs["spares"]["/s"]["properties"]["health"]["value"], "AVAIL");

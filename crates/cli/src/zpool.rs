@@ -35,7 +35,7 @@ pub fn run(args: &[String]) -> Done {
         "events" => crate::events::run(&parse(rest, "vHfc", &[], "events")?),
         "export" => export(&parse(rest, "af", &[], "export")?),
         "list" => list(&parse(rest, "HgLpPvo:j", &[("json", false, 'j')], "list")?),
-        "status" => status(&parse(rest, "DegiLpPtvxj", &[("json", false, 'j')], "status")?),
+        "status" => status(&parse(rest, "DdegiLpPstvxj", &[("json", false, 'j')], "status")?),
         "get" => get(&parse(rest, "Hpo:j", &[("json", false, 'j')], "get")?),
         "set" => set(&parse(rest, "", &[], "set")?),
         "sync" => {
@@ -356,6 +356,8 @@ fn style(p: &Parsed) -> Style {
         init: p.has('i'),
         trim: p.has('t'),
         unhealthy: p.has('e'),
+        slow: p.has('s'),
+        direct: p.has('d'),
     }
 }
 
@@ -372,7 +374,7 @@ fn list(p: &Parsed) -> Done {
     let (pools, done) = pools(&p.operands)?;
     let style = style(p);
     if p.has('j') {
-        print(&json::pools("zpool list", &pools, Some(&columns), style.exact, style.verbose));
+        print(&json::pools("zpool list", &pools, &columns, style.exact, style.verbose));
     } else if pools.is_empty() && !style.scripted && done.is_ok() {
         print("no pools available\n");
     } else if !pools.is_empty() {
@@ -425,7 +427,7 @@ fn status(p: &Parsed) -> Done {
         pools = other;
     }
     if p.has('j') {
-        print(&json::pools("zpool status", &pools, None, p.has('p'), true));
+        print(&json::statuses(&pools, json::Numbers { exact: p.has('p'), direct: p.has('d') }));
         return done;
     }
     if pools.is_empty() {
@@ -485,7 +487,7 @@ fn get(p: &Parsed) -> Done {
     if p.has('j') {
         let columns: Vec<String> =
             wanted.iter().map(|w| admin::pool::props::canonical(w).unwrap_or_else(|| w.clone())).collect();
-        print(&json::pools("zpool get", &pools, Some(&columns), p.has('p'), false));
+        print(&json::pools("zpool get", &pools, &columns, p.has('p'), false));
         return done;
     }
     let mut rows = Vec::new();

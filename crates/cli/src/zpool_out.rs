@@ -44,12 +44,16 @@ pub struct Style {
     pub trim: bool,
     /// `-e`: only vdevs that are not online or have errors, and those above them.
     pub unhealthy: bool,
+    /// `-s`: a column of slow operations.
+    pub slow: bool,
+    /// `-d`: a column of wrong checksums of direct I/O.
+    pub direct: bool,
 }
 
 impl Style {
     /// Whether a vdev below the root has a line in `zpool status`.
     fn shows(self, vdev: &VdevView) -> bool {
-        !self.unhealthy || !is_clean(vdev)
+        !self.unhealthy || !is_clean(vdev) || self.slow && has_slow(vdev)
     }
 }
 
@@ -313,6 +317,15 @@ fn status_rows(vdev: &VdevView, depth: usize, width: usize, style: Style, out: &
     let [r, w, c] = vdev.errors.map(count);
     let name = pad(&name, width.saturating_sub(indent), false);
     out.push_str(&format!("\t{}{name}  {:<8} {r:>5} {w:>5} {c:>5}", " ".repeat(indent), vdev.state));
+    if style.slow {
+        // Only leaves have them; without -p the others show that.
+        let slow = if style.exact || vdev.children.is_empty() { count(vdev.slow_ios) } else { "-".to_string() };
+        out.push_str(&format!(" {slow:>5}"));
+    }
+    if style.direct {
+        // A request has its own copy of the data, which no program can change under it.
+        out.push_str(&format!(" {:>5}", 0));
+    }
     if let Some(why) = &vdev.why {
         out.push_str(&format!("  {why}"));
     }
@@ -384,13 +397,17 @@ pub fn status(pool: &PoolView, style: Style) -> String {
     let aux = pool.caches.iter().chain(&pool.spares).map(|v| name_width(v, 1, style)).max().unwrap_or(0);
     let width = name_width(&pool.vdevs, 0, style).max(10).max(aux);
     out.push_str(&format!(
-        "config:\n\n\t{}  {:<8} {:>5} {:>5} {:>5}\n",
+        "config:\n\n\t{}  {:<8} {:>5} {:>5} {:>5}",
         pad("NAME", width, false),
         "STATE",
         "READ",
         "WRITE",
         "CKSUM"
     ));
+    for (name, _) in [(" SLOW", style.slow), ("  DIO", style.direct)].iter().filter(|c| c.1) {
+        out.push_str(&format!(" {name}"));
+    }
+    out.push('\n');
     let mut root = pool.vdevs.clone();
     root.state.clone_from(&pool.state);
     status_rows(&root, 0, width, style, &mut out);
@@ -520,6 +537,11 @@ fn expand(e: &ExpandView) -> String {
 /// Whether a vdev and all below it are online and without errors.
 fn is_clean(v: &VdevView) -> bool {
     v.state == "ONLINE" && v.errors == [0; 3] && v.children.iter().all(is_clean)
+}
+
+/// Whether a device had slow operations.
+fn has_slow(v: &VdevView) -> bool {
+    v.slow_ios > 0 || v.children.iter().any(has_slow)
 }
 
 /// Whether `zpool status -x` leaves the pool out.

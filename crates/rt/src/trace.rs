@@ -64,6 +64,8 @@ pub enum FaultKind {
     Checksum,
     /// The device does not respond.
     Probe,
+    /// An operation took longer than `zio_slow_io_ms`.
+    Delay,
 }
 
 impl FaultKind {
@@ -73,6 +75,7 @@ impl FaultKind {
             FaultKind::Io => "io",
             FaultKind::Checksum => "checksum",
             FaultKind::Probe => "probe_failure",
+            FaultKind::Delay => "delay",
         }
     }
 }

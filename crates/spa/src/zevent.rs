@@ -72,6 +72,7 @@ fn state_number(health: Health) -> u64 {
 fn errno(kind: FaultKind) -> u64 {
     match kind {
         FaultKind::Checksum => 52,
+        FaultKind::Delay => 0,
         _ => 5,
     }
 }

@@ -282,9 +282,21 @@ impl Leaf {
         self.stats.borrow_mut().errors.cksum += 1;
         self.condition.note_checksum_error(self.rt.now());
     }
+    /// Counts an operation of `len` bytes at `offset` that took `disk` at the device, if that was
+    /// too long.
+    fn note_slow(&self, disk: Nanos, prio: Prio, write: bool, (offset, len): (u64, u64)) {
+        let limit = Nanos::from_ms(self.tunables.borrow().slow_io_ms.into());
+        if disk > limit {
+            self.stats.borrow_mut().slow_ios += 1;
+            self.trace_fault(FaultKind::Delay, prio.index() as u8, write, offset, len);
+        }
+    }
     /// Clears the errors (`zpool clear`).
     pub fn clear_errors(&self) {
-        self.stats.borrow_mut().errors = Default::default();
+        {
+            let mut stats = self.stats.borrow_mut();
+            (stats.errors, stats.slow_ios) = Default::default();
+        }
         self.condition.clear_errors();
     }
     /// The queue's tunables.
@@ -419,6 +431,7 @@ impl Leaf {
                         stats.count(i.prio, write, i.len, now.since(i.since), now.since(started));
                     }
                 }
+                self.note_slow(now.since(started), prio, write, (offset, len));
                 complete_items(items, done, offset);
             }
             Err(_) if items.len() > 1 => {

@@ -214,6 +214,8 @@ pub struct QueueTunables {
     /// and dropped. (Writes are aggregated only without a gap: `zfs_vdev_write_gap_limit` concerns
     /// padding of RAID-Z.)
     pub read_gap: u64,
+    /// `zio_slow_io_ms`: an operation that takes longer at the device, in ms, counts as slow.
+    pub slow_io_ms: u32,
 }
 
 impl Default for QueueTunables {
@@ -246,6 +248,7 @@ impl Default for QueueTunables {
             aggregation_limit_shared: 128 << 10,
             async_write_shared_active: 1,
             read_gap: 32 << 10,
+            slow_io_ms: 30_000,
         }
     }
 }

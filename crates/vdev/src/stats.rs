@@ -25,6 +25,8 @@ pub struct IoErrors {
 pub struct LeafStats {
     /// Errors.
     pub errors: IoErrors,
+    /// Operations that took longer than `zio_slow_io_ms`, since it was opened or cleared.
+    pub slow_ios: u64,
     /// Reads.
     pub read_ops: u64,
     /// Bytes read.
@@ -74,6 +76,7 @@ impl Default for LeafStats {
     fn default() -> LeafStats {
         LeafStats {
             errors: IoErrors::default(),
+            slow_ios: 0,
             read_ops: 0,
             read_bytes: 0,
             write_ops: 0,

@@ -209,7 +209,14 @@ fn a_bad_sector_costs_only_its_own_block() {
             }
         }
         assert_eq!((b.leaf.stats().errors.read, b.leaf.stats().errors.write), (1, 1));
+        assert_eq!(b.leaf.stats().slow_ios, 0, "all took milliseconds");
+        let as_before = b.leaf.tunables();
+        b.leaf.set_tunables(QueueTunables { slow_io_ms: 0, ..as_before.clone() });
+        b.leaf.read(40 * 64 * K, 64 * K, Prio::SyncRead).await.expect("a sound range");
+        assert_eq!(b.leaf.stats().slow_ios, 1);
+        b.leaf.set_tunables(as_before);
         b.leaf.clear_errors();
+        assert_eq!(b.leaf.stats().slow_ios, 0);
         b.leaf.count_checksum_error(0, 512);
         assert_eq!(b.leaf.stats().errors, vdev::IoErrors { read: 0, write: 0, cksum: 1 });
         let e = b.leaf.write(64 * M, Bytes::zeroed(512), 0, Prio::SyncWrite).await.expect_err("beyond the end");

@@ -510,6 +510,16 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.queue.read_gap = v
     ),
     field!(
+        "zio_slow_io_ms",
+        Unit::Count,
+        1,
+        U32,
+        OZ,
+        "operations that take more ms at a device are slow ('zpool status -s')",
+        |o| o.engine.queue.slow_io_ms.into(),
+        |o, v| o.engine.queue.slow_io_ms = v as u32
+    ),
+    field!(
         "zfs_vdev_min_pending",
         Unit::Count,
         1,

@@ -146,6 +146,9 @@ pub struct VdevView {
     pub why: Option<String>,
     /// Errors of reads, writes and checksums.
     pub errors: [u64; 3],
+    /// Operations of a leaf that took longer than `zio_slow_io_ms`.
+    #[serde(default)]
+    pub slow_ios: u64,
     /// Bytes in its metaslabs; 0 below the top level.
     pub space: u64,
     /// Bytes of the device, 0 if not a leaf.

@@ -323,7 +323,7 @@ Lists pools with their space.
     },
     Page {
         name: "zpool status",
-        usage: &["status [-DegiLpPtvxj] [pool] ..."],
+        usage: &["status [-DdegiLpPstvxj] [pool] ..."],
         text: "\
 Shows the health of pools and their devices.
 
@@ -331,6 +331,8 @@ Shows the health of pools and their devices.
   -e  only vdevs that are not online or have errors, and those above them
   -v  names of damaged files
   -D  dedup tables, by how often their blocks are used
+  -s  operations of each device that took longer than zio_slow_io_ms
+  -d  wrong checksums of direct writes: always none, as each has its own copy
   -i  what was initialized of each device    -t  what was trimmed
   -p  exact numbers    -P  full paths    -L  where links lead
   -g  guids for names  -j  JSON
