@@ -840,7 +840,7 @@ fn real_pools_are_listed_as_the_kernel_lists_them() {
     let newer =
         ["blake3", "head_errlog", "vdev_zaps_v2", "zilsaxattr", "dynamic_gang_header", "longname", "large_microzap"];
     let newer = newer.into_iter().chain(["block_cloning", "bclone", "raidz_expansion", "fast_dedup", "dedup_table"]);
-    let newer = newer.chain(["physical_rewrite", "last_scrubbed"]);
+    let newer = newer.chain(["physical_rewrite", "last_scrubbed", "redaction_list_spill"]);
     let differs = |l: &str| ["load_guid", "readonly"].into_iter().chain(newer.clone()).any(|name| l.contains(name));
     for line in get.lines().filter(|l| !differs(l)) {
         assert!(known.lines().any(|k| k == line), "{line}");

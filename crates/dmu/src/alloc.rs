@@ -7,6 +7,7 @@
 //! synced: until then its dnode stays in the cache, and a cached number counts as taken.
 
 use base::{Error, ErrorKind, ObjectId, Result};
+use ondisk::blkptr::BLKPTR_SIZE;
 use ondisk::dnode::{DNODE_SIZE, DNODES_PER_BLOCK, DnodePhys, MAX_OBJECT, Slot, slots};
 use ondisk::object_type::ObjectType;
 
@@ -36,6 +37,8 @@ pub struct ObjSpec {
     pub compress: u8,
     /// Checksum number of its data, 0 inherits.
     pub checksum: u8,
+    /// Beside the bonus is room for the pointer of a spill block.
+    pub spills: bool,
 }
 
 impl ObjSpec {
@@ -50,7 +53,12 @@ impl ObjSpec {
             dnodesize: 0,
             compress: 0,
             checksum: 0,
+            spills: false,
         }
+    }
+    /// With room for the pointer of a spill block, whatever its bonus takes.
+    pub fn spills(self) -> ObjSpec {
+        ObjSpec { spills: true, ..self }
     }
     /// With a bonus.
     pub fn bonus(self, bonustype: ObjectType, bonuslen: u16) -> ObjSpec {
@@ -85,10 +93,12 @@ impl ObjSpec {
         if slots > DNODES_PER_BLOCK || !self.dnodesize.is_multiple_of(512) {
             return bad(format!("dnode of {} bytes", self.dnodesize));
         }
-        if usize::from(self.bonuslen) > slots * DNODE_SIZE - 64 - 128 {
+        if usize::from(self.bonuslen) > slots * DNODE_SIZE - 64 - 128 - if self.spills { BLKPTR_SIZE } else { 0 } {
             return bad(format!("bonus of {} bytes", self.bonuslen));
         }
-        let mut phys = DnodePhys::new(self.otype, blksz, shift, self.bonustype, self.bonuslen, slots as u8);
+        let spill = if self.spills { BLKPTR_SIZE as u16 } else { 0 };
+        let mut phys = DnodePhys::new(self.otype, blksz, shift, self.bonustype, self.bonuslen + spill, slots as u8);
+        phys.bonuslen = self.bonuslen;
         (phys.compress, phys.checksum) = (self.compress, self.checksum);
         Ok(phys)
     }

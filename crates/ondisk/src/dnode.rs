@@ -209,7 +209,7 @@ impl DnodePhys {
             return Ok(None);
         }
         let (otype, bonustype) = (ObjectType(b[0]), ObjectType(b[4]));
-        let (indblkshift, nlevels, nblkptr, extra_slots) = (b[1], b[2], b[3], b[12]);
+        let (indblkshift, nlevels, mut nblkptr, extra_slots) = (b[1], b[2], b[3], b[12]);
         let (datablkszsec, bonuslen) = (le16(b, 8), le16(b, 10));
         let (maxblkid, used) = (le64(b, 16), le64(b, 24));
         if !otype.is_valid() {
@@ -236,8 +236,13 @@ impl DnodePhys {
         if extra_slots > 31 || size > b.len() {
             return bad(format!("{extra_slots} extra slots do not fit"));
         }
-        let bonus_at = DNODE_CORE + usize::from(nblkptr) * BLKPTR_SIZE;
         let has_spill = b[7] & DNODE_SPILL_BLKPTR != 0;
+        if has_spill {
+            // OpenZFS gives a redaction list with a spill block three pointers, as to any object
+            // without a bonus; the spill pointer lies on the third.
+            nblkptr = nblkptr.min(((size - DNODE_CORE) / BLKPTR_SIZE - 1).min(3) as u8);
+        }
+        let bonus_at = DNODE_CORE + usize::from(nblkptr) * BLKPTR_SIZE;
         let capacity = size.checked_sub(bonus_at + if has_spill { BLKPTR_SIZE } else { 0 });
         if capacity.is_none_or(|c| usize::from(bonuslen) > c) {
             return bad(format!("bonus of {bonuslen} bytes does not fit"));
@@ -460,6 +465,27 @@ mod tests {
         block[31 * 512] = 19;
         block[31 * 512 + 12] = 1;
         assert!(slots(&block).is_err());
+    }
+
+    #[test]
+    fn a_spill_pointer_takes_the_place_of_the_last_pointer() {
+        let mut dn = DnodePhys::new(ObjectType::OTN_U64_METADATA, 131072, 17, ObjectType::OTN_U64_METADATA, 0, 1);
+        assert_eq!(dn.nblkptr, 3);
+        let bp = Blkptr::embedded(b"block", 131072, 15, ObjectType::OTN_U64_METADATA, 0, Txg(6));
+        dn.blkptr[1] = bp;
+        let mut b = vec![0u8; 512];
+        dn.write_to(&mut b);
+        let spill = Blkptr::embedded(b"spill", 512, 15, ObjectType::OTN_U64_METADATA, 0, Txg(6));
+        spill.write_to(&mut b[384..]);
+        b[7] |= DNODE_SPILL_BLKPTR;
+        let mut read = DnodePhys::parse(&b).unwrap().unwrap();
+        assert_eq!((read.nblkptr, read.blkptr[1], read.spill), (2, bp, Some(spill)));
+        read.maxblkid = 1;
+        read.write_to(&mut b);
+        assert_eq!(DnodePhys::parse(&b).unwrap().unwrap(), read);
+        // The third block has no place.
+        b[16] = 2;
+        assert!(DnodePhys::parse(&b).is_err());
     }
 
     proptest! {

@@ -148,7 +148,7 @@ features! {
     BlockCloning "block_cloning" "com.fudosecurity:block_cloning" Write [] [] OpenZfs22 Write "Files can share blocks by reference counts.";
     VdevZapsV2 "vdev_zaps_v2" "com.klarasystems:vdev_zaps_v2" Read [mos] [] OpenZfs22 Write "The root vdev has a ZAP, too.";
     Zilsaxattr "zilsaxattr" "org.openzfs:zilsaxattr" Write [per_dataset] [ExtensibleDataset] OpenZfs22 Write "The intent log knows extended attributes kept as system attributes.";
-    RedactionListSpill "redaction_list_spill" "com.delphix:redaction_list_spill" Read [] [RedactionBookmarks] OpenZfs23 Read "Redaction lists may name many snapshots.";
+    RedactionListSpill "redaction_list_spill" "com.delphix:redaction_list_spill" Read [] [RedactionBookmarks] OpenZfs23 Write "Redaction lists may name many snapshots.";
     RaidzExpansion "raidz_expansion" "org.openzfs:raidz_expansion" Read [mos] [] OpenZfs23 Write "A raidz can grow by a device.";
     FastDedup "fast_dedup" "com.klarasystems:fast_dedup" Write [] [] OpenZfs23 Write "Dedup tables with a log.";
     Longname "longname" "org.zfsonlinux:longname" Read [per_dataset] [ExtensibleDataset] OpenZfs23 Write "File names up to 1023 bytes.";

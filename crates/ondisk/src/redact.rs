@@ -18,6 +18,9 @@ pub const REDACTED_RANGE_SIZE: usize = 32;
 pub const REDACTION_BLOCK: u32 = 128 << 10;
 /// Guids that fit the bonus of an ordinary dnode (`DN_OLD_MAX_BONUSLEN`, 320 bytes).
 pub const REDACTION_SNAPS_MAX: usize = (320 - REDACTION_HEADER) / 8;
+/// Guids that fit a spill block of 128 KiB, with the feature `redaction_list_spill`. OpenZFS allows
+/// as many as fit the largest block of the pool.
+pub const REDACTION_SNAPS_MAX_SPILL: usize = (128 * 1024 - REDACTION_HEADER) / 8;
 /// Blocks that one entry has room for (`REDACT_BLOCK_MAX_COUNT`).
 pub const REDACTED_COUNT_MAX: u64 = 1 << 48;
 

@@ -684,7 +684,7 @@ mod tests {
             ("feature@nonsense", "enabled", When::Create),
             ("feature@lz4_compress", "active", When::Create),
             ("feature@lz4_compress", "disabled", When::Set),
-            ("feature@redaction_list_spill", "enabled", When::Create),
+            ("feature@draid_failure_domains", "enabled", When::Create),
             ("version", "28", When::Create),
             ("org.test:slot", "1", When::Import),
             ("-org.test:slot", "1", When::Set),

@@ -11,7 +11,10 @@ use bdev::Bytes;
 use dmu::{Dnode, ObjSpec, Tx};
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
-use ondisk::redact::{REDACTED_RANGE_SIZE, REDACTION_BLOCK, REDACTION_SNAPS_MAX, RedactedRange, RedactionHeader};
+use ondisk::redact::{
+    REDACTED_RANGE_SIZE, REDACTION_BLOCK, REDACTION_SNAPS_MAX, REDACTION_SNAPS_MAX_SPILL, RedactedRange,
+    RedactionHeader,
+};
 
 use super::merge::Place;
 use crate::pool::DslPool;
@@ -145,9 +148,16 @@ impl DslPool {
     pub(crate) async fn make_redaction_list(&self, header: &RedactionHeader, tx: &Tx) -> Result<ObjectId> {
         self.check_redaction_list(header.snaps.len())?;
         let bytes = header.to_bytes();
-        let spec = ObjSpec::new(ObjectType::OTN_U64_METADATA, REDACTION_BLOCK);
-        let dn = self.mos().alloc(spec.bonus(ObjectType::OTN_U64_METADATA, bytes.len() as u16), tx).await?;
-        dn.set_bonus(&bytes, tx)?;
+        let plain = ObjSpec::new(ObjectType::OTN_U64_METADATA, REDACTION_BLOCK);
+        let spills = header.snaps.len() > REDACTION_SNAPS_MAX;
+        let (spec, bonus) = if spills { (plain.spills(), 0) } else { (plain, bytes.len() as u16) };
+        let dn = self.mos().alloc(spec.bonus(ObjectType::OTN_U64_METADATA, bonus), tx).await?;
+        if spills {
+            dn.set_spill(Some(Bytes::copy_from(&bytes)), tx)?;
+            self.features().add(FeatureId::RedactionListSpill, 1, tx).await?;
+        } else {
+            dn.set_bonus(&bytes, tx)?;
+        }
         self.features().add(FeatureId::RedactionBookmarks, 1, tx).await?;
         Ok(dn.object())
     }
@@ -158,8 +168,10 @@ impl DslPool {
         if !self.features().is_enabled(FeatureId::RedactionBookmarks) {
             return Err(Error::unsupported("redaction bookmarks feature not enabled"));
         }
-        if snaps > REDACTION_SNAPS_MAX {
-            let text = format!("too many redaction snapshots specified: at most {REDACTION_SNAPS_MAX} are possible");
+        let spills = self.features().is_enabled(FeatureId::RedactionListSpill);
+        let most = if spills { REDACTION_SNAPS_MAX_SPILL } else { REDACTION_SNAPS_MAX };
+        if snaps > most {
+            let text = format!("too many redaction snapshots specified: at most {most} are possible");
             return Err(Error::new(ErrorKind::TooBig, text));
         }
         Ok(())

@@ -20,7 +20,7 @@ use zpl::{Cred, MountOpts, Zfs};
 use crate::common::World;
 use crate::snapshots::check_dir;
 use crate::streams::{
-    Object, assert_same, create, objects, parts, receive, rest, scribble, send, send_redacted, unpack,
+    Object, assert_same, create, create_with, objects, parts, receive, rest, scribble, send, send_redacted, unpack,
 };
 
 const BOOKMARKS: &str = "com.delphix:redaction_bookmarks";
@@ -443,6 +443,64 @@ async fn kernels(world: &World, dir: &Path) -> Rc<Pool> {
     let candidate = spa::scan(devices).await.remove(0);
     let import = ImportOpts { readonly: true, ..ImportOpts::default() };
     Pool::import(world.sim.rt(), candidate, import, EngineOpts::for_memory(256 << 20)).await.unwrap()
+}
+
+/// More snapshots than the bonus of the list has room for.
+#[test]
+fn many_snapshots_decide_what_is_left_out() {
+    const SPILL: &str = "com.delphix:redaction_list_spill";
+    let world = World::with_sizes(62, &[192 << 20; 2]);
+    let mut rng = Rng::new(62);
+    world.sim.block_on(async {
+        let from =
+            create_with(&world, "from", GroupKind::Single, &[0], 9, &[ondisk::feature::FeatureId::RedactionListSpill])
+                .await;
+        from.dsl().create_fs("from/fs", Vec::new(), world.new_fs()).await.unwrap();
+        change(&from, "from/fs", "base", &mut rng, 30).await;
+        // One has changes, and so have all that are cloned from it.
+        from.dsl().clone_snapshot("from/fs@base", "from/c", Vec::new()).await.unwrap();
+        change(&from, "from/c", "x", &mut rng, 10).await;
+        let names: Vec<String> = (0..40).map(|n| format!("from/c{n}@x")).collect();
+        for name in &names {
+            from.dsl().clone_snapshot("from/c@x", name.trim_end_matches("@x"), Vec::new()).await.unwrap();
+            from.dsl().snapshot(vec![name.clone()], false, Vec::new()).await.unwrap();
+        }
+        let by: Vec<&str> = names.iter().map(String::as_str).chain(["from/c@x"]).collect();
+        redact(&from, "from/fs@base", "few", &by[..36]).await.unwrap();
+        assert_eq!((count(&from, BOOKMARKS), count(&from, SPILL)), (1, 0), "they have room in the bonus");
+        redact(&from, "from/fs@base", "many", &by).await.unwrap();
+        assert_eq!((count(&from, BOOKMARKS), count(&from, SPILL)), (2, 1));
+        from.export().await.unwrap();
+        let candidate = world.find(&[0]).await;
+        let from = Pool::import(world.sim.rt(), candidate, ImportOpts::default(), EngineOpts::for_memory(256 << 20));
+        let from = from.await.unwrap();
+        let mark = async |name: &str| {
+            let marks = from.dsl().bookmarks(&from.dsl().find("from/fs").unwrap()).await.unwrap();
+            from.dsl().redaction_of(marks.iter().find(|m| m.name == name).unwrap()).await.unwrap().unwrap()
+        };
+        assert!(mark("many").await.is_complete && mark("many").await.snaps.len() == 41);
+        // It leaves out what the one snapshot with changes leaves out.
+        let stream = send_redacted(&from, "from/fs@base", None, "many", large()).await;
+        let redacted = parts(&stream).iter().filter(|(r, _)| matches!(r, Record::Redact(_))).count();
+        redact(&from, "from/fs@base", "one", &["from/c@x"]).await.unwrap();
+        let alone = send_redacted(&from, "from/fs@base", None, "one", large()).await;
+        assert_eq!(parts(&alone).iter().filter(|(r, _)| matches!(r, Record::Redact(_))).count(), redacted);
+        assert!(redacted > 0);
+        from.dsl().destroy_bookmark("from/fs#many").await.unwrap();
+        assert_eq!((count(&from, BOOKMARKS), count(&from, SPILL)), (2, 0));
+        // Without the feature they are too many.
+        let to = create(&world, "to", GroupKind::Single, &[1], 9).await;
+        to.dsl().create_fs("to/fs", Vec::new(), world.new_fs()).await.unwrap();
+        to.dsl().snapshot(vec!["to/fs@a".into()], false, Vec::new()).await.unwrap();
+        let mut by = Vec::new();
+        for n in 0..37 {
+            to.dsl().clone_snapshot("to/fs@a", &format!("to/c{n}"), Vec::new()).await.unwrap();
+            to.dsl().snapshot(vec![format!("to/c{n}@x")], false, Vec::new()).await.unwrap();
+            by.push(format!("to/c{n}@x"));
+        }
+        let e = to.dsl().redact("to/fs@a", "many", &by).await.unwrap_err();
+        assert!(e.kind() == ErrorKind::TooBig && e.to_string().contains("at most 36"), "{e}");
+    });
 }
 
 #[test]

@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(said(&["org.illumos:lz4_compress"], &["com.delphix:livelist"], false), "");
         for readonly in [false, true] {
             assert_eq!(
-                said(&["com.delphix:redaction_list_spill", "x:y", "com.delphix:draid2"], &["x:z"], readonly),
+                said(&["com.delphix:redaction_bookmarks", "x:y", "com.delphix:draid2"], &["x:z"], readonly),
                 "the pool uses x:y, com.delphix:draid2, which weir cannot read: import it with the software that wrote it, or a newer release of weir"
             );
         }
@@ -167,8 +167,8 @@ mod tests {
             "the pool uses org.openzfs:draid_failure_domains, which weir cannot read: import it with the software that wrote it, or a newer release of weir"
         );
         assert_eq!(
-            said(&["com.delphix:redaction_list_spill"], &["x:y"], false),
-            "the pool uses com.delphix:redaction_list_spill, x:y, which weir cannot write yet: import it with -o readonly=on"
+            said(&["com.delphix:redaction_list_spill"], &["x:y", "x:z"], false),
+            "the pool uses x:y, x:z, which weir cannot write yet: import it with -o readonly=on"
         );
         assert_eq!(said(&["com.delphix:redaction_list_spill"], &["x:y"], true), "");
     }
