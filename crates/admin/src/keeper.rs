@@ -69,6 +69,8 @@ pub trait Keeper: Send + Sync {
     fn remember(&self, pool: KnownPool) -> Result<()>;
     /// Sets the devices of a pool in the list.
     fn set_devices(&self, guid: u64, devices: Vec<String>) -> Result<()>;
+    /// The pool `old` has the guid `new` now.
+    fn change_guid(&self, old: u64, new: u64) -> Result<()>;
     /// The pool is not imported any more.
     fn exported(&self, guid: u64) -> Result<()>;
     /// The pool does not exist any more.

@@ -6,11 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use arc::MemBroker;
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Guid, Result};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -18,7 +19,7 @@ use crate::engine::EngineThread;
 use crate::keeper::{Keeper, KnownPool, Level};
 use crate::pool::import::no_such_pool;
 use crate::pool::zevents::{PoolSink, Zevents};
-use crate::request::{Select, pool_part};
+use crate::request::{Cx, Select, pool_part};
 use crate::tunables::Tunables;
 use crate::view::{DatasetView, FlowView, PoolView};
 use crate::waits::{Wait, waiting};
@@ -33,8 +34,7 @@ const NAMESPACE_PERIOD: Duration = Duration::from_millis(20);
 pub struct Running {
     /// Its name.
     pub name: String,
-    /// Its guid.
-    pub guid: u64,
+    guid: AtomicU64,
     /// Its thread.
     pub thread: EngineThread,
 }
@@ -42,7 +42,12 @@ pub struct Running {
 impl Running {
     /// A pool that was created or imported on `thread`.
     pub fn new(name: String, guid: u64, thread: EngineThread) -> Running {
-        Running { name, guid, thread }
+        Running { name, guid: AtomicU64::new(guid), thread }
+    }
+
+    /// Its guid.
+    pub fn guid(&self) -> u64 {
+        self.guid.load(Ordering::Relaxed)
     }
 }
 
@@ -198,9 +203,28 @@ impl PoolSet {
     /// Ends the engine of a pool that was exported or destroyed.
     pub(crate) fn remove_running(&self, running: &Arc<Running>) {
         lock(&self.pools).remove(&running.name);
-        lock(&self.broker).remove(running.guid);
+        lock(&self.broker).remove(running.guid());
         running.thread.stop();
         self.balance();
+    }
+
+    /// `zpool reguid`: gives a pool the guid `new`, or one drawn at random.
+    pub(crate) fn reguid(&self, cx: &Cx<'_>, pool: &str, new: Option<u64>) -> Result<()> {
+        let _namespace = self.namespace();
+        let running = self.need_running(pool)?;
+        if let Some(new) = new
+            && self.all_running().iter().any(|r| r.guid() == new)
+        {
+            let why = format!("cannot reguid '{pool}': a pool with the guid {new} is imported already");
+            return Err(Error::new(ErrorKind::Exists, why));
+        }
+        let new = new.map(Guid);
+        let new = cx.on(&running, move |e| async move { e.pool.devices().change_guid(new).await })?.0;
+        let old = running.guid.swap(new, Ordering::Relaxed);
+        lock(&self.broker).remove(old);
+        self.balance();
+        // A process that ends in between finds the pool by its name.
+        self.keeper.change_guid(old, new)
     }
 
     /// The data flow through these pools, or all.
@@ -217,7 +241,7 @@ impl PoolSet {
                 Ok(view) => out.push(view),
                 Err(e) => out.push(PoolView {
                     name: running.name.clone(),
-                    guid: running.guid,
+                    guid: running.guid(),
                     state: "SUSPENDED".into(),
                     status: Some(format!("The pool's engine has stopped: {e}. The log has more.")),
                     action: Some(

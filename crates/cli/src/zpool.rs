@@ -3,8 +3,8 @@
 use admin::pool::vdev_spec::VdevSpec;
 use admin::request::{
     LabelClear, Mount, PoolAdd, PoolAttach, PoolCheckpoint, PoolClear, PoolCreate, PoolDdtPrune, PoolDedup,
-    PoolDestroy, PoolDetach, PoolExport, PoolHistory, PoolImport, PoolOffline, PoolOnline, PoolPrefetch, PoolRemove,
-    PoolScan, PoolSet, PoolSync, PoolWork, Pools, Search, VdevGet, VdevSet,
+    PoolDestroy, PoolDetach, PoolExport, PoolHistory, PoolImport, PoolOffline, PoolOnline, PoolPrefetch, PoolReguid,
+    PoolRemove, PoolReopen, PoolScan, PoolSet, PoolSync, PoolWork, Pools, Search, VdevGet, VdevSet,
 };
 use admin::view::{Candidate, Created, Imported, PoolView};
 use base::{Error, ErrorKind};
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Commands of OpenZFS that weir does not have yet.
-const NOT_YET: &[&str] = &["reguid", "reopen", "split"];
+const NOT_YET: &[&str] = &["split"];
 
 /// Runs `zpool ARGS`.
 pub fn run(args: &[String]) -> Done {
@@ -75,6 +75,8 @@ pub fn run(args: &[String]) -> Done {
         "scrub" => zpool_scrub::scrub(&parse(rest, "aCE:epS:sw", &[("all", false, 'a')], "scrub")?),
         "resilver" => zpool_scrub::resilver(&parse(rest, "", &[], "resilver")?),
         "clear" => clear(&parse(rest, "", &[], "clear")?),
+        "reguid" => reguid(&parse(rest, "g:", &[], "reguid")?),
+        "reopen" => reopen(&parse(rest, "n", &[], "reopen")?),
         "labelclear" => labelclear(&parse(rest, "f", &[], "labelclear")?),
         other => run_other("zpool", other, rest, NOT_YET),
     }
@@ -709,6 +711,31 @@ fn clear(p: &Parsed) -> Done {
         [pool, device] => ask(&PoolClear { pool: pool.clone(), device: Some(pool_member(device)) }),
         _ => Err(Fail::Usage("too many arguments".into(), "clear")),
     }
+}
+
+fn reguid(p: &Parsed) -> Done {
+    let guid = match p.value('g').map(|text| (text, text.parse::<u64>())) {
+        None => None,
+        Some((_, Ok(guid))) if guid != 0 => Some(guid),
+        Some((text, _)) => return Err(Fail::Usage(format!("invalid GUID '{text}'"), "reguid")),
+    };
+    let pool = only_operand(p, "pool name", "reguid")?.to_string();
+    ask(&PoolReguid { pool, guid })
+}
+
+fn reopen(p: &Parsed) -> Done {
+    let pools = if p.operands.is_empty() { all_pools()? } else { p.operands.clone() };
+    let mut done = Ok(());
+    for pool in pools {
+        match ask(&PoolReopen { pool, keep_scrub: p.has('n') }) {
+            Err(Fail::Error(e)) => {
+                eprintln!("{e}");
+                done = Err(Fail::AlreadyReported);
+            }
+            other => other?,
+        }
+    }
+    done
 }
 
 fn labelclear(p: &Parsed) -> Done {

@@ -78,6 +78,9 @@ impl Keeper for DaemonKeeper {
             }
         })
     }
+    fn change_guid(&self, old: u64, new: u64) -> Result<()> {
+        self.change_state(|s| s.change_guid(old, new))
+    }
     fn exported(&self, guid: u64) -> Result<()> {
         self.change_state(|s| s.exported(guid))
     }

@@ -59,6 +59,12 @@ impl State {
         }
     }
 
+    /// The pool `old` has the guid `new` now.
+    pub fn change_guid(&mut self, old: u64, new: u64) {
+        self.pools.retain(|p| p.guid != new);
+        self.pools.iter_mut().filter(|p| p.guid == old).for_each(|p| p.guid = new);
+    }
+
     /// The pool is not imported any more.
     pub fn exported(&mut self, guid: u64) {
         self.pools.iter_mut().filter(|p| p.guid == guid).for_each(|p| p.imported = false);
@@ -105,6 +111,7 @@ mod tests {
         s.remember(pool(2, true));
         s.remember(KnownPool { name: "other".into(), ..pool(1, true) });
         s.exported(2);
+        s.change_guid(2, 3);
         s.save(&path).unwrap();
         let back = State::load(&path).unwrap();
         assert_eq!(back, s);
@@ -112,6 +119,7 @@ mod tests {
             back.pools.iter().map(|p| (p.name.as_str(), p.imported)).collect::<Vec<_>>(),
             [("p2", false), ("other", true)]
         );
+        assert_eq!(back.pools.iter().map(|p| p.guid).collect::<Vec<_>>(), [3, 1]);
         assert_eq!(back.device_paths(), ["/d2", "/d1"]);
         std::fs::write(&path, b"{ nonsense").unwrap();
         assert!(State::load(&path).unwrap_err().to_string().contains("remove it"));

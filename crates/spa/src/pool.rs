@@ -135,15 +135,9 @@ impl Drop for Pool {
 impl Pool {
     /// Assembles a pool without its datasets, which the caller creates or opens, on the layers
     /// below the MOS and the open MOS.
-    pub(crate) async fn assemble(
-        layers: Layers,
-        guid: Guid,
-        mos: Mos,
-        readonly: bool,
-        opening: Opening,
-    ) -> Result<Rc<Pool>> {
+    pub(crate) async fn assemble(layers: Layers, mos: Mos, readonly: bool, opening: Opening) -> Result<Rc<Pool>> {
         let (scan_tunables, multihost, tunables) = (layers.scan, layers.multihost, layers.expand);
-        let stack = Stack::new(layers, guid, mos, readonly);
+        let stack = Stack::new(layers, mos, readonly);
         let Opening { config, config_dirty, config_object, on_disk_name, .. } = opening;
         let config = Config::new(&stack, config, config_dirty, config_object, on_disk_name);
         let aux = Rc::new(Aux::new(opening.aux));
@@ -211,7 +205,7 @@ impl Pool {
     }
     /// Its guid.
     pub fn guid(&self) -> Guid {
-        self.stack.guid
+        self.stack.tree.root_guid()
     }
     /// Its runtime.
     pub fn rt(&self) -> &Rt {

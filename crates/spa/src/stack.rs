@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use arc::Arc;
-use base::{Error, Guid, Result, Txg};
+use base::{Error, Result, Txg};
 use dmu::{DmuCtx, DmuFeatures, Dnode, Objset, ObjsetHooks, zap};
 use dsl::core::{Core, MosAccounting};
 use dsl::features::Features;
@@ -134,7 +134,6 @@ pub(crate) struct Mos {
 /// The layers of a pool, with the MOS.
 pub(crate) struct Stack {
     layers: Layers,
-    pub guid: Guid,
     pub mos: Objset,
     pub directory: Dnode,
     pub features: Rc<Features>,
@@ -154,9 +153,9 @@ impl Deref for Stack {
 
 impl Stack {
     /// The MOS on the layers below it. [`Stack::set_dsl`] completes them.
-    pub(crate) fn new(layers: Layers, guid: Guid, mos: Mos, readonly: bool) -> Rc<Stack> {
+    pub(crate) fn new(layers: Layers, mos: Mos, readonly: bool) -> Rc<Stack> {
         let Mos { mos, directory, features } = mos;
-        Rc::new(Stack { layers, guid, mos, directory, features, readonly, dsl: OnceCell::new() })
+        Rc::new(Stack { layers, mos, directory, features, readonly, dsl: OnceCell::new() })
     }
 
     /// The block layer.

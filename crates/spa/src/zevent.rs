@@ -286,7 +286,7 @@ impl Events {
         let mut nv = NvList::new();
         nv.put_u64("version", 0);
         nv.put_str("pool", self.config.name());
-        nv.put_u64("pool_guid", self.stack.guid.0);
+        nv.put_u64("pool_guid", self.stack.tree.root_guid().0);
         nv.put_u64("pool_state", self.config.state() as u64);
         nv.put("pool_context", NvValue::Int32(0));
         nv
@@ -319,7 +319,7 @@ impl Events {
     /// The payload of an ereport: the leaf and its parent.
     fn vdev_payload(&self, nv: NvList, top: &Top, guid: Guid) -> NvList {
         let detector = NvList::new().with_u64("version", 0).with_str("scheme", "zfs");
-        let detector = detector.with_u64("pool", self.stack.guid.0).with_u64("vdev", guid.0);
+        let detector = detector.with_u64("pool", self.stack.tree.root_guid().0).with_u64("vdev", guid.0);
         let mut all = NvList::new().with_list("detector", detector);
         nv.into_iter().for_each(|(name, value)| all.put(&name, value));
         let mut nv = self.vdev_state(all, top, guid);

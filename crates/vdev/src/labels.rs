@@ -69,6 +69,16 @@ impl LeafLabels {
         let rank = |c: &LabelConfig| (c.txg <= committed, c.txg);
         parsed.filter(|c| c.pool_guid == pool).reduce(|a, b| if rank(&b) > rank(&a) { b } else { a })
     }
+    /// If all labels of the pool `unborn` are above `committed`: the newest one of another pool
+    /// that is not.
+    pub fn config_before(&self, unborn: Guid, committed: Txg) -> Option<LabelConfig> {
+        let parsed = self.configs.iter().filter_map(|(_, c)| LabelConfig::from_nvlist(c.as_ref().ok()?).ok());
+        let (own, others): (Vec<_>, Vec<_>) = parsed.partition(|c| c.pool_guid == unborn);
+        if own.iter().any(|c| c.txg <= committed) {
+            return None;
+        }
+        others.into_iter().filter(|c| c.txg <= committed).reduce(|a, b| if b.txg > a.txg { b } else { a })
+    }
     /// The txg that these labels prove to have been committed: L1 and L3 are written after the
     /// uberblock of their txg was flushed. A power cut may leave newer ones in L0 and L2, so these
     /// count only if neither L1 nor L3 is readable.

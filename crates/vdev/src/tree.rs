@@ -442,8 +442,9 @@ impl Top {
 
 /// All top-level vdevs of a pool.
 pub struct VdevTree {
-    /// The pool's guid, which is the root's.
-    pub root_guid: Guid,
+    /// The pool's guid, which is the root's: now, and in the last txg on disk.
+    root_guid: Cell<Guid>,
+    committed_guid: Cell<Guid>,
     /// The top-level vdevs, indexed by id.
     pub tops: RefCell<Vec<Rc<Top>>>,
     /// The last txg on disk; 0 while writing is not allowed, repairs included.
@@ -457,11 +458,34 @@ impl VdevTree {
     pub fn new(root_guid: Guid, tops: Vec<Rc<Top>>) -> Rc<VdevTree> {
         assert!(tops.iter().enumerate().all(|(i, t)| t.id.0 as usize == i), "top-level vdevs stand at their ids");
         Rc::new(VdevTree {
-            root_guid,
+            root_guid: Cell::new(root_guid),
+            committed_guid: Cell::new(root_guid),
             tops: RefCell::new(tops),
             committed: Cell::new(Txg(0)),
             gate: FailGate::default(),
         })
+    }
+
+    /// The pool's guid, which is the root's.
+    pub fn root_guid(&self) -> Guid {
+        self.root_guid.get()
+    }
+
+    /// Gives the pool another guid, with the txg that is being synced.
+    pub fn set_root_guid(&self, guid: Guid) {
+        self.root_guid.set(guid);
+    }
+
+    /// Whether a label with the pool guid `guid` is the pool's: of the last txg on disk, or of the
+    /// one that is being written.
+    pub fn is_own_guid(&self, guid: Guid) -> bool {
+        guid == self.root_guid.get() || guid == self.committed_guid.get()
+    }
+
+    /// The uberblock of `txg` is on disk.
+    pub fn set_committed(&self, txg: Txg) {
+        self.committed.set(txg);
+        self.committed_guid.set(self.root_guid.get());
     }
 
     /// The top-level vdev `id`.
@@ -477,7 +501,7 @@ impl VdevTree {
             c.children.iter().fold(c.guid.0, |n, child| n.wrapping_add(sum(child)))
         }
         let tops = self.tops.borrow();
-        tops.iter().fold(self.root_guid.0, |n, t| n.wrapping_add(sum(&t.config.borrow())))
+        tops.iter().fold(self.root_guid.get().0, |n, t| n.wrapping_add(sum(&t.config.borrow())))
     }
 
     fn ashifts(&self) -> Vec<u8> {

@@ -65,7 +65,7 @@ pub struct Changer {
 }
 
 /// States of the devices, their missing txgs, and the scan.
-pub(crate) fn devices_text(pool: &Pool) -> String {
+pub fn devices_text(pool: &Pool) -> String {
     let mut all = Vec::new();
     for top in pool.tree().tops.borrow().iter() {
         for (guid, condition) in top.kind().conditions() {

@@ -356,7 +356,7 @@ impl PoolSet {
     /// The running pool with this file or device.
     fn pool_using(&self, path: &str) -> Option<String> {
         let running = self.all_running();
-        let known = self.keeper.remembered().into_iter().filter(|k| running.iter().any(|r| r.guid == k.guid));
+        let known = self.keeper.remembered().into_iter().filter(|k| running.iter().any(|r| r.guid() == k.guid));
         known.into_iter().find(|k| k.devices.iter().any(|d| same_file(Path::new(d), Path::new(path)))).map(|k| k.name)
     }
 

@@ -170,7 +170,7 @@ impl PoolSet {
     /// Updates the keeper's list of a pool's devices.
     pub(crate) fn remember_devices(&self, running: &Running) -> Result<()> {
         let devices = running.thread.with_pool(|e| async move { Ok(e.refresh_devices()) })?;
-        self.keeper.set_devices(running.guid, devices)
+        self.keeper.set_devices(running.guid(), devices)
     }
 
     /// Checks of a new device before it is opened.
@@ -240,7 +240,7 @@ impl PoolSet {
             Ok(e.refresh_devices())
         })?;
         made.0.clear();
-        self.keeper.set_devices(running.guid, devices)?;
+        self.keeper.set_devices(running.guid(), devices)?;
         Ok(created)
     }
 

@@ -256,6 +256,8 @@ fn mark(view: &mut VdevView, paths: &BTreeMap<u64, (u64, String)>) {
 /// The parameters of an import, for its engine thread.
 struct Job {
     guid: u64,
+    /// The name to find it by if no pool has that guid.
+    or_name: Option<String>,
     devices: Vec<String>,
     opts: ImportOpts,
     engine: EngineOpts,
@@ -267,6 +269,7 @@ struct Job {
 /// An import that succeeded.
 struct Outcome {
     name: String,
+    guid: u64,
     /// Notices for the user.
     notices: Vec<String>,
     /// Errors of mounts.
@@ -283,8 +286,11 @@ async fn import_here(rt: Rt, job: Job, progress: Arc<Progress>) -> Result<Outcom
         });
         devices.push(opened?.0);
     }
-    let found = spa::scan(devices).await.into_iter().find(|c| c.guid.0 == job.guid);
-    let candidate = found.ok_or_else(|| Error::not_found("its devices have gone away"))?;
+    let mut found = spa::scan(devices).await;
+    let at = found.iter().position(|c| c.guid.0 == job.guid);
+    let at = at.or_else(|| found.iter().position(|c| job.or_name.as_ref() == Some(&c.name)));
+    let at = at.ok_or_else(|| Error::not_found("its devices have gone away"))?;
+    let candidate = found.swap_remove(at);
     let pool = Pool::import(rt.clone(), candidate, job.opts, job.engine).await?;
     let props = stored_props(&pool).await?;
     let engine = PoolEngine::new(pool.clone(), job.altroot, props);
@@ -306,7 +312,7 @@ async fn import_here(rt: Rt, job: Job, progress: Arc<Progress>) -> Result<Outcom
     drop(admin);
     let mut notices = pool.notices();
     notices.extend(engine.mounts.take_notices());
-    Ok(Outcome { name: pool.name(), notices, failures })
+    Ok(Outcome { name: pool.name(), guid: pool.guid().0, notices, failures })
 }
 
 impl PoolSet {
@@ -323,7 +329,7 @@ impl PoolSet {
             .wait()?;
         let running = self.all_running();
         let mut out = found;
-        out.retain(|f| !running.iter().any(|r| r.guid == f.candidate.guid));
+        out.retain(|f| !running.iter().any(|r| r.guid() == f.candidate.guid));
         Ok(out)
     }
 
@@ -404,7 +410,7 @@ impl PoolSet {
             return self.rewind_of(&f.candidate.name, f.candidate.guid, f.devices.clone());
         }
         self.import_devices(
-            f.candidate.guid,
+            (f.candidate.guid, None),
             f.devices.clone(),
             opts,
             altroot,
@@ -437,13 +443,13 @@ impl PoolSet {
                 r.txg, r.lost_secs
             ),
         };
-        Ok(Outcome { name: String::new(), notices: vec![sentence], failures: Vec::new() })
+        Ok(Outcome { name: String::new(), guid, notices: vec![sentence], failures: Vec::new() })
     }
 
     #[allow(clippy::too_many_arguments, reason = "one caller for commands, one for the start")]
     fn import_devices(
         &self,
-        guid: u64,
+        (guid, or_name): (u64, Option<String>),
         devices: Vec<String>,
         opts: ImportOpts,
         altroot: Option<String>,
@@ -456,6 +462,7 @@ impl PoolSet {
         (wanted.readonly, wanted.altroot) = (false, None);
         let job = Job {
             guid,
+            or_name,
             devices: devices.clone(),
             opts,
             // Tunables of this pool alone follow when its name is known.
@@ -473,6 +480,10 @@ impl PoolSet {
             })
             .wait()??;
         let name = done.name.clone();
+        if done.guid != guid {
+            self.keeper.change_guid(guid, done.guid)?;
+        }
+        let guid = done.guid;
         let known = KnownPool { name: name.clone(), guid, devices, imported: true, altroot, readonly };
         self.add_running(Arc::new(Running::new(name, guid, thread)), known, "pool_import")?;
         Ok(done)
@@ -489,8 +500,10 @@ impl PoolSet {
     ) -> Result<Outcome> {
         let until = Instant::now() + LOCK_WAIT;
         loop {
+            // The last daemon may have ended before it noted that the pool has another guid.
+            let of = (pool.guid, Some(pool.name.clone()));
             let (devices, opts, altroot) = (devices.to_vec(), opts.clone(), pool.altroot.clone());
-            match self.import_devices(pool.guid, devices, opts, altroot, Wanted::default(), true, progress) {
+            match self.import_devices(of, devices, opts, altroot, Wanted::default(), true, progress) {
                 Err(e) if e.kind() == ErrorKind::Busy && Instant::now() < until => std::thread::sleep(LOCK_RETRY),
                 done => return done,
             }
@@ -550,7 +563,7 @@ impl PoolSet {
             .with_pool(move |engine| async move { close(&engine, force, PoolState::Exported).await })
             .map_err(|e| e.at(format!("cannot export '{name}'")))?;
         self.remove_running(&running);
-        self.keeper.exported(running.guid)
+        self.keeper.exported(running.guid())
     }
 
     /// `zpool destroy`.
@@ -562,7 +575,7 @@ impl PoolSet {
             .with_pool(move |engine| async move { close(&engine, force, PoolState::Destroyed).await })
             .map_err(|e| e.at(format!("cannot destroy '{name}'")))?;
         self.remove_running(&running);
-        self.keeper.forget(running.guid)
+        self.keeper.forget(running.guid())
     }
 }
 

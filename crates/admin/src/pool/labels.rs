@@ -112,7 +112,7 @@ impl PoolSet {
     pub(crate) fn in_use(&self) -> InUse {
         let mut out = InUse::default();
         for running in self.all_running() {
-            out.pools.insert(running.guid);
+            out.pools.insert(running.guid());
             let parts = running.thread.with_pool(|e| async move {
                 let pool = &e.pool;
                 let aux = pool.devices().aux();

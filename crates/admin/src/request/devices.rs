@@ -20,6 +20,7 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::of::<PoolOffline>(),
     Kind::of::<PoolOnline>(),
     Kind::of::<PoolClear>(),
+    Kind::of::<PoolReopen>(),
     Kind::of::<LabelClear>(),
 ];
 
@@ -129,7 +130,7 @@ impl Request for PoolDetach {
             e.pool.devices().detach(&pool_device_name(&e.pool, &self.device)).await?;
             Ok(e.refresh_devices())
         })?;
-        cx.pools.keeper.set_devices(running.guid, devices)
+        cx.pools.keeper.set_devices(running.guid(), devices)
     }
 }
 
@@ -158,7 +159,7 @@ impl Request for PoolRemove {
             Ok(e.refresh_devices())
         });
         match removed {
-            Ok(devices) => cx.pools.keeper.set_devices(running.guid, devices),
+            Ok(devices) => cx.pools.keeper.set_devices(running.guid(), devices),
             Err(e) if e.kind() == ErrorKind::Suspended => Err(e),
             // Some may have been removed.
             Err(e) => cx.pools.remember_devices(&running).and(Err(e)),
@@ -307,6 +308,31 @@ impl Request for PoolClear {
             cx.pools.keeper.say(Level::Notice, &format!("pool '{pool}' is resumed"));
         }
         Ok(())
+    }
+}
+
+/// `zpool reopen`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolReopen {
+    /// The pool.
+    pub pool: String,
+    /// `-n`: a scrub that runs goes on, whatever devices miss.
+    pub keep_scrub: bool,
+}
+
+impl Request for PoolReopen {
+    const NAME: &'static str = "PoolReopen";
+    const TITLE: &'static str = "zpool reopen";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::pool_of(&self.pool)
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        let PoolReopen { pool, keep_scrub } = self;
+        cx.on_pool(&pool, move |e| async move {
+            let place = || format!("cannot reopen '{}'", e.pool.name());
+            e.pool.devices().reopen_all(keep_scrub).await.map_err(|e| e.at(place()))
+        })
     }
 }
 

@@ -29,6 +29,7 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::of::<VdevGet>(),
     Kind::of::<VdevSet>(),
     Kind::of::<PoolSync>(),
+    Kind::of::<PoolReguid>(),
 ];
 
 /// `zpool create`.
@@ -504,5 +505,26 @@ impl Request for PoolSync {
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let names = if self.names.is_empty() { cx.pools.running_names() } else { self.names };
         cx.on_pools(&names, |e| async move { e.pool.sync().await })
+    }
+}
+
+/// `zpool reguid`: give a pool another guid.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolReguid {
+    /// The pool.
+    pub pool: String,
+    /// The guid; none: one drawn at random.
+    pub guid: Option<u64>,
+}
+
+impl Request for PoolReguid {
+    const NAME: &'static str = "PoolReguid";
+    const TITLE: &'static str = "zpool reguid";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::pool_of(&self.pool)
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        cx.pools.reguid(cx, &self.pool, self.guid)
     }
 }

@@ -87,15 +87,19 @@ impl PoolSet {
                 e.follow_probes();
                 Ok(e.pool.arc().demand())
             };
+            let guid = r.guid();
             if let Ok(demand) = r.thread.with_pool(look) {
-                lock(&self.broker).report(r.guid, demand);
+                lock(&self.broker).report(guid, demand);
+            }
+            if r.guid() != guid {
+                lock(&self.broker).remove(guid);
             }
         }
         let limits = lock(&self.broker).limits();
         // Those that shrink go first, so that the sum never exceeds the limit.
         for shrink in [true, false] {
             for r in &running {
-                let Some((_, limit)) = limits.iter().find(|(guid, _)| *guid == r.guid).copied() else { continue };
+                let Some((_, limit)) = limits.iter().find(|(guid, _)| *guid == r.guid()).copied() else { continue };
                 let settings = lock(&self.tunables).settings(&r.name, running.len());
                 let _ = r.thread.with_pool(move |e| async move {
                     if (limit < e.pool.arc().limit()) == shrink {

@@ -179,6 +179,27 @@ Forgets the errors that were counted for a device, or for all of the pool.
 ",
     },
     Page {
+        name: "zpool reopen",
+        usage: &["reopen [-n] [<pool> ...]"],
+        text: "\
+Looks for the devices of these pools, or of all, anew: those that do not answer
+are let go, and those that are there again are used again and get what they
+missed by a resilver. A device that holds data without another copy is kept.
+
+  -n  let a scrub that runs go on; the resilver waits for a later command
+",
+    },
+    Page {
+        name: "zpool reguid",
+        usage: &["reguid [-g guid] <pool>"],
+        text: "\
+Gives a pool another guid, so that it and a copy of its devices can be imported
+at the same time. All devices of the pool have to be in use.
+
+  -g  this guid, a number; without it one is drawn at random
+",
+    },
+    Page {
         name: "zpool destroy",
         usage: &["destroy [-f] <pool>"],
         text: "\

@@ -367,7 +367,7 @@ impl Commit {
         self.devices.expander().committed(ub.raidz_reflow);
         self.heartbeat.committed(&ub);
         *self.uberblock.borrow_mut() = ub;
-        self.stack.tree.committed.set(txg);
+        self.stack.tree.set_committed(txg);
         Ok(())
     }
 

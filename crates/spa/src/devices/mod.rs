@@ -33,7 +33,9 @@ mod props;
 pub(crate) mod raidz_attach;
 pub(crate) mod raidz_expand;
 pub(crate) mod reflow;
+mod reguid;
 mod remove;
+mod reopen;
 mod state;
 
 use std::cell::RefCell;

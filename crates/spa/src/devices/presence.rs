@@ -178,11 +178,12 @@ impl Devices {
         }
         let all: Vec<DeviceLabel> =
             labels.configs.iter().filter_map(|(_, c)| DeviceLabel::from_nvlist(c.as_ref().ok()?).ok()).collect();
-        let own =
-            all.iter().any(|l| matches!(l, DeviceLabel::Pool(c) if c.pool_guid == self.stack.guid && c.guid == guid));
+        let own = all
+            .iter()
+            .any(|l| matches!(l, DeviceLabel::Pool(c) if self.stack.tree.is_own_guid(c.pool_guid) && c.guid == guid));
         if !own {
             let why = match all.first() {
-                Some(DeviceLabel::Pool(c)) if c.pool_guid == self.stack.guid => {
+                Some(DeviceLabel::Pool(c)) if self.stack.tree.is_own_guid(c.pool_guid) => {
                     format!("'{path}' is another device of this pool: the devices have changed places")
                 }
                 Some(DeviceLabel::Pool(c)) => format!("'{path}' belongs to the pool '{}' now", c.name),

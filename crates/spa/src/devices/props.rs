@@ -16,13 +16,13 @@ impl Devices {
     /// The vdev that a command names; `root` and `root-0` are the root.
     pub fn guid_of(&self, name: &str) -> Result<Guid> {
         match name {
-            "root" | "root-0" => Ok(self.stack.tree.root_guid),
+            "root" | "root-0" => Ok(self.stack.tree.root_guid()),
             name => Ok(self.find(name)?.1),
         }
     }
 
     fn zap_of(&self, vdev: Guid) -> Result<ObjectId> {
-        if vdev == self.stack.tree.root_guid {
+        if vdev == self.stack.tree.root_guid() {
             let why =
                 "the pool keeps no properties of its root vdev: 'zpool set feature@vdev_zaps_v2=enabled' changes that";
             return self.config.root_zap().ok_or_else(|| Error::unsupported(why));

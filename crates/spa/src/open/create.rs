@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use base::{Error, Guid, ObjectId, Result, TXG_INITIAL, Txg};
+use base::{Error, ObjectId, Result, TXG_INITIAL, Txg};
 use dmu::{ObjSpec, Objset, ObjsetProps, Tx, zap};
 use dsl::crypto::NewCrypt;
 use dsl::features::Features;
@@ -136,11 +136,10 @@ impl Pool {
         aux.write_labels(&spec.devices).await?;
         let layers = Layers::new(&rt, tree, TXG_INITIAL, gauge, &opts);
         layers.add_tops(None).await?;
-        Pool::first_txg(guid, layers, (config, on_disk_name), features, (spec, crypt), aux).await
+        Pool::first_txg(layers, (config, on_disk_name), features, (spec, crypt), aux).await
     }
 
     async fn first_txg(
-        guid: Guid,
         layers: Layers,
         (mut config, on_disk_name): (MosConfig, Option<String>),
         features: Vec<FeatureId>,
@@ -182,7 +181,7 @@ impl Pool {
             multihost: false,
         };
         let mos = Mos { mos, directory, features: flags };
-        let pool = Pool::assemble(layers, guid, mos, false, opening).await?;
+        let pool = Pool::assemble(layers, mos, false, opening).await?;
         let setup = pool.stack.dsl_setup(SPA_VERSION);
         let dsl = DslPool::create(setup, &spec.name, spec.fs_props, crypt, spec.init, tx.clone()).await?;
         pool.stack.set_dsl(dsl);

@@ -150,10 +150,10 @@ pub async fn scan(devices: Vec<Rc<dyn BlockDev>>) -> Vec<PoolCandidate> {
         }
         pools.entry(config.pool_guid).or_default().push(FoundDevice { dev, opened, labels, config });
     }
+    pass_over_unborn(&mut pools);
     let mut out = Vec::new();
     for (guid, mut devices) in pools {
-        let uberblocks = devices.iter().flat_map(|d| &d.labels.uberblocks);
-        let committed = uberblocks.map(|u| u.ub.txg).max().unwrap_or_default();
+        let committed = newest_txg(&devices);
         for device in &mut devices {
             if let Some(config) = device.labels.config_at(guid, committed).filter(is_usable) {
                 device.config = config;
@@ -172,6 +172,32 @@ pub async fn scan(devices: Vec<Rc<dyn BlockDev>>) -> Vec<PoolCandidate> {
     }
     out.sort_by(|a, b| (&a.name, a.guid).cmp(&(&b.name, b.guid)));
     out
+}
+
+/// The newest txg that some of these devices have an uberblock of.
+fn newest_txg(devices: &[FoundDevice]) -> Txg {
+    devices.iter().flat_map(|d| &d.labels.uberblocks).map(|u| u.ub.txg).max().unwrap_or_default()
+}
+
+/// Returns devices to the pool that they are of. A power cut between the labels and the uberblock
+/// of a txg that changes the guid of a pool leaves L0 and L2 with a guid that never came to be:
+/// with a txg that no device of that guid has an uberblock of.
+fn pass_over_unborn(pools: &mut BTreeMap<Guid, Vec<FoundDevice>>) {
+    let mut moved: Vec<(Guid, FoundDevice)> = Vec::new();
+    for (guid, devices) in pools.iter_mut() {
+        let committed = newest_txg(devices);
+        for device in std::mem::take(devices) {
+            let before = device.labels.config_before(*guid, committed).filter(is_usable);
+            match before {
+                Some(config) => moved.push((config.pool_guid, FoundDevice { config, ..device })),
+                None => devices.push(device),
+            }
+        }
+    }
+    for (guid, device) in moved {
+        pools.entry(guid).or_default().push(device);
+    }
+    pools.retain(|_, devices| !devices.is_empty());
 }
 
 impl Pool {
@@ -325,7 +351,7 @@ impl Pool {
             multihost: has_multihost(&mos, &directory).await?,
         };
         let mos = Mos { mos, directory, features };
-        let pool = Pool::assemble(layers, candidate.guid, mos, import.readonly, opening).await?;
+        let pool = Pool::assemble(layers, mos, import.readonly, opening).await?;
         pool.stack.set_dsl(DslPool::open(pool.stack.dsl_setup(version), &name).await?);
         let deferred = dmu::bpobj::Bpobj::open(&pool.stack.mos, sync_bplist).await?.space()?.bytes;
         pool.commit.push_space(deferred);

@@ -2,7 +2,8 @@
 //! sees.
 
 use crate::common::{POOL, World};
-use base::{ErrorKind, Txg};
+use base::{ErrorKind, Guid, Txg};
+use ondisk::nvlist::NvList;
 use spa::{Bias, Group, GroupKind, ImportOpts, Layout, Pool};
 use vdev::{Health, TxgSet};
 
@@ -113,6 +114,53 @@ fn a_change_is_everywhere() {
         assert!(spa::scan(vec![world.disks[1].dev()]).await.is_empty(), "its label is of no pool");
         let pool = Pool::import(world.sim.rt(), found, ImportOpts::default(), crate::common::opts()).await.unwrap();
         assert_eq!(pool.mos_config().vdev_tree.children, config.vdev_tree.children);
+        pool.export().await.unwrap();
+    });
+}
+
+/// A new guid is in every label and in the configuration; it is refused while a device is away, and
+/// while there is a checkpoint.
+#[test]
+fn a_new_guid_is_everywhere() {
+    let world = World::new(4, 2);
+    world.sim.block_on(async {
+        let pool = world.create_as(mirror(&world, 0..2)).await.unwrap();
+        let old = pool.guid();
+        let refused = async |new: Option<u64>, kind: ErrorKind| {
+            assert_eq!(pool.devices().change_guid(new.map(Guid)).await.unwrap_err().kind(), kind);
+            assert_eq!((pool.guid(), pool.mos_config().pool_guid), (old, old));
+        };
+        refused(Some(0), ErrorKind::Invalid).await;
+        refused(Some(old.0), ErrorKind::Exists).await;
+        pool.devices().offline("disk1.img", true).unwrap();
+        refused(None, ErrorKind::Io).await;
+        pool.devices().online("disk1.img").unwrap();
+        pool.create_checkpoint().await.unwrap();
+        refused(None, ErrorKind::Busy).await;
+        pool.discard_checkpoint().await.unwrap();
+        assert_eq!(pool.devices().change_guid(Some(Guid(77))).await.unwrap(), Guid(77));
+        let drawn = pool.devices().change_guid(None).await.unwrap();
+        assert!(drawn != old && drawn.0 != 77 && pool.guid() == drawn);
+        let mut lines = Vec::new();
+        let each = async |record: NvList| {
+            lines.extend(record.str("history internal str").filter(|l| l.starts_with("old=")).map(str::to_string));
+            Ok(())
+        };
+        pool.read_history(each).await.unwrap();
+        assert_eq!(lines, [format!("old={old} new=77"), format!("old=77 new={drawn}")]);
+        let config = pool.mos_config();
+        assert_eq!((config.pool_guid, config.vdev_tree.guid), (drawn, drawn));
+        pool.export().await.unwrap();
+        drop(pool);
+        for disk in &world.disks {
+            let labels = vdev::labels::read_labels(&*disk.dev()).await.unwrap();
+            for (n, label) in &labels.configs {
+                assert_eq!(label.as_ref().unwrap().u64("pool_guid"), Some(drawn.0), "label {n}");
+            }
+        }
+        let pool = world.import(ImportOpts::default()).await.unwrap();
+        assert_eq!((pool.guid(), pool.mos_config().pool_guid), (drawn, drawn));
+        assert!(leaves(&pool).iter().all(|(h, m)| *h == Health::Online && m.is_empty()));
         pool.export().await.unwrap();
     });
 }

@@ -1,6 +1,12 @@
 //! The device tree changes under a workload. The long profile: `ztest --devices 0..100`.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
+use base::Guid;
+use bdev::BlockDev;
 use sim::{CutStyle, DiskImage, Replay, Rng};
+use spa::Pool;
 use vdev::Health;
 use ztest::cuts::{completions, cut_on};
 use ztest::devices::run_seed;
@@ -35,33 +41,43 @@ fn cuts_leave_a_tree() {
     }
 }
 
+/// The images after a power cut at each moment of `change` on a new mirror of two, with the number
+/// of the moment, and the layout.
+fn cuts_during(seed: u64, change: impl AsyncFn(&Lab, &Rc<Pool>)) -> (Layout, Vec<(u64, Vec<DiskImage>)>) {
+    let mut rng = Rng::new(seed);
+    let shape = SHAPES.iter().find(|s| s.name == "mirror").expect("a known shape");
+    let layout = Layout::draw(&mut rng, 100 << 20).shaped(shape, &mut rng);
+    let lab = Lab::new(seed, &layout);
+    lab.sim.block_on(async {
+        let pool = lab.create(&layout, Vec::new()).await.expect("created");
+        pool.sync().await.expect("synced");
+        lab.disks.iter().for_each(|d| d.start_log());
+        change(&lab, &pool).await;
+        pool.export().await.expect("exported");
+    });
+    let logs: Vec<_> = lab.disks.iter().filter_map(|d| d.take_log()).collect();
+    let mut replays: Vec<_> = logs.iter().map(|l| l.replay()).collect();
+    let mut images_at = |seq: u64| {
+        let mut cut = |(disk, replay): (usize, &mut Replay<'_>)| {
+            replay.to_seq(seq);
+            replay.cut(CutStyle::Seeded, seq * 31 + disk as u64)
+        };
+        (seq, replays.iter_mut().enumerate().map(&mut cut).collect())
+    };
+    (layout, completions(&logs).into_iter().map(&mut images_at).collect())
+}
+
 /// A device is taken out of a mirror, and the power goes at any moment of that: the pool has all
 /// devices that it had, or all but the one. (The label of the device that stays gets the guid of
 /// the mirror, a moment before the uberblock.)
 #[test]
 fn a_detach_cut_anywhere_loses_no_device() {
-    let mut rng = Rng::new(5);
-    let shape = SHAPES.iter().find(|s| s.name == "mirror").expect("a known shape");
-    let layout = Layout::draw(&mut rng, 100 << 20).shaped(shape, &mut rng);
-    let lab = Lab::new(5, &layout);
-    lab.sim.block_on(async {
-        let pool = lab.create(&layout, Vec::new()).await.expect("created");
-        pool.sync().await.expect("synced");
-        lab.disks.iter().for_each(|d| d.start_log());
+    let (layout, cuts) = cuts_during(5, async |_, pool| {
         let leaves = pool.tree().leaves();
         pool.devices().detach(&leaves[0].guid().0.to_string()).await.expect("detached");
-        pool.export().await.expect("exported");
     });
-    let logs: Vec<_> = lab.disks.iter().filter_map(|d| d.take_log()).collect();
-    let moments = completions(&logs);
-    let mut replays: Vec<_> = logs.iter().map(|l| l.replay()).collect();
     let mut sizes = Vec::new();
-    for seq in moments {
-        let mut cut = |(disk, replay): (usize, &mut Replay<'_>)| {
-            replay.to_seq(seq);
-            replay.cut(CutStyle::Seeded, seq * 31 + disk as u64)
-        };
-        let images: Vec<DiskImage> = replays.iter_mut().enumerate().map(&mut cut).collect();
+    for (seq, images) in cuts {
         let lab = Lab::with_images(seq, images, true);
         let leaves = lab.sim.block_on(async {
             let pool = lab.import(false, layout.opts()).await.unwrap_or_else(|e| panic!("moment {seq}: {e}"));
@@ -76,4 +92,42 @@ fn a_detach_cut_anywhere_loses_no_device() {
         sizes.push(leaves);
     }
     assert_eq!((sizes.first(), sizes.last()), (Some(&2), Some(&1)), "before the detach and after it: {sizes:?}");
+}
+
+/// The pool gets another guid, and the power goes at any moment of that: it has the old one or the
+/// new one, and all of its devices.
+#[test]
+fn a_reguid_cut_anywhere_is_done_or_not() {
+    let guids = Cell::new((Guid(0), Guid(0)));
+    let (layout, cuts) = cuts_during(6, async |_, pool| {
+        let old = pool.guid();
+        let new = pool.devices().change_guid(None).await.expect("changed");
+        assert_eq!(pool.guid(), new);
+        guids.set((old, new));
+    });
+    let (old, new) = guids.get();
+    let mut seen = Vec::new();
+    let last = cuts.last().map(|(_, images)| images.clone()).expect("there are moments");
+    for (seq, images) in cuts {
+        let lab = Lab::with_images(seq, images, true);
+        seen.push(lab.sim.block_on(async {
+            let all = spa::scan(lab.disks.iter().map(|d| d.dev() as Rc<dyn BlockDev>).collect()).await;
+            assert_eq!(all.len(), 1, "moment {seq}: {:?}", all.iter().map(|c| c.guid).collect::<Vec<_>>());
+            let pool = lab.import(false, layout.opts()).await.unwrap_or_else(|e| panic!("moment {seq}: {e}"));
+            for (guid, condition) in pool.tree().tops.borrow()[0].kind().conditions() {
+                assert_ne!(condition.health(), Health::Unavail, "moment {seq}: device {guid} was not found");
+            }
+            let guid = pool.guid();
+            assert_eq!(pool.mos_config().pool_guid, guid);
+            pool.export().await.expect("exports");
+            guid
+        }));
+    }
+    assert!(seen.iter().all(|g| *g == old || *g == new));
+    assert_eq!((seen.first(), seen.last()), (Some(&old), Some(&new)));
+    match judge::judge(&last, Level::Zdb, "reguid") {
+        Verdict::Good => {}
+        Verdict::Missing(what) => eprintln!("NOT JUDGED: {what} is missing"),
+        Verdict::Bad(why) => panic!("{why}"),
+    }
 }

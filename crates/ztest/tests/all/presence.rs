@@ -5,7 +5,7 @@ use std::rc::{Rc, Weak};
 
 use base::{Nanos, WallTime};
 use ondisk::nvlist::NvList;
-use ondisk::scan::ScanState;
+use ondisk::scan::{ScanFunc, ScanState};
 use sim::{DiskImage, Fault, OpKind};
 use vdev::Health;
 use ztest::campaign::drive;
@@ -229,4 +229,56 @@ fn a_resilver_is_under_way_until_it_is_over() {
         })
         .unwrap_or_else(|e| panic!("{e}"));
     }
+}
+
+/// `zpool reopen`: a device that does not answer is let go, comes back when it is there again, and
+/// gets what it missed. With `-n` a scrub that runs goes on; a device that was taken out stays out.
+#[test]
+fn reopening_notices_what_left_and_what_came_back() {
+    let mut r = runner(3210, "mirrors");
+    drive(&mut r, async |r: &mut Runner| {
+        let text = |e: base::Error| e.to_string();
+        r.create().await?;
+        let pool = r.pool();
+        pool.devices().set_door(Rc::new(LabDoor(r.lab.clone())));
+        pool.devices().offline("disk4.img", false).map_err(text)?;
+        r.step().await?;
+        pool.devices().reopen_all(false).await.map_err(text)?;
+        let states = || {
+            let all = pool.tree().tops.borrow().iter().flat_map(|t| t.kind().conditions()).collect::<Vec<_>>();
+            all.iter().map(|(_, c)| c.health()).collect::<Vec<_>>()
+        };
+        use Health::{Offline, Online, Unavail};
+        assert_eq!(states(), [Online, Online, Online, Online, Offline]);
+        r.lab.away.borrow_mut().push(1);
+        r.lab.disks[1].fault(Fault::FailSome { kind: None, per_mille: 1000 });
+        pool.devices().reopen_all(false).await.map_err(text)?;
+        assert_eq!(states(), [Online, Unavail, Online, Online, Offline]);
+        for _ in 0..5 {
+            r.step().await?;
+        }
+        pool.sync().await.map_err(text)?;
+        r.lab.away.borrow_mut().clear();
+        r.lab.disks[1].clear_faults();
+        let mut opts = r.layout.opts();
+        opts.scan.suspend_progress = true;
+        pool.tune(&opts);
+        pool.scan().start_scrub().await.map_err(text)?;
+        pool.devices().reopen_all(true).await.map_err(text)?;
+        let scan = || pool.scan().status().phys;
+        assert_eq!((scan().func, scan().state), (ScanFunc::Scrub, ScanState::Scanning));
+        assert_eq!(states(), [Online, Online, Online, Online, Offline]);
+        let misses = || pool.tree().leaves().iter().filter(|l| !l.condition.missing().is_empty()).count();
+        assert_eq!(misses(), 2, "{}", ztest::devices::devices_text(&pool));
+        pool.devices().reopen_all(false).await.map_err(text)?;
+        pool.tune(&r.layout.opts());
+        pool.scan().wait().await.map_err(text)?;
+        assert_eq!((scan().func, scan().state), (ScanFunc::Resilver, ScanState::Finished));
+        assert_eq!(misses(), 1, "{}", ztest::devices::devices_text(&pool));
+        // Now it has everything: the other one can go.
+        pool.devices().offline("disk0.img", true).map_err(text)?;
+        r.compare().await?;
+        r.export().await
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
 }
