@@ -4,9 +4,9 @@ use admin::pool::vdev_spec::VdevSpec;
 use admin::request::{
     LabelClear, Mount, PoolAdd, PoolAttach, PoolCheckpoint, PoolClear, PoolCreate, PoolDdtPrune, PoolDedup,
     PoolDestroy, PoolDetach, PoolExport, PoolHistory, PoolImport, PoolOffline, PoolOnline, PoolPrefetch, PoolReguid,
-    PoolRemove, PoolReopen, PoolScan, PoolSet, PoolSync, PoolWork, Pools, Search, VdevGet, VdevSet,
+    PoolRemove, PoolReopen, PoolScan, PoolSet, PoolSplit, PoolSync, PoolWork, Pools, Search, VdevGet, VdevSet,
 };
-use admin::view::{Candidate, Created, Imported, PoolView};
+use admin::view::{Candidate, Created, Imported, PoolView, SplitDone};
 use base::{Error, ErrorKind};
 
 use crate::opts::{Parsed, Spec};
@@ -14,9 +14,6 @@ use crate::zpool_out::{self, LIST_COLUMNS, Style};
 use crate::{
     Done, Fail, absolute, ask, ask_each, assignment, dedup_out, help, json, print, print_to_reader, zpool_scrub,
 };
-
-/// Commands of OpenZFS that weir does not have yet.
-const NOT_YET: &[&str] = &["split"];
 
 /// Runs `zpool ARGS`.
 pub fn run(args: &[String]) -> Done {
@@ -76,9 +73,10 @@ pub fn run(args: &[String]) -> Done {
         "resilver" => zpool_scrub::resilver(&parse(rest, "", &[], "resilver")?),
         "clear" => clear(&parse(rest, "", &[], "clear")?),
         "reguid" => reguid(&parse(rest, "g:", &[], "reguid")?),
+        "split" => split(&parse(rest, "gLlnPo:R:", &[], "split")?),
         "reopen" => reopen(&parse(rest, "n", &[], "reopen")?),
         "labelclear" => labelclear(&parse(rest, "f", &[], "labelclear")?),
-        other => run_other("zpool", other, rest, NOT_YET),
+        other => run_other("zpool", other, rest, &[]),
     }
 }
 
@@ -721,6 +719,62 @@ fn reguid(p: &Parsed) -> Done {
     };
     let pool = only_operand(p, "pool name", "reguid")?.to_string();
     ask(&PoolReguid { pool, guid })
+}
+
+fn split(p: &Parsed) -> Done {
+    let altroot = p.value('R').map(str::to_string);
+    let mut props = Vec::new();
+    let mut mount_options = false;
+    for option in p.values('o') {
+        match option.contains('=') {
+            true => props.push(assignment(option, "split")?),
+            false => mount_options = true,
+        }
+    }
+    match altroot.is_some() {
+        false if mount_options => {
+            return Err(Fail::Usage("setting mntopts is only valid when importing the pool".into(), "split"));
+        }
+        false if p.has('l') => {
+            return Err(Fail::Usage("loading keys is only valid when importing the pool".into(), "split"));
+        }
+        _ if mount_options => {
+            let why = "cannot split: weir takes no mount options here: 'zfs mount -o' has them";
+            return Err(Error::unsupported(why).into());
+        }
+        _ => {}
+    }
+    let (pool, new_name, devices) = match p.operands.as_slice() {
+        [] => return Err(Fail::Usage("Missing pool name".into(), "split")),
+        [_] => return Err(Fail::Usage("Missing new pool name".into(), "split")),
+        [pool, new, devices @ ..] => (pool.clone(), new.clone(), devices),
+    };
+    let request = PoolSplit {
+        pool,
+        new_name: new_name.clone(),
+        devices: devices.iter().map(|d| pool_member(d)).collect(),
+        props,
+        altroot,
+        dry_run: p.has('n'),
+        guids: p.has('g'),
+    };
+    let SplitDone { layout, imported: mut done } = ask(&request)?;
+    if p.has('n') {
+        let layout = zpool_out::layout(&new_name, None, &VdevSpec::parse(&layout)?, style(p));
+        print(&format!("would create '{new_name}' with the following layout:\n\n{layout}"));
+        return Ok(());
+    }
+    if p.has('l') && !done.pools.is_empty() {
+        done.unmounted.clear();
+        mount_with_keys(&mut done)?;
+    }
+    done.notices.iter().chain(&done.unmounted).for_each(|sentence| eprintln!("{sentence}"));
+    if done.unmounted.is_empty() {
+        return Ok(());
+    }
+    eprintln!("Split was successful, but the datasets could not all be mounted");
+    eprintln!("Try doing 'zpool import' with a different altroot");
+    Err(Fail::AlreadyReported)
 }
 
 fn reopen(p: &Parsed) -> Done {

@@ -70,6 +70,8 @@ const REFUSED: &[&str] = &[
     "zpool sync",
     "zpool sync tank",
     "zpool clear tank",
+    "zpool split tank two",
+    "zpool split -n tank two",
     "zpool reopen",
     "zpool reopen -n tank",
     "zpool reguid tank",

@@ -721,3 +721,84 @@ fn pools_are_made_under_temporary_names() {
     w.ok("zpool import -d . tank");
     assert_eq!(w.ok("zfs list -H -o name"), "tank\ntank/data\n");
 }
+
+/// The pool of a listing, by guid.
+fn guid_of(w: &World, pool: &str) -> String {
+    w.ok(&format!("zpool get -H -o value guid {pool}")).trim().to_string()
+}
+
+#[test]
+fn a_pool_gets_another_guid() {
+    let w = World::new("cli-reguid");
+    w.files(&["a", "b"], 80 * MIB);
+    w.ok(&format!("{NEW} tank mirror a b"));
+    let old = guid_of(&w, "tank");
+    w.ok("zpool reguid tank");
+    let new = guid_of(&w, "tank");
+    assert_ne!(old, new);
+    w.ok("zpool reguid -g 12345 tank");
+    assert_eq!(guid_of(&w, "tank"), "12345");
+    let s = w.run("zpool reguid -g x tank", "UTC");
+    assert!(s.code == 2 && s.err.contains("invalid GUID 'x'"), "{}", s.err);
+    w.fails("zpool reguid -g 12345 tank", "cannot reguid 'tank': ");
+    w.ok("zpool offline tank a");
+    w.fails("zpool reguid tank", "cannot reguid 'tank': one or more devices is currently unavailable");
+    w.ok("zpool online tank a");
+    w.ok("zpool reopen");
+    w.ok("zpool reopen -n tank");
+    w.fails("zpool reopen nope", "cannot open 'nope': no such pool");
+    let history = w.ok("zpool history -i tank");
+    assert!(history.contains(&format!("guid change old={old} new={new}")) && history.contains("zpool reguid tank"));
+    // A daemon that comes after this one finds the pool by its guid, and any other by its name.
+    w.ok("daemon stop");
+    assert_eq!(guid_of(&w, "tank"), "12345");
+    w.ok("zpool export tank");
+    w.ok("zpool import tank");
+    assert_eq!(guid_of(&w, "tank"), "12345");
+}
+
+#[test]
+fn a_pool_is_split() {
+    let w = World::new("cli-split");
+    w.files(&["a", "b", "c", "d", "e"], 80 * MIB);
+    w.ok(&format!("{NEW} tank mirror a b mirror c d log e"));
+    w.ok("zfs create -o mountpoint=none tank/fs");
+    w.ok("zfs snapshot tank/fs@s");
+    let layout = w.ok("zpool split -n tank two c");
+    let (b, c) = (w.path("b"), w.path("c"));
+    assert_eq!(layout, format!("would create 'two' with the following layout:\n\n\ttwo\n\t  {b}\n\t  {c}\n"));
+    for (line, code, why) in [
+        ("zpool split", 2, "Missing pool name"),
+        ("zpool split tank", 2, "Missing new pool name"),
+        ("zpool split -l tank two", 2, "loading keys is only valid when importing the pool"),
+        ("zpool split -o ro tank two", 2, "setting mntopts is only valid when importing the pool"),
+        ("zpool split tank tank", 1, "Unable to split tank: a pool with that name already exists"),
+        ("zpool split tank mirror", 1, "Unable to split tank: the pool name 'mirror' is reserved"),
+        ("zpool split tank two a b", 1, "Unable to split tank: Device list must include at most one disk"),
+        ("zpool split -o nonsense=1 tank two", 1, "Unable to split tank: invalid property 'nonsense'"),
+        ("zpool split nope two", 1, "cannot open 'nope': no such pool"),
+    ] {
+        let s = w.run(line, "UTC");
+        assert!(s.code == code && s.err.contains(why), "{line}: {} {}", s.code, s.err);
+    }
+    w.ok("zpool split -o comment=half tank two c");
+    assert_eq!(w.ok("zpool list -H -o name"), "tank\n");
+    let status = w.ok("zpool status tank");
+    assert!(!status.contains("mirror") && status.contains("logs"), "{status}");
+    w.fails("zpool split tank three", "Source pool must be composed only of mirrors");
+    w.ok("zpool import two");
+    assert_eq!(w.ok("zpool get -H -o value comment two"), "half\n");
+    assert_eq!(w.ok("zfs list -H -t snapshot -o name"), "tank/fs@s\ntwo/fs@s\n");
+    assert!(w.ok("zpool history -i two").contains("split from pool tank"));
+    for pool in ["tank", "two"] {
+        w.ok(&format!("zpool scrub -w {pool}"));
+        w.ok(&format!("zpool export {pool}"));
+    }
+    w.ok("zpool import two");
+    // A pool with an alternate root is imported at once.
+    w.ok("zpool destroy two");
+    w.ok(&format!("{NEW} big mirror b c"));
+    w.ok("zpool split -R /somewhere big half");
+    assert_eq!(w.ok("zpool list -H -o name"), "big\nhalf\n");
+    assert_eq!(w.ok("zpool get -H -o value altroot half"), "/somewhere\n");
+}

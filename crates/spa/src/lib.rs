@@ -62,6 +62,7 @@ pub use devices::layout::{Bias, DEVICE_SIZE_MIN, DevSpec, Group, GroupKind, Layo
 pub use devices::leaf_work::{LeafWork, LeafWorks, WorkCommand, WorkKind, WorkState};
 pub use devices::raidz_expand::RaidzExpand;
 pub use devices::reflow::{ExpandTunables, Expander};
+pub use devices::split::SplitLeaf;
 pub use devices::{DeviceDoor, Devices};
 pub use ondisk::label::PoolState;
 pub use open::create::{PoolSpec, check_pool_name};

@@ -267,13 +267,13 @@ struct Job {
 }
 
 /// An import that succeeded.
-struct Outcome {
+pub(crate) struct Outcome {
     name: String,
     guid: u64,
     /// Notices for the user.
-    notices: Vec<String>,
+    pub notices: Vec<String>,
     /// Errors of mounts.
-    failures: Vec<String>,
+    pub failures: Vec<String>,
 }
 
 /// The import, on the engine thread.
@@ -491,7 +491,7 @@ impl PoolSet {
 
     /// Imports a pool that the last daemon had imported. If that was just killed its devices may
     /// still be locked.
-    fn import_last(
+    pub(crate) fn import_last(
         &self,
         pool: &KnownPool,
         devices: &[String],

@@ -9,6 +9,7 @@ pub mod labels;
 pub mod props;
 pub mod record;
 mod scan;
+mod split;
 pub mod trace;
 pub mod vdev_props;
 pub mod vdev_spec;

@@ -8,7 +8,7 @@ use super::{Changes, Cx, Direction, Kind, Lane, Report, Request, Rights, Secret}
 use crate::pool::compatibility::allowed_features;
 use crate::pool::props::{Wanted, When};
 use crate::pool_set::Running;
-use crate::view::{Candidate, Created, DedupView, HistoryLine, Imported, PoolView, VdevProps};
+use crate::view::{Candidate, Created, DedupView, HistoryLine, Imported, PoolView, SplitDone, VdevProps};
 
 /// The requests of this file.
 pub(super) const KINDS: &[Kind] = &[
@@ -30,6 +30,7 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::of::<VdevSet>(),
     Kind::of::<PoolSync>(),
     Kind::of::<PoolReguid>(),
+    Kind::of::<PoolSplit>(),
 ];
 
 /// `zpool create`.
@@ -526,5 +527,36 @@ impl Request for PoolReguid {
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         cx.pools.reguid(cx, &self.pool, self.guid)
+    }
+}
+
+/// `zpool split`: make a pool of one device of each mirror of another.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct PoolSplit {
+    /// The pool.
+    pub pool: String,
+    /// The new pool.
+    pub new_name: String,
+    /// The devices that it gets; of mirrors without one of these it gets the last.
+    pub devices: Vec<String>,
+    /// `-o`: its properties.
+    pub props: Vec<(String, String)>,
+    /// `-R`: import it, with this alternate root.
+    pub altroot: Option<String>,
+    /// `-n`: only tell the layout.
+    pub dry_run: bool,
+    /// `-g`: guids in the layout.
+    pub guids: bool,
+}
+
+impl Request for PoolSplit {
+    const NAME: &'static str = "PoolSplit";
+    const TITLE: &'static str = "zpool split";
+    type Reply = SplitDone;
+    fn changes(&self) -> Changes {
+        if self.dry_run { Changes::Unrecorded } else { Changes::visits_to(&self.pool) }
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<SplitDone> {
+        cx.pools.pool_split(self, cx.progress)
     }
 }

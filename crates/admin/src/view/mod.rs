@@ -18,5 +18,5 @@ pub use figures::{
 pub use types::{
     Candidate, CheckpointView, Created, DaemonInfo, DatasetView, DedupView, Destroyed, ErrorScrubView, ExpandView,
     HistoryLine, HoldView, Imported, KeyView, LeafWorkView, NbdView, PoolView, PropView, RequestView, ScanView,
-    TunableView, VdevProps, VdevView,
+    SplitDone, TunableView, VdevProps, VdevView,
 };

@@ -110,6 +110,15 @@ pub struct Imported {
     pub unmounted: Vec<String>,
 }
 
+/// The result of a [`PoolSplit`](crate::request::PoolSplit).
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct SplitDone {
+    /// The layout that the new pool would have, as `zpool create` takes it.
+    pub layout: Vec<String>,
+    /// The import of the new pool.
+    pub imported: Imported,
+}
+
 /// A pool that could be imported, or why not.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Candidate {

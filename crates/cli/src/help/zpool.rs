@@ -179,6 +179,24 @@ Forgets the errors that were counted for a device, or for all of the pool.
 ",
     },
     Page {
+        name: "zpool split",
+        usage: &["split [-gLlnP] [-o property=value] ... [-R root] <pool> <newpool> [<device> ...]"],
+        text: "\
+Makes a pool of one device of each mirror of a pool: with everything that was
+written to it until now, its snapshots among it. The new pool has these devices,
+and the last one of every other mirror; the old pool goes on with the rest. All
+vdevs of the pool but logs have to be mirrors. Logs, caches and spares stay.
+
+  -R  import the new pool with this alternate root; without it, it is left
+      exported
+  -l  with -R: ask for the keys of its encrypted file systems first
+  -o  a property of the new pool
+  -n  show the layout, but change nothing
+  -g, -L, -P
+      with -n: guids for names, where links lead, full paths
+",
+    },
+    Page {
         name: "zpool reopen",
         usage: &["reopen [-n] [<pool> ...]"],
         text: "\

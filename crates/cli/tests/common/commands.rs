@@ -59,6 +59,8 @@ pub const STORY: &[(Kind, i32, &str)] = &[
     (Own, 1, "zpool scrub -s tank"),
     (Own, 0, "zpool clear tank"),
     (Own, 0, "zpool clear tank a.img"),
+    (Own, 1, "zpool split tank two"),
+    (Own, 1, "zpool split -n tank two"),
     (Own, 0, "zpool reopen"),
     (Own, 0, "zpool reopen -n tank"),
     (Own, 0, "zpool reguid tank"),

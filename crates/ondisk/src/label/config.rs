@@ -185,6 +185,7 @@ const LABEL_KEYS: [&str; 21] = [
     "create_txg",
     HAS_VDEV_ZAPS,
 ];
+const SPLIT: &str = "splitcfg";
 const HAS_VDEV_ZAPS: &str = "com.delphix:has_per_vdev_zaps";
 
 fn unknown_keys(list: &NvList, known: impl Fn(&str) -> bool) -> Vec<(String, NvValue)> {
@@ -276,6 +277,36 @@ impl LabelConfig {
     }
 }
 
+/// `splitcfg`: a split of mirrors that is under way (format page 23 section 10); in the
+/// configuration object only.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct SplitConfig {
+    /// `guid_list`, of the pool that is split: the leaves that leave it, by top-level vdev; 0 where
+    /// none does.
+    pub guid_list: Vec<Guid>,
+    /// `split_guid`, of the new pool: the pool that it is split from. Labels have it, too.
+    pub split_guid: Option<Guid>,
+}
+
+impl SplitConfig {
+    fn read(list: &NvList) -> SplitConfig {
+        let guids = list.u64s("guid_list").unwrap_or_default();
+        SplitConfig {
+            guid_list: guids.iter().map(|n| Guid(*n)).collect(),
+            split_guid: list.u64("split_guid").map(Guid),
+        }
+    }
+
+    fn to_nvlist(&self) -> NvList {
+        let mut l = NvList::new();
+        if !self.guid_list.is_empty() {
+            l.put_u64s("guid_list", self.guid_list.iter().map(|g| g.0).collect());
+        }
+        self.split_guid.iter().for_each(|g| l.put_u64("split_guid", g.0));
+        l
+    }
+}
+
 /// The content of the MOS configuration object: the trusted config of the whole pool.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MosConfig {
@@ -285,6 +316,8 @@ pub struct MosConfig {
     pub has_per_vdev_zaps: bool,
     /// Top-level vdevs with holes.
     pub vdev_children: Option<u64>,
+    /// A split that is under way.
+    pub split: Option<SplitConfig>,
     /// The root with the whole tree.
     pub vdev_tree: VdevConfig,
     /// As in labels.
@@ -298,16 +331,16 @@ impl MosConfig {
     pub fn from_nvlist(list: &NvList) -> Result<MosConfig> {
         let head = ConfigHead::read(list)?;
         let features_for_read = read_features(list, head.version)?;
-        let in_label_only = |n: &str| {
-            matches!(n, "top_guid" | "guid" | "is_spare" | "is_log" | "hole_array" | "split_guid" | "create_txg")
-        };
+        let in_label_only =
+            |n: &str| matches!(n, "top_guid" | "guid" | "is_spare" | "is_log" | "hole_array" | "create_txg");
         Ok(MosConfig {
             head,
             has_per_vdev_zaps: list.bool_flag(HAS_VDEV_ZAPS),
             vdev_children: list.u64("vdev_children"),
+            split: list.list(SPLIT).map(SplitConfig::read),
             vdev_tree: VdevConfig::from_nvlist(list.require_list("vdev_tree")?)?,
             features_for_read,
-            unknown: unknown_keys(list, |n| LABEL_KEYS.contains(&n) && !in_label_only(n)),
+            unknown: unknown_keys(list, |n| n == SPLIT || LABEL_KEYS.contains(&n) && !in_label_only(n)),
         })
     }
 
@@ -315,16 +348,22 @@ impl MosConfig {
     pub fn to_nvlist(&self) -> NvList {
         let mut l = NvList::new();
         self.head.put(&mut l);
+        self.split.iter().for_each(|s| l.put_list(SPLIT, s.to_nvlist()));
         if self.has_per_vdev_zaps {
             l.put_flag(HAS_VDEV_ZAPS);
         }
         self.vdev_children.iter().for_each(|&n| l.put_u64("vdev_children", n));
+        self.split_guid().iter().for_each(|g| l.put_u64("split_guid", g.0));
         l.put_list("vdev_tree", self.vdev_tree.to_nvlist(ConfigForm::Mos));
         put_features(&mut l, &self.features_for_read);
         for (name, value) in &self.unknown {
             l.push(name.as_str(), value.clone());
         }
         l
+    }
+
+    fn split_guid(&self) -> Option<Guid> {
+        self.split.as_ref().and_then(|s| s.split_guid)
     }
 
     /// The config of the label of leaf `guid` under the top-level vdev at place `top`, in `state`
@@ -340,7 +379,7 @@ impl MosConfig {
             is_log: leaf.guid == tree.guid && tree.is_log == Some(1),
             hole_array: self.vdev_tree.children.iter().filter(|c| c.is_hole).map(|c| c.id).collect(),
             vdev_children: Some(self.vdev_tree.children.len() as u64),
-            split_guid: None,
+            split_guid: self.split_guid(),
             vdev_tree: tree.clone(),
             features_for_read: self.features_for_read.clone(),
             create_txg: None,

@@ -15,7 +15,8 @@ mod config;
 use base::{Error, Result, ResultExt, align_down};
 use codec::{EmbeddedHash, EmbeddedVerifier};
 pub use config::{
-    ConfigHead, DeviceLabel, LabelConfig, MosConfig, PoolState, VERSION_FEATURES, VERSION_MAX_LEGACY, version_supported,
+    ConfigHead, DeviceLabel, LabelConfig, MosConfig, PoolState, SplitConfig, VERSION_FEATURES, VERSION_MAX_LEGACY,
+    version_supported,
 };
 
 use crate::bytes::{be64, put_be64};

@@ -408,6 +408,11 @@ impl LeafWorks {
         Ok(())
     }
 
+    /// Whether work on the device runs.
+    pub(super) fn is_running(&self, guid: Guid) -> bool {
+        self.all.borrow().iter().any(|w| w.guid == guid && w.running.get())
+    }
+
     /// Whether work on a device of that vdev runs.
     pub(super) fn is_running_on(&self, top: &Top) -> bool {
         let kind = top.kind();

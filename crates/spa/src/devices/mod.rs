@@ -36,6 +36,7 @@ pub(crate) mod reflow;
 mod reguid;
 mod remove;
 mod reopen;
+pub(crate) mod split;
 mod state;
 
 use std::cell::RefCell;
@@ -168,7 +169,7 @@ impl Devices {
     }
 
     /// Begins an administrative change of the devices: others wait for its end.
-    async fn begin_change(&self) -> Result<Permit> {
+    pub(crate) async fn begin_change(&self) -> Result<Permit> {
         let permit = self.changes.hold().await;
         self.config.check_writable()?;
         Ok(permit)

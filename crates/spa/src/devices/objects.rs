@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use base::{Guid, ObjectId, Result};
 use dmu::{Dnode, ObjSpec, Objset, Tx, zap};
+use ondisk::bytes::le64;
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
 use ondisk::vdev_config::VdevConfig;
@@ -12,7 +13,7 @@ use vdev::Top;
 
 use crate::commit::config::Config;
 use crate::commit::space_map::free_space_map;
-use crate::stack::{BIAS_KEY, Stack};
+use crate::stack::{BIAS_KEY, METASLABS_MAX, Stack};
 
 /// Entry of the MOS directory: the list of all ZAPs of vdevs.
 pub(crate) const ZAP_MAP: &[u8] = b"com.delphix:vdev_zap_map";
@@ -48,10 +49,24 @@ pub(crate) async fn free_vdev_zap(stack: &Stack, object: ObjectId, tx: &Tx) -> R
     stack.mos.free(object, tx).await
 }
 
-/// Frees the objects of an empty top-level vdev and of the leaves in it.
-pub(crate) async fn free_top_objects(stack: &Stack, top: &Top, tx: &Tx) -> Result<()> {
-    let config = top.config();
-    for object in stack.alloc.space_maps(top.id) {
+/// The space maps of a top-level vdev, by its configuration.
+pub(crate) async fn space_maps_of(stack: &Stack, config: &VdevConfig) -> Result<Vec<ObjectId>> {
+    let Some(array) = config.metaslab_array.filter(|o| o.0 != 0) else { return Ok(Vec::new()) };
+    let (asize, shift) = (config.asize.unwrap_or(0), config.metaslab_shift.unwrap_or(u64::MAX));
+    let count = u32::try_from(shift).ok().and_then(|shift| asize.checked_shr(shift)).unwrap_or(0).min(METASLABS_MAX);
+    let mut bytes = vec![0; count as usize * 8];
+    stack.mos.hold(array).await?.read(0, &mut bytes).await?;
+    Ok((0..count as usize).map(|n| ObjectId(le64(&bytes, n * 8))).filter(|object| object.0 != 0).collect())
+}
+
+/// Frees the objects of an empty top-level vdev, with these space maps, and of the leaves in it.
+pub(crate) async fn free_top_objects(
+    stack: &Stack,
+    config: &VdevConfig,
+    space_maps: Vec<ObjectId>,
+    tx: &Tx,
+) -> Result<()> {
+    for object in space_maps {
         free_space_map(&stack.mos, &stack.features, object, tx).await?;
     }
     if config.metaslab_array.is_some_and(|o| o.0 != 0) {

@@ -104,7 +104,9 @@ impl Devices {
         for leaf in top.leaves() {
             self.changes.queue_relabel(&VdevKind::Leaf(leaf.clone()), self.config.blank_label(&top, leaf.guid()));
         }
-        free_top_objects(&self.stack, &top, tx).await.at(|| format!("top-level vdev {id}"))?;
+        free_top_objects(&self.stack, &top.config(), self.stack.alloc.space_maps(id), tx)
+            .await
+            .at(|| format!("top-level vdev {id}"))?;
         self.stack.alloc.remove_top(id);
         self.stack.store.forget(id);
         {

@@ -8,7 +8,7 @@
 
 use std::rc::Rc;
 
-use base::{Result, ResultExt, Txg};
+use base::{Result, ResultExt, Txg, VdevId};
 use dsl::{Dataset, DslPool};
 use ondisk::blkptr::Blkptr;
 use ondisk::zil::ZilHeader;
@@ -30,13 +30,25 @@ pub(crate) struct Claims {
     sealed: Vec<Rc<Dataset>>,
 }
 
+/// What becomes of the logs of a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LogRule {
+    /// They are claimed, to be replayed.
+    Claim,
+    /// The pool was split off: its state has all that was written before the split. Logs that no
+    /// import claimed are given up, and of others what is on log devices.
+    GiveUp,
+}
+
 /// Claims every log in `first`, the first txg of the pool, before the sync loop runs.
-pub(crate) async fn claim_logs(pool: &Pool, first: Txg) -> Result<Claims> {
+pub(crate) async fn claim_logs(pool: &Pool, first: Txg, rule: LogRule) -> Result<Claims> {
     let mut out =
         Claims { newest: Txg(0), frees: Vec::new(), emptied: Vec::new(), cut: Vec::new(), sealed: Vec::new() };
     let synced = pool.uberblock().txg;
-    let rewound = first != synced.next();
-    let without_log = pool.stack.tree.tops.borrow().iter().any(|t| t.is_log && t.is_concrete() && !t.is_usable());
+    let gives_up = rule == LogRule::GiveUp;
+    let rewound = gives_up || first != synced.next();
+    let without_log =
+        gives_up || pool.stack.tree.tops.borrow().iter().any(|t| t.is_log && t.is_concrete() && !t.is_usable());
     for ds in pool.stack.dsl().all() {
         let place = || format!("intent log of '{}'", ds.name());
         let mut header = ds.zil_header().await.at(place)?;
@@ -78,6 +90,12 @@ pub(crate) async fn claim_logs(pool: &Pool, first: Txg) -> Result<Claims> {
             }
             Some(_) => {}
         }
+    }
+    if gives_up {
+        // What is on log devices is on no device of this pool.
+        let tops = pool.stack.tree.tops.borrow();
+        let is_there = |id: VdevId| tops.get(id.0 as usize).is_some_and(|top| top.is_concrete());
+        out.frees.retain(|bp| bp.dvas().all(|dva| is_there(dva.vdev())));
     }
     Ok(out)
 }

@@ -127,6 +127,7 @@ impl Pool {
             },
             has_per_vdev_zaps: true,
             vdev_children: Some(tops.len() as u64),
+            split: None,
             vdev_tree: VdevConfig::new(ConfigKind::Root, 0, guid),
             features_for_read: Vec::new(),
             unknown: Vec::new(),

@@ -35,7 +35,7 @@ use crate::commit::removed::load_mappings;
 use crate::devices::aux::AuxDevices;
 use crate::devices::dtl::{load_dtls, note_stale};
 use crate::open::assemble::{Assembly, check_complete, update_presence};
-use crate::open::claim;
+use crate::open::claim::{self, LogRule};
 use crate::open::create::check_pool_name;
 use crate::open::multihost::Activity;
 use crate::open::partition::partitions;
@@ -279,10 +279,11 @@ impl Pool {
                 c.hostid = (host.hostid != 0).then_some(host.hostid);
                 c.hostname = Some(host.hostname);
             });
+            pool.devices().settle_split();
             update_presence(&stack.tree);
             pool.config.mark_dirty();
             stack.tree.committed.set(pool.uberblock().txg);
-            let claims = claim::claim_logs(&pool, first_open).await?;
+            let claims = claim::claim_logs(&pool, first_open, LogRule::Claim).await?;
             pool.note_opening("import");
             pool.start();
             let begun = async {
@@ -302,7 +303,7 @@ impl Pool {
         Ok(pool)
     }
 
-    async fn open_mos(
+    pub(crate) async fn open_mos(
         candidate: &PoolCandidate,
         layers: Layers,
         ub: Uberblock,

@@ -8,4 +8,5 @@ pub(crate) mod import;
 pub(crate) mod multihost;
 pub(crate) mod partition;
 pub(crate) mod rewind;
+mod split;
 pub(crate) mod unsupported;

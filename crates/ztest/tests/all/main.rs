@@ -32,6 +32,7 @@ mod rescues;
 mod scan;
 mod scrub_ranges;
 mod snapshots;
+mod splits;
 mod states;
 mod volumes;
 mod workloads;
