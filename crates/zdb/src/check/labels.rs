@@ -67,12 +67,23 @@ pub fn check(pool: &PoolReader, sink: &mut Sink<'_>) {
     let mut here: BTreeSet<Guid> = BTreeSet::new();
     for dev in &pool.devices {
         let name = dev.dev.name();
-        let mut lists = Vec::new();
+        let (mut lists, mut bad) = (Vec::new(), Vec::new());
         for (i, l) in dev.labels.iter().enumerate() {
             match l {
                 LabelState::Good(l) => lists.push((i, l)),
-                LabelState::BadChecksum(_) => sink.error(format!("{name} label {i}: wrong checksum")),
-                LabelState::None(e) => sink.error(format!("{name} label {i}: {e}")),
+                LabelState::BadChecksum(_) => bad.push(format!("{name} label {i}: wrong checksum")),
+                LabelState::None(e) => bad.push(format!("{name} label {i}: {e}")),
+            }
+        }
+        // The pool has never used a device whose attach was cut off, and does not mend its labels.
+        let guids = lists.iter().filter_map(|(_, list)| Some(LabelConfig::from_nvlist(list).ok()?.guid));
+        let guids: BTreeSet<Guid> = guids.collect();
+        let is_foreign = !guids.is_empty() && guids.iter().all(|guid| cfg.vdev_tree.find(*guid).is_none());
+        for text in bad {
+            if is_foreign {
+                sink.note(format!("{text}; the pool does not have this device"));
+            } else {
+                sink.error(text);
             }
         }
         for (i, list) in &lists {
