@@ -16,6 +16,9 @@
 //!   allocated until its entry leaves the log. zdb takes it for leaked; weir's checker counts the
 //!   bytes of such blocks, and only as many are excused.
 //!
+//! * *Fast dedup.* zfsdump does not know it, and judges nothing of such a pool; zdb of OpenZFS 2.4
+//!   does, and weir's checker recomputes the tables.
+//!
 //! A judgement is excused only if everything in it is one of these.
 
 /// One judge that found something, and its last words.
@@ -67,6 +70,18 @@ fn is_generation_of_sender(line: &str) -> bool {
     parts.is_some_and(|(object, generation)| number(object) && number(generation))
 }
 
+/// Whether nothing is missing in an incomplete judgement but what zfsdump says of pools with fast
+/// dedup, and zdb of 2.4 found them good.
+pub(crate) fn lacks_fast_dedup_only(said: &str) -> bool {
+    let mut open = said.lines().filter_map(|l| l.strip_prefix("--")).map(str::trim);
+    let known = |l: &str| {
+        let unknown = l.split_once(": does not know ").filter(|(judge, _)| judge.starts_with("zfsdump check"));
+        l.starts_with("active features that OpenZFS 2.1 lacks: ")
+            || unknown.is_some_and(|(_, what)| what == "com.klarasystems:fast_dedup; nothing was judged")
+    };
+    said.lines().any(|l| l == "ok    zdb24 -bcc") && open.all(known)
+}
+
 /// Whether zfsdump found nothing but keys of bookmarks and generations of other pools.
 pub(crate) fn are_known_of_zfsdump<'a>(lines: impl IntoIterator<Item = &'a str>) -> bool {
     let is_other = |l: &str| !l.starts_with("note:") && !l.ends_with(" errors");
@@ -106,7 +121,7 @@ pub(crate) fn excused(said: &str, waiting: u64) -> Option<Vec<&str>> {
 
 #[cfg(test)]
 mod tests {
-    use super::excused;
+    use super::{excused, lacks_fast_dedup_only};
 
     const KEYS: &str = "ok    zdb -bcc\nBAD   zfsdump check after it\n        note: space map histograms: 0 as they are\n                  lab: deadlist keys [0, 1, 10, 39], snapshots before the last [0, 1, 10]\n        667 blocks, 1 errors\nlab: bad\n";
 
@@ -119,6 +134,19 @@ mod tests {
         let place = "BAD   zdb24 -bcc\n        leaked space: vdev 0, offset 0x11a7000, size 1536\nlab: bad\n";
         assert_eq!(excused(place, 1536), None);
         assert_eq!(excused(&leak.replace("block traversal", "checksum error\n        block traversal"), 1536), None);
+    }
+
+    #[test]
+    fn fast_dedup_is_left_to_zdb() {
+        let said = "--    active features that OpenZFS 2.1 lacks: com.klarasystems:fast_dedup\nok    zdb24 -bcc\n--    zfsdump check: does not know com.klarasystems:fast_dedup; nothing was judged\nlab: good as far as judged\n";
+        assert!(lacks_fast_dedup_only(said));
+        for (from, to) in [
+            ("ok    zdb24 -bcc\n", ""),
+            ("know com.klarasystems:fast_dedup;", "know com.truenas:physical_rewrite;"),
+            ("lab: good", "--    zhack24 (get-zfs24): not there\nlab: good"),
+        ] {
+            assert!(!lacks_fast_dedup_only(&said.replace(from, to)), "{to}");
+        }
     }
 
     #[test]
