@@ -73,6 +73,7 @@ fn new_pools_have_all_features_that_are_written() {
         "block_cloning",
         "vdev_zaps_v2",
         "zilsaxattr",
+        "redaction_list_spill",
         "raidz_expansion",
         "fast_dedup",
         "longname",

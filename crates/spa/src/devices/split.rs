@@ -3,7 +3,7 @@
 //!
 //! 1. One txg takes the leaves offline, and notes them in the configuration (`splitcfg`). From then
 //!    on nothing is written to them: their state is that of the txg before.
-//! 2. That state is opened under another name and guid, and written ([`crate::open::split`]). Its
+//! 2. That state is opened under another name and guid, and written (module `open::split`). Its
 //!    first uberblock makes the leaves a pool.
 //! 3. One txg takes the leaves out of the mirrors.
 //!
