@@ -101,11 +101,12 @@ fn vdev(v: &VdevView, above: &str, form: Form) -> Value {
                     out.insert(name.into(), size(n, exact));
                 }
             }
+            let count = |n: u64| json!(if exact { n.to_string() } else { fmt::num(n) });
             for (name, n) in ["read_errors", "write_errors", "checksum_errors"].iter().zip(v.errors) {
-                out.insert((*name).into(), json!(if exact { n.to_string() } else { fmt::num(n) }));
+                out.insert((*name).into(), count(n));
             }
             if v.children.is_empty() {
-                out.insert("slow_ios".into(), json!(if exact { v.slow_ios.to_string() } else { fmt::num(v.slow_ios) }));
+                out.insert("slow_ios".into(), count(v.slow_ios));
             }
             if direct {
                 out.insert("dio_verify_errors".into(), json!("0"));

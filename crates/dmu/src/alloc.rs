@@ -93,10 +93,10 @@ impl ObjSpec {
         if slots > DNODES_PER_BLOCK || !self.dnodesize.is_multiple_of(512) {
             return bad(format!("dnode of {} bytes", self.dnodesize));
         }
-        if usize::from(self.bonuslen) > slots * DNODE_SIZE - 64 - 128 - if self.spills { BLKPTR_SIZE } else { 0 } {
+        let spill = if self.spills { BLKPTR_SIZE as u16 } else { 0 };
+        if usize::from(self.bonuslen) > slots * DNODE_SIZE - 64 - 128 - usize::from(spill) {
             return bad(format!("bonus of {} bytes", self.bonuslen));
         }
-        let spill = if self.spills { BLKPTR_SIZE as u16 } else { 0 };
         let mut phys = DnodePhys::new(self.otype, blksz, shift, self.bonustype, self.bonuslen + spill, slots as u8);
         phys.bonuslen = self.bonuslen;
         (phys.compress, phys.checksum) = (self.compress, self.checksum);

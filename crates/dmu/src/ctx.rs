@@ -361,10 +361,11 @@ impl DmuCtx {
         }
         // Of what is received raw, only blocks that are made here are known unpacked.
         let is_known = !matches!(self.1, Access::Sealed) || bp.level() > 0 || bp.otype() == ObjectType::OBJSET;
-        if is_known && keep == Keep::Cached {
-            self.0.arc.insert(bp, data, metadata);
-        } else {
-            self.forget(bp);
+        match keep {
+            _ if !is_known => {}
+            Keep::Cached => self.0.arc.insert(bp, data, metadata),
+            // A block that is overwritten in place may have its old content there.
+            Keep::Uncached => self.forget(bp),
         }
     }
     /// The last txg on disk.

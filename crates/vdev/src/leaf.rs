@@ -282,6 +282,10 @@ impl Leaf {
         self.stats.borrow_mut().errors.cksum += 1;
         self.condition.note_checksum_error(self.rt.now());
     }
+    /// Operations that took too long, since it was opened or cleared.
+    pub fn slow_ios(&self) -> u64 {
+        self.stats.borrow().slow_ios
+    }
     /// Counts an operation of `len` bytes at `offset` that took `disk` at the device, if that was
     /// too long.
     fn note_slow(&self, disk: Nanos, prio: Prio, write: bool, (offset, len): (u64, u64)) {

@@ -213,7 +213,7 @@ fn node_view(view: &mut VdevView, kind: &VdevKind) {
     view.state = health.name().into();
     match kind {
         VdevKind::Leaf(leaf) => {
-            view.slow_ios = leaf.stats().slow_ios;
+            view.slow_ios = leaf.slow_ios();
             view.name.clone_from(&leaf.path);
             view.psize = leaf.dev.size();
             if health == Health::Faulted {
