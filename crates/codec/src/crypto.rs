@@ -20,7 +20,7 @@ use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha512};
 use zeroize::Zeroizing;
 
-use crate::keymem::{KeyBox, KeyMemory, burn_stack};
+use crate::keymem::{KeyBox, KeyMemory, KeySlot, burn_stack};
 
 /// Bytes of an IV.
 pub const IV_LEN: usize = 12;
@@ -88,7 +88,8 @@ impl Suite {
             Suite::Aes256Ccm | Suite::Aes256Gcm => 32,
         }
     }
-    fn is_gcm(self) -> bool {
+    /// Whether its mode is GCM.
+    pub fn is_gcm(self) -> bool {
         self >= Suite::Aes128Gcm
     }
 }
@@ -133,26 +134,26 @@ macro_rules! each_cipher {
 
 impl BlockCipher {
     /// The suite's mode and key length with `key`, of which the first [`Suite::key_len`] bytes
-    /// count.
-    pub fn new(suite: Suite, key: &[u8; 32], memory: &KeyMemory) -> BlockCipher {
-        let cipher = BlockCipher::expand(suite, key, memory);
+    /// count. It is kept in `slot`.
+    pub fn new(suite: Suite, key: &[u8; 32], slot: KeySlot) -> BlockCipher {
+        let cipher = BlockCipher::expand(suite, key, slot);
         burn_stack();
         cipher
     }
 
     #[inline(never)]
-    fn expand(suite: Suite, key: &[u8; 32], memory: &KeyMemory) -> BlockCipher {
-        fn keyed<C: KeyInit>(key: &[u8], memory: &KeyMemory) -> KeyBox<C> {
-            KeyBox::new(memory, C::new_from_slice(key).expect("the suite's key length is the cipher's"))
+    fn expand(suite: Suite, key: &[u8; 32], slot: KeySlot) -> BlockCipher {
+        fn keyed<C: KeyInit>(key: &[u8], slot: KeySlot) -> KeyBox<C> {
+            KeyBox::within(slot, C::new_from_slice(key).expect("the suite's key length is the cipher's"))
         }
         let key = &key[..suite.key_len()];
         match suite {
-            Suite::Aes128Ccm => BlockCipher::Ccm128(keyed(key, memory)),
-            Suite::Aes192Ccm => BlockCipher::Ccm192(keyed(key, memory)),
-            Suite::Aes256Ccm => BlockCipher::Ccm256(keyed(key, memory)),
-            Suite::Aes128Gcm => BlockCipher::Gcm128(keyed(key, memory)),
-            Suite::Aes192Gcm => BlockCipher::Gcm192(keyed(key, memory)),
-            Suite::Aes256Gcm => BlockCipher::Gcm256(keyed(key, memory)),
+            Suite::Aes128Ccm => BlockCipher::Ccm128(keyed(key, slot)),
+            Suite::Aes192Ccm => BlockCipher::Ccm192(keyed(key, slot)),
+            Suite::Aes256Ccm => BlockCipher::Ccm256(keyed(key, slot)),
+            Suite::Aes128Gcm => BlockCipher::Gcm128(keyed(key, slot)),
+            Suite::Aes192Gcm => BlockCipher::Gcm192(keyed(key, slot)),
+            Suite::Aes256Gcm => BlockCipher::Gcm256(keyed(key, slot)),
         }
     }
 
@@ -256,7 +257,7 @@ impl WrappedKey {
 
 /// The cipher of wrappings: always AES-256, in the mode of the suite.
 fn wrapping_cipher(suite: Suite, wrapping: &[u8; WRAPPING_KEY_LEN], memory: &KeyMemory) -> BlockCipher {
-    BlockCipher::new(if suite.is_gcm() { Suite::Aes256Gcm } else { Suite::Aes256Ccm }, wrapping, memory)
+    BlockCipher::new(if suite.is_gcm() { Suite::Aes256Gcm } else { Suite::Aes256Ccm }, wrapping, memory.slot())
 }
 
 impl MasterKey {
@@ -303,13 +304,21 @@ impl MasterKey {
     }
 
     /// The cipher of blocks with this salt: its key is HKDF-SHA512 of the master key without salt,
-    /// with the block's salt as info.
-    pub fn block_cipher(&self, salt: &[u8; SALT_LEN], memory: &KeyMemory) -> BlockCipher {
+    /// with the block's salt as info. It is kept in `slot`.
+    pub fn block_cipher(&self, salt: &[u8; SALT_LEN], slot: KeySlot) -> BlockCipher {
         let len = self.suite.key_len();
         let extracted = Zeroizing::new(hmac_sha512(&[0; 64], &[&self.keys.master[..len]]));
         // One round gives 64 bytes, more than any key.
         let expanded = Zeroizing::new(hmac_sha512(&*extracted, &[salt, &[1]]));
-        BlockCipher::new(self.suite, expanded.first_chunk().expect("64 bytes have 32"), memory)
+        BlockCipher::new(self.suite, expanded.first_chunk().expect("64 bytes have 32"), slot)
+    }
+
+    /// Salt and IV of a block to be deduplicated, from its bytes as they are about to be encrypted:
+    /// equal bytes give equal ones (format page 12, section 4).
+    pub fn salt_iv_of(&self, bytes: &[u8]) -> ([u8; SALT_LEN], [u8; IV_LEN]) {
+        let hash = self.hmac(&[bytes]);
+        let (salt, rest) = hash.split_first_chunk().expect("64 bytes have 8");
+        (*salt, *rest.first_chunk().expect("56 bytes have 12"))
     }
 
     /// HMAC-SHA512 with the dataset's HMAC key.
@@ -367,7 +376,7 @@ mod tests {
             (Suite::Aes192Gcm, "2519498e80f1478f37ba55bd6d27618c"),
             (Suite::Aes256Gcm, "76fc6ece0f4e1768cddf8853bb2d551b"),
         ] {
-            let cipher = BlockCipher::new(suite, &key, &KeyMemory::new(None));
+            let cipher = BlockCipher::new(suite, &key, KeyMemory::new(None).slot());
             let mut text = plain.clone();
             let got = cipher.seal(&iv, &aad, &mut text).unwrap();
             assert_eq!(got.to_vec(), hex(tag), "{suite:?}");
@@ -384,7 +393,7 @@ mod tests {
         for suite in Suite::ALL {
             assert_eq!(Suite::from_u64(suite as u64), Some(suite));
             assert_eq!(Suite::parse(suite.name()), Some(suite));
-            let cipher = BlockCipher::new(suite, &key, &KeyMemory::new(None));
+            let cipher = BlockCipher::new(suite, &key, KeyMemory::new(None).slot());
             let mut text = plain.clone();
             let tag = cipher.seal(&[3; 12], b"clear", &mut text).unwrap();
             for (iv, aad, flip) in [(4, &b"clear"[..], 0), (3, b"cleas", 0), (3, b"clear", 1)] {

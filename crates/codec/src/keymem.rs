@@ -7,8 +7,8 @@
 //! Chunks stay until the memory and all its boxes are gone, so that locked pages are few and
 //! contiguous (each locked range costs the kernel a mapping).
 //!
-//! Boxes are made on the engine thread and may be dropped on any: jobs of CPU threads share
-//! ciphers.
+//! Slots are taken on the engine thread; boxes may be made and dropped on any ([`KeySlot`]): jobs of
+//! CPU threads share ciphers, or make one of their own.
 //!
 //! Values that are computed before they are boxed, and the stack frames of ciphers, are overwritten
 //! by [`burn_stack`] before control leaves this crate.
@@ -117,23 +117,52 @@ impl KeyMemory {
         self.locked.get()
     }
 
-    fn take(&self) -> (Arc<Chunk>, usize) {
+    /// A free slot.
+    pub fn slot(&self) -> KeySlot {
         let mut chunks = self.chunks.borrow_mut();
-        if let Some(found) = chunks.iter().find_map(|c| c.take().map(|n| (c.clone(), n))) {
+        if let Some(found) = chunks.iter().find_map(|c| c.take().map(|n| KeySlot { chunk: c.clone(), n })) {
             return found;
         }
         let (chunk, locked) = Chunk::new(self.lock.clone());
         self.locked.set(self.locked.get() && locked);
         let n = chunk.take().expect("a new chunk has free slots");
         chunks.push(chunk.clone());
-        (chunk, n)
+        KeySlot { chunk, n }
+    }
+}
+
+/// A slot of a [`KeyMemory`] for one [`KeyBox`], which any thread may make. Dropped with its box or
+/// unused it is overwritten and free again.
+pub struct KeySlot {
+    chunk: Arc<Chunk>,
+    n: usize,
+}
+
+impl std::fmt::Debug for KeySlot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "KeySlot({})", self.n)
+    }
+}
+
+impl KeySlot {
+    fn place(&self) -> NonNull<u8> {
+        self.chunk.slot(self.n)
+    }
+}
+
+impl Drop for KeySlot {
+    fn drop(&mut self) {
+        // SAFETY: the slot is owned alone, and its value is gone: it is bytes without other
+        // references. The memory of a chunk is initialised.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.place().as_ptr(), SLOT) };
+        bytes.zeroize();
+        self.chunk.used[self.n].store(false, Ordering::Release);
     }
 }
 
 /// A value in a slot of a [`KeyMemory`]; overwritten when it is dropped.
 pub struct KeyBox<T> {
-    chunk: Arc<Chunk>,
-    slot: usize,
+    slot: KeySlot,
     value: PhantomData<T>,
 }
 
@@ -151,17 +180,21 @@ impl<T> std::fmt::Debug for KeyBox<T> {
 impl<T> KeyBox<T> {
     /// Puts a value into a slot. Copies of it on the stack are the caller's ([`burn_stack`]).
     pub fn new(memory: &KeyMemory, value: T) -> KeyBox<T> {
+        KeyBox::within(memory.slot(), value)
+    }
+
+    /// As [`KeyBox::new`] in a slot that was taken before.
+    pub fn within(slot: KeySlot, value: T) -> KeyBox<T> {
         const {
             assert!(size_of::<T>() <= SLOT && align_of::<T>() <= 256 && SLOT.is_multiple_of(256));
         }
-        let (chunk, slot) = memory.take();
         // SAFETY: the slot is large enough and aligned (checked above), and not shared.
-        unsafe { chunk.slot(slot).cast::<T>().write(value) };
-        KeyBox { chunk, slot, value: PhantomData }
+        unsafe { slot.place().cast::<T>().write(value) };
+        KeyBox { slot, value: PhantomData }
     }
 
     fn place(&self) -> NonNull<T> {
-        self.chunk.slot(self.slot).cast()
+        self.slot.place().cast()
     }
 }
 
@@ -182,14 +215,8 @@ impl<T> DerefMut for KeyBox<T> {
 
 impl<T> Drop for KeyBox<T> {
     fn drop(&mut self) {
-        // SAFETY: the value is dropped once, here; after that the slot is bytes without other
-        // references.
-        let bytes = unsafe {
-            self.place().drop_in_place();
-            std::slice::from_raw_parts_mut(self.chunk.slot(self.slot).as_ptr(), SLOT)
-        };
-        bytes.zeroize();
-        self.chunk.used[self.slot].store(false, Ordering::Release);
+        // SAFETY: the value is dropped once, here; then the slot goes.
+        unsafe { self.place().drop_in_place() };
     }
 }
 
@@ -232,8 +259,7 @@ mod tests {
     fn slots_are_overwritten_and_used_again() {
         let memory = KeyMemory::new(None);
         let first = KeyBox::new(&memory, [0xa5u8; 64]);
-        let chunk = first.chunk.clone();
-        let at = chunk.slot(first.slot);
+        let (_held, at) = (first.slot.chunk.clone(), first.slot.place());
         // SAFETY: the chunk is held, and its memory is always initialised.
         let look = || unsafe { std::slice::from_raw_parts(at.as_ptr(), SLOT) }.to_vec();
         assert_eq!(look()[..64], [0xa5; 64]);
@@ -241,6 +267,18 @@ mod tests {
         assert_eq!(look(), vec![0; SLOT]);
         let again = KeyBox::new(&memory, 7u64);
         assert_eq!((again.place().cast(), *again), (at, 7));
+        drop(again);
+        // A slot goes to another thread, and comes back unused or with a box.
+        let made = std::thread::spawn({
+            let slot = memory.slot();
+            move || KeyBox::within(slot, 9u64)
+        });
+        let made = made.join().unwrap();
+        assert_eq!((made.place().cast(), *made), (at, 9));
+        drop(made);
+        assert_eq!(look(), vec![0; SLOT]);
+        drop(memory.slot());
+        assert_eq!(memory.slot().place(), at);
     }
 
     #[test]

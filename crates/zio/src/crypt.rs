@@ -15,7 +15,9 @@
 //! Encryption comes after compression and before the checksum, so checksums can be verified, trees
 //! walked and blocks freed without the key.
 //!
-//! Invariants: each write gets a new pair of salt and IV; encryption keeps the size of a block.
+//! Invariants: each write gets a new pair of salt and IV, but a block to be deduplicated gets the pair
+//! that its bytes give, so that equal blocks are stored as equal bytes; encryption keeps the size of a
+//! block.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -24,7 +26,7 @@ use std::sync::Arc;
 
 use base::{Error, ErrorKind, Result};
 use codec::crypto::{BlockCipher, IV_LEN, MasterKey, SALT_LEN, TAG_LEN, sha512};
-use codec::keymem::KeyMemory;
+use codec::keymem::{KeyMemory, KeySlot};
 use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
 use ondisk::dnode::{DNODE_CORE, DNODE_SIZE, DNODE_SPILL_BLKPTR, DnodePhys};
 use ondisk::object_type::ObjectType;
@@ -64,7 +66,7 @@ pub struct AreaSeal {
 impl AreaSeal {
     /// CPU time that `bytes` take.
     pub fn cost(&self, bytes: u64) -> base::Nanos {
-        aead_cost(&self.cipher, bytes)
+        aead_cost(self.cipher.is_gcm(), bytes)
     }
 
     /// Encrypts `areas` of a block, authenticates `aad` with them, and returns the MAC.
@@ -73,8 +75,9 @@ impl AreaSeal {
     }
 }
 
-fn aead_cost(cipher: &BlockCipher, bytes: u64) -> base::Nanos {
-    let rate = if cipher.is_gcm() { rt::cost::GCM } else { rt::cost::CCM };
+/// CPU time to encrypt `bytes` in one of the two modes.
+fn aead_cost(is_gcm: bool, bytes: u64) -> base::Nanos {
+    let rate = if is_gcm { rt::cost::GCM } else { rt::cost::CCM };
     rate.cost(bytes)
 }
 
@@ -130,7 +133,7 @@ impl DataKey {
         if let Some((_, cipher)) = known.iter().find(|(s, _)| *s == salt) {
             return cipher.clone();
         }
-        let cipher = Arc::new(self.master.block_cipher(&salt, &self.memory));
+        let cipher = Arc::new(self.master.block_cipher(&salt, self.memory.slot()));
         known.truncate(CIPHERS - 1);
         known.push_front((salt, cipher.clone()));
         cipher
@@ -171,12 +174,16 @@ impl DataKey {
         self.uses_left.set(self.uses_left.get() - 1);
     }
 
-    /// The protection of a block to be written; none for object sets.
-    pub(crate) fn seal(&self, level: u8, otype: ObjectType, rt: &Rt) -> Option<Seal> {
+    /// The protection of a block to be written; none for object sets. `dedup`: it is to be
+    /// deduplicated.
+    pub(crate) fn seal(&self, level: u8, otype: ObjectType, dedup: bool, rt: &Rt) -> Option<Sealing> {
         let how = match class(level, otype) {
             Class::Objset => return None,
             Class::Indirect => How::Indirect { version: self.version },
             Class::Authenticated => How::Hmac(self.master.clone()),
+            Class::Encrypted if dedup => {
+                return Some(Sealing::ByContent { master: self.master.clone(), slot: self.memory.slot() });
+            }
             which @ (Class::Encrypted | Class::Dnodes) => {
                 self.use_salt(rt);
                 let iv = fresh_iv(rt);
@@ -185,7 +192,7 @@ impl DataKey {
                 How::Aead { cipher, salt, iv, dnodes: which == Class::Dnodes, version: self.version }
             }
         };
-        Some(Seal { how, tag: [0; TAG_LEN] })
+        Some(Sealing::Ready(Seal { how, tag: [0; TAG_LEN] }))
     }
 
     /// The protection of the block of a validated pointer; none if it has none to check.
@@ -330,7 +337,19 @@ fn dnode_areas(block: &[u8], version: u64) -> Result<(Vec<u8>, Vec<std::ops::Ran
     Ok((aad, areas))
 }
 
-/// The protection of one block: the input of a CPU job.
+/// How a block to be written is going to be protected: the input of a CPU job.
+pub(crate) enum Sealing {
+    /// All but the MAC is settled.
+    Ready(Seal),
+    /// It is encrypted with the salt and IV that its bytes give.
+    ByContent {
+        master: Arc<MasterKey>,
+        /// For the cipher.
+        slot: KeySlot,
+    },
+}
+
+/// The protection of one block.
 #[derive(Clone)]
 pub(crate) struct Seal {
     how: How,
@@ -390,6 +409,53 @@ fn in_areas<T>(
     Ok(out)
 }
 
+impl Sealing {
+    /// Whether the stored bytes differ from the plain ones.
+    pub(crate) fn changes_bytes(&self) -> bool {
+        match self {
+            Sealing::Ready(seal) => seal.changes_bytes(),
+            Sealing::ByContent { .. } => true,
+        }
+    }
+
+    /// CPU time to protect `bytes`.
+    pub(crate) fn cost(&self, bytes: u64) -> base::Nanos {
+        match self {
+            Sealing::Ready(seal) => seal.cost(bytes),
+            Sealing::ByContent { master, .. } => {
+                rt::cost::SHA512.cost(bytes) + aead_cost(master.suite().is_gcm(), bytes)
+            }
+        }
+    }
+
+    /// Encrypts `stored`, psize bytes; the protection with the MAC.
+    pub(crate) fn close(self, stored: &mut [u8]) -> Result<Seal> {
+        let mut seal = match self {
+            Sealing::Ready(seal) => seal,
+            Sealing::ByContent { master, slot } => {
+                let (salt, iv) = master.salt_iv_of(stored);
+                let cipher = Arc::new(master.block_cipher(&salt, slot));
+                let how = How::Aead { cipher, salt, iv, dnodes: false, version: 1 };
+                Seal { how, tag: [0; TAG_LEN] }
+            }
+        };
+        seal.tag = seal.encrypt(stored)?;
+        Ok(seal)
+    }
+
+    /// As [`Sealing::close`] for blocks in clear. `plain`: before compression.
+    pub(crate) fn authenticate(self, stored: &[u8], plain: &[u8]) -> Seal {
+        let Sealing::Ready(mut seal) = self else { panic!("encryption changes bytes") };
+        seal.tag = match &seal.how {
+            How::Hmac(master) => truncated_mac(master.hmac(&[stored])),
+            How::Indirect { version } => indirect_hash(plain, *version),
+            How::Given(_) => seal.tag,
+            How::Aead { .. } => panic!("encryption changes bytes"),
+        };
+        seal
+    }
+}
+
 impl Seal {
     /// The protection that somebody else has given a block.
     pub(crate) fn given(mark: SealMark) -> Seal {
@@ -397,8 +463,8 @@ impl Seal {
     }
 
     /// The protection of an indirect block, which needs no key.
-    pub(crate) fn keyless_indirect() -> Seal {
-        Seal { how: How::Indirect { version: 1 }, tag: [0; TAG_LEN] }
+    pub(crate) fn keyless_indirect() -> Sealing {
+        Sealing::Ready(Seal { how: How::Indirect { version: 1 }, tag: [0; TAG_LEN] })
     }
 
     /// Whether the stored bytes differ from the plain ones.
@@ -409,34 +475,23 @@ impl Seal {
     /// CPU time to protect or open `bytes`.
     pub(crate) fn cost(&self, bytes: u64) -> base::Nanos {
         match &self.how {
-            How::Aead { cipher, .. } => aead_cost(cipher, bytes),
+            How::Aead { cipher, .. } => aead_cost(cipher.is_gcm(), bytes),
             How::Hmac(_) => rt::cost::SHA512.cost(bytes),
             How::Indirect { .. } => rt::cost::GCM.cost(bytes),
             How::Given(_) => base::Nanos(0),
         }
     }
 
-    /// Encrypts `stored`, psize bytes, and sets the MAC.
-    pub(crate) fn close(&mut self, stored: &mut [u8]) -> Result<()> {
-        self.tag = match &self.how {
-            How::Aead { cipher, iv, dnodes: false, .. } => cipher.seal(iv, &[], stored)?,
+    /// Encrypts `stored`, psize bytes; returns its MAC.
+    fn encrypt(&self, stored: &mut [u8]) -> Result<[u8; TAG_LEN]> {
+        match &self.how {
+            How::Aead { cipher, iv, dnodes: false, .. } => cipher.seal(iv, &[], stored),
             How::Aead { cipher, iv, dnodes: true, version, .. } => {
                 let (aad, areas) = dnode_areas(stored, *version)?;
-                in_areas(stored, &areas, |text| cipher.seal(iv, &aad, text))?
+                in_areas(stored, &areas, |text| cipher.seal(iv, &aad, text))
             }
-            How::Hmac(_) | How::Indirect { .. } | How::Given(_) => panic!("only encryption changes bytes"),
-        };
-        Ok(())
-    }
-
-    /// As [`Seal::close`] for blocks in clear. `plain`: before compression.
-    pub(crate) fn authenticate(&mut self, stored: &[u8], plain: &[u8]) {
-        self.tag = match &self.how {
-            How::Hmac(master) => truncated_mac(master.hmac(&[stored])),
-            How::Indirect { version } => indirect_hash(plain, *version),
-            How::Given(_) => self.tag,
-            How::Aead { .. } => panic!("encryption changes bytes"),
-        };
+            _ => panic!("only encryption with a salt changes bytes"),
+        }
     }
 
     /// Makes of `bytes`, the block compressed and padded, what is stored; false if its MAC is not
@@ -445,9 +500,7 @@ impl Seal {
         if !self.changes_bytes() {
             return Ok(self.check(Some(bytes), None).is_ok());
         }
-        let mut made = self.clone();
-        made.close(bytes)?;
-        Ok(made.tag == self.tag)
+        Ok(self.encrypt(bytes)? == self.tag)
     }
 
     /// Opens `stored`, psize bytes with the right checksum. An error of kind `Checksum` if the MAC

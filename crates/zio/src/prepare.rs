@@ -10,7 +10,7 @@ use rt::cost::COPY;
 use rt::{Place, place_of};
 
 use crate::cost;
-use crate::crypt::Seal;
+use crate::crypt::{Seal, Sealing};
 use crate::request::{Body, Prepared, WriteReq};
 use crate::zio::{Inner, Zio};
 
@@ -22,7 +22,7 @@ struct Packing {
     min_alloc: u64,
     embeddable: bool,
     salt: Option<[u8; 32]>,
-    seal: Option<Seal>,
+    seal: Option<Sealing>,
 }
 
 /// A packed block.
@@ -81,24 +81,22 @@ impl Packing {
 
     /// Packs the block uncompressed, encrypted if its class is.
     fn plain(mut self, data: &[u8]) -> Result<Packed> {
-        if self.seal.as_ref().is_some_and(Seal::changes_bytes) {
+        if self.seal.as_ref().is_some_and(Sealing::changes_bytes) {
             return self.stored(Buf::copy_from(data), false, data);
         }
-        if let Some(seal) = &mut self.seal {
-            seal.authenticate(data, data);
-        }
-        Ok(Packed::Plain { sum: self.sum(data)?, seal: self.seal })
+        let seal = self.seal.take().map(|s| s.authenticate(data, data));
+        Ok(Packed::Plain { sum: self.sum(data)?, seal })
     }
 
     /// Packs `bytes` to be stored for the block `data`, encrypted if its class is.
     fn stored(mut self, mut bytes: Buf, compressed: bool, data: &[u8]) -> Result<Packed> {
-        match &mut self.seal {
-            Some(seal) if seal.changes_bytes() => seal.close(&mut bytes)?,
-            Some(seal) => seal.authenticate(&bytes, data),
-            None => {}
-        }
+        let seal = match self.seal.take() {
+            Some(seal) if seal.changes_bytes() => Some(seal.close(&mut bytes)?),
+            Some(seal) => Some(seal.authenticate(&bytes, data)),
+            None => None,
+        };
         let sum = self.sum(&bytes)?;
-        Ok(Packed::Stored { data: bytes.freeze(), compressed, sum, seal: self.seal })
+        Ok(Packed::Stored { data: bytes.freeze(), compressed, sum, seal })
     }
 }
 
@@ -141,7 +139,7 @@ impl Zio {
         }
         let algo = req.compression.algo;
         let seal = match &req.crypt {
-            Some(key) => key.seal(req.level, req.otype, &self.0.rt),
+            Some(key) => key.seal(req.level, req.otype, req.dedup.is_some(), &self.0.rt),
             None if req.sealed && req.level > 0 => Some(Seal::keyless_indirect()),
             None => None,
         };

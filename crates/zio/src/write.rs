@@ -258,15 +258,7 @@ impl Zio {
             && old.compress_raw() == *compress as u8
             && old.psize() == data.len() as u64
             && old.lsize() == req.data.len() as u64;
-        let bytes = if is_alike {
-            // As one that is not compressed its bytes come as they are stored.
-            let mut stored = old;
-            stored.set_lsize(old.psize());
-            stored.set_compress(CompressAlgo::Off as u8);
-            self.read_sealed(&stored, Prio::SyncRead).await.ok()
-        } else {
-            None
-        };
+        let bytes = if is_alike { self.read_as_stored(&old).await.ok() } else { None };
         let Some(data) = bytes else {
             req.keeps_birth_of = None;
             return Ok((req, body));
@@ -278,6 +270,24 @@ impl Zio {
         Ok((req, body))
     }
 
+    /// The stored bytes of a block, neither opened nor decompressed.
+    async fn read_as_stored(&self, bp: &Blkptr) -> Result<Bytes> {
+        // As one that is not compressed its bytes come as they are stored.
+        let mut stored = *bp;
+        stored.set_lsize(bp.psize());
+        stored.set_compress(CompressAlgo::Off as u8);
+        self.read_sealed(&stored, Prio::SyncRead).await
+    }
+
+    /// Whether the block at `bp`, which has the checksum and the sizes of `data`, is stored as that.
+    /// One that cannot be read is not.
+    async fn is_stored(&self, bp: &Blkptr, data: &Bytes) -> bool {
+        match self.read_as_stored(bp).await {
+            Ok(found) => self.0.is_equal(found, data.clone()).await,
+            Err(_) => false,
+        }
+    }
+
     /// The second half of a write: allocates the copies, makes the pointer, queues the device
     /// writes, and returns without waiting for them. Waits only when a metaslab has to be loaded,
     /// and for the checksums of the pieces of a gang block.
@@ -285,7 +295,9 @@ impl Zio {
     pub async fn issue(&self, prepared: Prepared) -> Result<WriteOut> {
         let Prepared { mut req, mut body } = prepared;
         let z = &self.0;
-        if req.keeps_birth_of.is_some() && req.crypt.is_some() {
+        // The same bytes to be deduplicated again have the same salt and IV anyway.
+        let must_keep_seal = |old: &Blkptr| req.crypt.is_some() && !(old.dedup() && req.dedup.is_some());
+        if req.keeps_birth_of.as_deref().is_some_and(must_keep_seal) {
             // Boxed, so that this rare path does not enlarge the future of every write.
             (req, body) = Box::pin(self.keep_seal(req, body)).await?;
         }
@@ -327,8 +339,9 @@ impl Zio {
         }
 
         let dedup = z.dedup.borrow().clone();
-        // Encrypted blocks have an IV of their own: no two are the same.
-        if let (Some(mode), Some(tables), None) = (req.dedup, dedup, &req.crypt) {
+        // What is authenticated only belongs to its dataset.
+        let mode = req.dedup.filter(|_| !bp.encrypted() || bp.is_encrypted_data());
+        if let (Some(mode), Some(tables)) = (mode, dedup) {
             match tables.ask(&bp, usize::from(req.copies), req.txg).await? {
                 DedupAnswer::Known { bp: stored, done, accept } => {
                     let same = match mode {
@@ -337,11 +350,7 @@ impl Zio {
                             if let Some(done) = done {
                                 done.await?;
                             }
-                            // A stored block that cannot be read is not the same.
-                            match self.read(&stored, Prio::SyncRead).await {
-                                Ok(found) => z.is_equal(found, req.data.clone()).await,
-                                Err(_) => false,
-                            }
+                            self.is_stored(&stored, &data).await
                         }
                     };
                     if same {
@@ -369,7 +378,9 @@ impl Zio {
             }
         }
         let done = z.store(&req, &mut bp, data).await?;
-        if let Some(old) = req.keeps_birth_of.as_deref().filter(|_| !bp.is_gang()) {
+        let has_seal_of = |old: &Blkptr| !bp.is_encrypted_data() || bp.mac() == old.mac();
+        let is_kept = |old: &&Blkptr| !bp.is_gang() && has_seal_of(old);
+        if let Some(old) = req.keeps_birth_of.as_deref().filter(is_kept) {
             bp.set_rewritten(old.logical_birth(), req.txg);
         }
         Ok(WriteOut { bp, done, rewritten_in_place: false })

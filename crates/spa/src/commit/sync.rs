@@ -447,9 +447,9 @@ impl Commit {
                     Entry::Occupied(made) => made.into_mut(),
                     Entry::Vacant(place) => {
                         let label = config.label_for(index, leaf.guid()).ok_or_else(|| {
-                            Error::corrupt(format!("device '{}' is not in the pool's configuration", leaf.path))
+                            Error::corrupt(format!("device '{}' is not in the pool's configuration", leaf.path()))
                         })?;
-                        place.insert(ConfigRegion::new(&label.to_nvlist()).at(|| &leaf.path)?)
+                        place.insert(ConfigRegion::new(&label.to_nvlist()).at(|| leaf.path())?)
                     }
                 };
                 results.push(write_config(&leaf, pair, region).await);

@@ -137,6 +137,8 @@ pub struct Ddt {
     tables: BTreeMap<u8, Table>,
     /// Pointers with the dedup bit that no entry knows.
     unknown: u64,
+    /// Pointers of encrypted blocks with another salt or IV than their entries.
+    unsealed: u64,
 }
 
 /// How the walk meets a block.
@@ -398,6 +400,8 @@ impl Ddt {
             return Visit::Ordinary;
         };
         slot.visits += 1;
+        // All but the last four bytes of the IV, which only pointers have.
+        self.unsealed += u64::from(bp.is_encrypted_data() && slot.dvas[2] != bp.dva(2));
         match slot.visits {
             1 => {
                 let mut all = *bp;
@@ -464,6 +468,9 @@ impl Ddt {
         for name in stats.keys().filter(|n| !known.contains(n)) {
             sink.error(format!("{STATISTICS} has {name}, which is not there"));
         }
+        if self.unsealed > 0 {
+            sink.error(format!("{} encrypted blocks have another salt or IV than their entries", self.unsealed));
+        }
         if self.unknown > 0 && pool.directory.contains_key(STATISTICS) {
             let enabled = sink.take(pool.entry_object("features_for_write")).flatten();
             let enabled = enabled.and_then(|o| sink.take(zap::map_u64(&o))).unwrap_or_default();
@@ -497,7 +504,7 @@ mod tests {
             logs: Vec::new(),
             superseded: 0,
         };
-        let mut ddt = Ddt { tables: BTreeMap::from([(table.checksum, table)]), unknown: 0 };
+        let mut ddt = Ddt { tables: BTreeMap::from([(table.checksum, table)]), unknown: 0, unsealed: 0 };
         let mut old = pointer(&key, &Slot { dvas: [dva(1), Dva::default(), Dva::default()], ..slot });
         old.set_checksum(codec::ChecksumAlgo::Sha256 as u8);
         old.set_checksum_words([1, 2, 3, 4]);

@@ -6,19 +6,21 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bdev::Buf;
+use dsl::crypto::{KeyFormat, KeyMaterial, NewCrypt, NewKey};
 use dsl::props::PropValue;
 use ondisk::ddt::LogHeader;
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
 use sim::{CutStyle, DiskImage, DiskLog, Rng};
 use spa::{ImportOpts, Pool, PruneBy};
+use zio::crypto::Suite;
 use zpl::{Cred, MountOpts, Zfs};
 use ztest::judge::{Verdict, judge24_with};
 use ztest::lab::{Lab, Layout, POOL, SHAPES, new_fs};
-use ztest::reference::images_of;
+use ztest::reference::{images_of, key};
 use ztest::snaps::check_images;
 
-const BLOCK: usize = 4096;
+pub(crate) const BLOCK: usize = 4096;
 const FAST: FeatureId = FeatureId::FastDedup;
 
 /// The blocks of each file, by their kinds.
@@ -27,7 +29,7 @@ type Files = BTreeMap<String, Vec<u64>>;
 /// What a pool must hold: files of file systems and snapshots.
 type Model = BTreeMap<String, Files>;
 
-fn world(seed: u64, shape: &str) -> (Lab, Layout) {
+pub(crate) fn world(seed: u64, shape: &str) -> (Lab, Layout) {
     let mut rng = Rng::new(seed);
     let shape = SHAPES.iter().find(|s| s.name == shape).expect("a known shape");
     let mut layout = Layout::draw(&mut rng, 128 << 20).shaped(shape, &mut rng);
@@ -39,16 +41,16 @@ fn world(seed: u64, shape: &str) -> (Lab, Layout) {
 }
 
 /// Properties of file systems with small blocks of their own size.
-fn props(dedup: u64) -> Vec<(String, PropValue)> {
+pub(crate) fn props(dedup: u64) -> Vec<(String, PropValue)> {
     let all = [("recordsize", BLOCK as u64), ("compression", 2), ("atime", 0), ("dedup", dedup)];
     all.map(|(name, value)| (name.to_string(), PropValue::Num(value))).to_vec()
 }
 
-async fn import(lab: &Lab, layout: &Layout) -> Rc<Pool> {
+pub(crate) async fn import(lab: &Lab, layout: &Layout) -> Rc<Pool> {
     lab.import_as(ImportOpts::default(), layout.opts()).await.unwrap()
 }
 
-async fn mount(pool: &Pool, name: &str) -> Rc<Zfs> {
+pub(crate) async fn mount(pool: &Pool, name: &str) -> Rc<Zfs> {
     let (ds, readonly) = match name.contains('@') {
         true => (pool.dsl().find_snapshot(name).await.unwrap(), true),
         false => (pool.dsl().find(name).unwrap(), false),
@@ -57,7 +59,7 @@ async fn mount(pool: &Pool, name: &str) -> Rc<Zfs> {
 }
 
 /// The bytes of a kind of block.
-fn bytes_of(kind: u64) -> Vec<u8> {
+pub(crate) fn bytes_of(kind: u64) -> Vec<u8> {
     let mut rng = Rng::new(kind);
     let mut out = vec![0; BLOCK];
     rng.fill(&mut out);
@@ -65,7 +67,7 @@ fn bytes_of(kind: u64) -> Vec<u8> {
 }
 
 /// Writes blocks of these kinds from block `at` of a file on, which is made if it is not there.
-async fn write(fs: &Zfs, name: &str, at: usize, kinds: &[u64]) {
+pub(crate) async fn write(fs: &Zfs, name: &str, at: usize, kinds: &[u64]) {
     let file = match fs.lookup(fs.root(), name.as_bytes()).await {
         Ok(found) => found.obj,
         Err(_) => fs.create(fs.root(), name.as_bytes(), 0o644, &Cred::new(0, 0), true).await.unwrap().obj,
@@ -89,6 +91,22 @@ async fn compare(pool: &Pool, model: &Model) {
             }
         }
         fs.unmount().await.unwrap();
+    }
+}
+
+/// The encryption of a file system with a hexadecimal key of its own.
+pub(crate) fn sealed_by_hex() -> NewCrypt {
+    let (format, material) = (KeyFormat::Hex, KeyMaterial::new(key(KeyFormat::Hex).as_bytes()));
+    let key = NewKey { format, material, iters: None, location: "prompt".into() };
+    NewCrypt { suite: Some(Some(Suite::Aes256Gcm)), key: Some(key) }
+}
+
+/// Loads the keys of all encryption roots, which are those of the collection.
+pub(crate) async fn unlock(pool: &Pool) {
+    let dsl = pool.dsl();
+    for root in dsl.encryption_roots(&dsl.root().name()).unwrap() {
+        let info = dsl.crypt_info(&dsl.find_dir(&root).unwrap()).expect("it is encrypted");
+        dsl.load_key(&root, &KeyMaterial::new(key(info.format).as_bytes()), false).await.unwrap();
     }
 }
 
@@ -126,7 +144,7 @@ async fn change(pool: &Pool, model: &mut Model, name: &str, fresh: &mut u64, rng
     fs.unmount().await.unwrap();
 }
 
-fn judge(images: &[DiskImage], name: &str, pool: &str) {
+pub(crate) fn judge(images: &[DiskImage], name: &str, pool: &str) {
     check_images(images).unwrap_or_else(|e| panic!("{name}: {e}"));
     match judge24_with(images, name, pool, &["-bcc", "-dd", "-dddd", "-DDD"]) {
         Verdict::Good => {}
@@ -148,10 +166,13 @@ fn logs(images: &[DiskImage]) -> Vec<LogHeader> {
 }
 
 /// Everything in random order, on mirrors and on a pool with a dedup vdev, with and without
-/// `verify`: sha256, skein with `verify`, blake3.
+/// `verify`: sha256, skein with `verify`, blake3; in file systems that are encrypted, too.
 #[test]
 fn files_share_blocks_in_any_order() {
-    for (seed, shape, dedup) in [(1, "mirror", 8), (2, "special", 0x10c), (3, "raidz1", 14)] {
+    for (seed, shape, dedup, sealed) in
+        [(1, "mirror", 8, false), (2, "special", 0x10c, false), (3, "raidz1", 14, false), (4, "special", 0x10d, true)]
+    {
+        let crypt = || if sealed { sealed_by_hex() } else { NewCrypt::default() };
         let (lab, layout) = world(seed, shape);
         let mut rng = Rng::new(seed);
         let mut fresh = 0;
@@ -160,7 +181,7 @@ fn files_share_blocks_in_any_order() {
             let mut model = Model::new();
             for n in ["a", "b"] {
                 let name = format!("{POOL}/{n}");
-                pool.dsl().create_fs(&name, Vec::new(), new_fs(&lab.sim)).await.unwrap();
+                pool.dsl().create_fs_encrypted(&name, Vec::new(), crypt(), new_fs(&lab.sim)).await.unwrap();
                 model.insert(name, Files::new());
             }
             for round in 0..18u64 {
@@ -200,6 +221,7 @@ fn files_share_blocks_in_any_order() {
                     pool.export().await.unwrap();
                     drop(pool);
                     pool = import(&lab, &layout).await;
+                    unlock(&pool).await;
                     compare(&pool, &model).await;
                 }
             }

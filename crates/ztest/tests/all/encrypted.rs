@@ -71,7 +71,7 @@ fn run<F: Future<Output = ()>>(lab: &Lab, what: impl FnOnce(SimHandle) -> F) {
 }
 
 /// zdb, then the decryptor with the keys of the roots.
-fn ask(lab: &Lab, name: &str, keys: &[String]) {
+pub(crate) fn ask(lab: &Lab, name: &str, keys: &[String]) {
     let images = lab.images();
     match judge(&images, Level::Zdb, name) {
         Verdict::Good => {}

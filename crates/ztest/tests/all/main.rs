@@ -5,6 +5,7 @@ mod classes;
 mod clones;
 mod cuts;
 mod dedup;
+mod dedup_sealed;
 mod devices;
 mod encrypted;
 mod events;

@@ -42,7 +42,7 @@ use base::{Error, ObjectId, Result, ResultExt, Txg};
 use codec::ChecksumAlgo;
 use dmu::{Dnode, Objset, zap};
 use dsl::features::Features;
-use ondisk::blkptr::{Blkptr, Dva};
+use ondisk::blkptr::Blkptr;
 use ondisk::ddt::{DIR_FLAGS, DIR_VERSION, FLAGS, VERSION};
 use ondisk::feature::FeatureId;
 use rt::LocalBoxFuture;
@@ -393,8 +393,8 @@ impl Dedup for Ddt {
                 let _guard = guard;
                 let mut entries = entries.borrow_mut();
                 let live = entries.entry(key).or_default();
-                let crypt = bp.encrypted();
-                let dvas = std::array::from_fn(|i| if crypt && i == 2 { Dva::default() } else { bp.dva(i) });
+                // The third of an encrypted block is salt and IV: an entry has them, too.
+                let dvas = std::array::from_fn(|i| bp.dva(i));
                 live.slots[at] = Slot { dvas, refs: 1, birth: txg.0 };
                 live.writes[at] = Some(done.clone());
             };
