@@ -644,6 +644,12 @@ fn vdevs_have_properties() {
     w.fails("zpool set allocating=off tank mirror-0", "the last vdev of its class");
     w.fails("zpool set allocating=off tank a", "only a top-level vdev");
     w.fails("zpool set state=ONLINE tank a", "read-only");
+    w.fails("zpool set path=/dev/x tank mirror-0", "only a device");
+    w.fails("zpool set path=b tank a", "begins with '/dev/'");
+    // The name changes until the next import finds the device.
+    w.ok("zpool set path=/dev/x tank a");
+    assert_eq!(w.ok("zpool get -H -o value path tank /dev/x"), "/dev/x\n");
+    assert!(w.ok("zpool status -P tank").contains("/dev/x"));
     w.fails("zpool set comment=x tank nothing", "no such device");
     w.ok("zpool export tank");
     w.ok("zpool import -d . tank");

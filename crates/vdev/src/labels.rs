@@ -281,7 +281,7 @@ pub async fn write_config(leaf: &Rc<Leaf>, pair: LabelPair, config: &mut ConfigR
     match error {
         _ if good => Ok(()),
         Some(e) => Err(e),
-        None => Err(Error::new(ErrorKind::Io, format!("{}: no label could be written", leaf.path))),
+        None => Err(Error::new(ErrorKind::Io, format!("{}: no label could be written", leaf.path()))),
     }
 }
 

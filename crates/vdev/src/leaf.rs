@@ -26,8 +26,7 @@ use crate::stats::{IoErrors, LeafStats, QueueDepth};
 /// One device of the pool with its I/O scheduler.
 pub struct Leaf {
     guid: Cell<Guid>,
-    /// Its path, as in configuration and messages.
-    pub path: String,
+    path: RefCell<String>,
     /// The device. Direct operations on it are not scheduled, not counted and not ordered against
     /// the queue.
     pub dev: Rc<dyn BlockDev>,
@@ -114,7 +113,7 @@ impl Leaf {
     ) -> Rc<Leaf> {
         Rc::new(Leaf {
             guid: Cell::new(guid),
-            path,
+            path: RefCell::new(path),
             labels: SafeLabels::all(dev.size()),
             dev,
             condition,
@@ -223,7 +222,7 @@ impl Leaf {
                     self.condition.note_io_error(self.rt.now());
                     self.trace_fault(FaultKind::Io, 0, true, 0, 0);
                 }
-                Err(Error::new(kind_of(&e), format!("{}: flush failed: {e}", self.path)))
+                Err(Error::new(kind_of(&e), format!("{}: flush failed: {e}", self.path())))
             }
         }
     }
@@ -246,6 +245,14 @@ impl Leaf {
     }
     pub(crate) fn set_guid(&self, guid: Guid) {
         self.guid.set(guid);
+    }
+    /// Its path, as in configuration and messages.
+    pub fn path(&self) -> String {
+        self.path.borrow().clone()
+    }
+    /// Gives it another path; the device stays.
+    pub fn set_path(&self, path: &str) {
+        self.path.replace(path.to_string());
     }
     /// Its world.
     pub(crate) fn rt(&self) -> &Rt {
@@ -323,7 +330,7 @@ impl Leaf {
     fn refuse(&self, verb: &str, offset: u64, len: u64) -> Error {
         Error::invalid(format!(
             "{}: {verb} of {len} bytes at {offset} is empty or beyond the device's end at {}",
-            self.path,
+            self.path(),
             self.dev.size()
         ))
     }
@@ -457,7 +464,7 @@ impl Leaf {
                         self.condition.note_failed_write();
                     }
                 }
-                let error = Error::new(kind, format!("{}: {verb} of {len} bytes at {offset} failed: {e}", self.path));
+                let error = Error::new(kind, format!("{}: {verb} of {len} bytes at {offset} failed: {e}", self.path()));
                 for item in items {
                     match item.payload {
                         Job::Read { done, .. } => done.complete(Err(error.clone())),

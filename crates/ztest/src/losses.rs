@@ -204,7 +204,7 @@ fn groups(pool: &Pool) -> Vec<(usize, Vec<(usize, Guid)>)> {
             VdevKind::Draid(d) => d.layout.parity as usize,
             _ => 0,
         };
-        let devices = kind.leaves().iter().filter_map(|l| Some((number(&l.path)?, l.guid()))).collect();
+        let devices = kind.leaves().iter().filter_map(|l| Some((number(&l.path())?, l.guid()))).collect();
         (tolerates, devices)
     });
     each.collect()

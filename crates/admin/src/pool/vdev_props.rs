@@ -1,8 +1,8 @@
 //! Properties of vdevs: table, parser and views of `zpool get|set PROPERTY POOL VDEV`. No other
 //! file handles a single one.
 //!
-//! Those that can be set are kept with the vdev, as OpenZFS keeps them; of them `allocating` alone
-//! changes what weir does. User properties are texts whose names have a colon.
+//! Those that can be set are kept with the vdev, as OpenZFS keeps them; of them `allocating` and `path`
+//! alone change what weir does. User properties are texts whose names have a colon.
 
 use std::collections::BTreeMap;
 
@@ -18,6 +18,10 @@ use crate::view::{PropView, VdevProps, VdevView, fmt};
 
 /// Longest text in bytes (`ZAP_MAXVALUELEN`).
 const TEXT_MAX: usize = 8192;
+/// Where the paths of devices begin (`vdev_prop_set` of OpenZFS 2.4).
+const DEVICES: &str = "/dev/";
+/// Longest path in bytes, with the NUL at its end (Linux).
+const PATH_MAX: usize = 4096;
 /// A text of the pool's own in the ZAP of a top-level vdev.
 const BIAS_KEY: &str = "org.zfsonlinux:allocation_bias";
 
@@ -36,6 +40,8 @@ enum Kind {
     Text,
     /// Whether new blocks go to a top-level vdev.
     Allocating,
+    /// Where the device of a leaf is.
+    Path,
 }
 
 /// The computed properties.
@@ -53,7 +59,6 @@ enum Show {
     Expandsize,
     Fragmentation,
     Parity,
-    Path,
     Parent,
     Children,
     Numchildren,
@@ -90,7 +95,7 @@ const PROPS: &[(&str, Kind)] = &[
     ("fragmentation", Kind::Computed(Show::Fragmentation)),
     ("bootsize", Kind::Computed(Show::NoBytes)),
     ("parity", Kind::Computed(Show::Parity)),
-    ("path", Kind::Computed(Show::Path)),
+    ("path", Kind::Path),
     ("devid", Kind::Computed(Show::Nothing)),
     ("physpath", Kind::Computed(Show::Nothing)),
     ("encpath", Kind::Computed(Show::Nothing)),
@@ -147,6 +152,8 @@ pub(crate) enum Change {
     Value(Option<ZapValue>),
     /// `allocating`.
     Allocating(bool),
+    /// `path`.
+    Path(String),
 }
 
 /// Parses a value.
@@ -176,6 +183,13 @@ fn parse(name: &str, value: &str, kind: &ConfigKind) -> Result<Change> {
         Some(Kind::Number) => Ok(Change::Value(Some(ZapValue::from_u64(dsl::props::parse_size(value)?)))),
         Some(Kind::Text) => text(),
         Some(Kind::Allocating) => Ok(Change::Allocating(flag()?)),
+        Some(Kind::Path) if !value.starts_with(DEVICES) => {
+            Err(Error::invalid(format!("'{name}' must be the path of a device, which begins with '{DEVICES}'")))
+        }
+        Some(Kind::Path) if value.len() >= PATH_MAX || value.contains('\0') => {
+            Err(Error::invalid(format!("the value of '{name}' is too long: it may have {} bytes", PATH_MAX - 1)))
+        }
+        Some(Kind::Path) => Ok(Change::Path(value.to_string())),
         None if dsl::props::is_user_prop(name) && !name.starts_with('-') => text(),
         None => Err(Error::invalid(format!("a vdev has no property '{name}'"))),
     }
@@ -226,6 +240,10 @@ impl Look {
                 Some(on) => same(word(on), if on { "default" } else { "local" }),
                 None => same("-".into(), "-"),
             },
+            Kind::Path => match self.config.as_ref().and_then(|c| c.path.clone()) {
+                Some(path) => same(path, "-"),
+                None => same("-".into(), "default"),
+            },
         })
     }
 
@@ -256,7 +274,6 @@ impl Look {
             Show::Expandsize => same("-".into(), "-"),
             Show::Fragmentation => percent(v.frag.unwrap_or(0).into()),
             Show::Parity => same(v.parity.to_string(), "-"),
-            Show::Path => config.and_then(|c| c.path.clone()).map_or_else(nothing, |p| same(p, "-")),
             Show::Parent => self.parent.clone().map_or_else(nothing, |p| same(p, "-")),
             Show::Children if v.children.is_empty() => nothing(),
             Show::Children => same(list(), "-"),
@@ -370,6 +387,7 @@ impl PoolEngine {
         match parse(name, value, &kind)? {
             Change::Value(value) => devices.set_vdev_value(guid, name, value).await,
             Change::Allocating(on) => devices.set_allocating(guid, on).await,
+            Change::Path(path) => devices.set_path(guid, &path).await,
         }
     }
 }
@@ -398,6 +416,9 @@ mod tests {
             ("autosit", "on", ConfigKind::Raidz, Some(number(1))),
             ("autosit", "on", ConfigKind::Mirror, None),
             ("allocating", "off", ConfigKind::Mirror, Some(Change::Allocating(false))),
+            ("path", "/dev/disk/by-id/x", ConfigKind::Disk, Some(Change::Path("/dev/disk/by-id/x".into()))),
+            ("path", "disk1", ConfigKind::Disk, None),
+            ("path", "", ConfigKind::Disk, None),
             ("state", "ONLINE", ConfigKind::Mirror, None),
             ("sit_out", "on", ConfigKind::Disk, None),
             ("nonsense", "1", ConfigKind::Mirror, None),

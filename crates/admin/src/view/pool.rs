@@ -214,7 +214,7 @@ fn node_view(view: &mut VdevView, kind: &VdevKind) {
     match kind {
         VdevKind::Leaf(leaf) => {
             view.slow_ios = leaf.slow_ios();
-            view.name.clone_from(&leaf.path);
+            view.name = leaf.path();
             view.psize = leaf.dev.size();
             if health == Health::Faulted {
                 view.why = Some("too many errors".into());

@@ -343,11 +343,11 @@ fn attached_sibling_guid(shape: &Shape, guid: Guid, role: MirrorRole) -> Option<
 fn retire_same_path(top: &Top, guid: Guid, path: Option<&str>) {
     let kind = top.kind();
     let Some(VdevKind::Leaf(leaf)) = kind.find(guid) else { return };
-    if path != Some(leaf.path.as_str()) {
+    if path != Some(leaf.path().as_str()) {
         return;
     }
     leaf.condition.set_health(Health::Unavail);
-    let path = format!("{}/old", leaf.path);
+    let path = format!("{}/old", leaf.path());
     let condition = leaf.condition.clone();
     let gone = move |_: &VdevKind| {
         VdevKind::Absent(Rc::new(Absent { guid, path: path.clone(), condition: condition.clone() }))

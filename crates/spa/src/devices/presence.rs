@@ -128,7 +128,7 @@ impl Devices {
     fn close_leaf(&self, top: &Rc<Top>, guid: Guid) -> Option<Rc<Condition>> {
         let kind = top.kind();
         let Some(VdevKind::Leaf(leaf)) = kind.find(guid) else { return None };
-        let (path, condition) = (leaf.path.clone(), leaf.condition.clone());
+        let (path, condition) = (leaf.path(), leaf.condition.clone());
         self.keep_leaf_maker();
         self.change_health(&condition, Health::Unavail);
         let gone = condition.clone();

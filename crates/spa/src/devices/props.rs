@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, Guid, ObjectId, Result};
 use dmu::zap::{self, ZapValue};
-use vdev::Top;
+use vdev::{Absent, Top, VdevKind};
 
 use super::Devices;
 
@@ -59,6 +59,47 @@ impl Devices {
                     None if zap::lookup(&dn, &name).await?.is_some() => zap::remove(&dn, &name, tx).await?,
                     None => {}
                 }
+                Ok(Ok(()))
+            })
+        });
+        change.await
+    }
+
+    /// Gives a device another path, in the configuration and in messages; it stays in use as it is.
+    /// Error: `Unsupported` for a vdev that is no device.
+    pub async fn set_path(&self, vdev: Guid, path: &str) -> Result<()> {
+        let _permit = self.begin_change().await?;
+        let path = path.to_string();
+        let change = self.changes.make(move |devices, tx| {
+            Box::pin(async move {
+                let tops = devices.stack.tree.tops.borrow().clone();
+                let is_leaf = |top: &&Rc<Top>| top.kind().find(vdev).is_some_and(|k| k.children().is_empty());
+                let Some(top) = tops.iter().find(is_leaf) else {
+                    return Ok(Err(Error::unsupported("only a device has a 'path'")));
+                };
+                let kind = top.kind();
+                match kind.find(vdev) {
+                    Some(VdevKind::Leaf(leaf)) => leaf.set_path(&path),
+                    Some(VdevKind::Absent(absent)) => {
+                        let (path, condition) = (path.clone(), absent.condition.clone());
+                        top.set_kind(kind.replace(vdev, &move |_| {
+                            VdevKind::Absent(Rc::new(Absent {
+                                guid: vdev,
+                                path: path.clone(),
+                                condition: condition.clone(),
+                            }))
+                        }));
+                    }
+                    _ => return Ok(Err(Error::unsupported("a distributed spare has no 'path' to set"))),
+                }
+                let text = format!("{} vdev {} path={path}", devices.config.name(), vdev.0);
+                top.update_config(|c| {
+                    if let Some(leaf) = c.find_mut(vdev) {
+                        leaf.path = Some(path);
+                    }
+                });
+                devices.config.mark_dirty();
+                devices.stack.core.log_internal("vdev set", text, tx.txg());
                 Ok(Ok(()))
             })
         });

@@ -80,7 +80,7 @@ impl Devices {
                                 return Ok(Err(log_in_use()));
                             }
                             let paths: Vec<String> =
-                                devices.stack.tree.top(id)?.leaves().iter().map(|l| l.path.clone()).collect();
+                                devices.stack.tree.top(id)?.leaves().iter().map(|l| l.path()).collect();
                             let text = format!("{} vdev {id} (log) {}", devices.config.name(), paths.join(" "));
                             devices.stack.core.log_internal("vdev remove", text, tx.txg());
                             devices.events.post_vdev("vdev_remove_dev", devices.stack.tree.top(id)?.guid());

@@ -180,7 +180,7 @@ impl Assembly<'_> {
 pub(crate) fn missing_paths(kind: &VdevKind) -> Vec<String> {
     match kind {
         VdevKind::Absent(a) => vec![a.path.clone()],
-        VdevKind::Leaf(l) if !l.condition.health().is_open() => vec![l.path.clone()],
+        VdevKind::Leaf(l) if !l.condition.health().is_open() => vec![l.path()],
         _ => kind.children().iter().flat_map(missing_paths).collect(),
     }
 }
@@ -224,7 +224,7 @@ pub(crate) fn update_presence(tree: &VdevTree) {
                         // Faults of the last import are detected anew.
                         (leaf.faulted, leaf.degraded, leaf.removed) = (false, false, false);
                         leaf.aux_state = None;
-                        leaf.path = Some(l.path.clone());
+                        leaf.path = Some(l.path());
                     }
                     _ => {}
                 }
