@@ -56,6 +56,8 @@ pub enum ErrorKind {
     Range,
     /// The operation was interrupted or its executor has stopped.
     Interrupted,
+    /// Two things that were to be the same are not.
+    Differs,
 }
 
 /// An error: its kind, and one sentence that names the object and the fault.

@@ -2,9 +2,11 @@
 //!
 //! Linux clones (`FICLONE`) no file of a FUSE mount, and does not let `copy_file_range` from one
 //! mount to another. So the file systems are asked through the files themselves
-//! ([`host::clone_source`], [`host::clone_range`]), whose rights are those of opening them.
+//! ([`host::clone_source`], [`host::clone_range`]), whose rights are those of opening them. In the
+//! same way `--dedupe` lets files that are the same already share their blocks, as `FIDEDUPERANGE`
+//! does elsewhere.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -14,12 +16,15 @@ use base::Error;
 use crate::zpool::parse_for;
 use crate::{Done, Fail};
 
+/// What names a file to others.
+type Token = [u8; host::CLONE_TOKEN_LEN];
+
 /// Bytes that one request clones: a multiple of every record size.
 const PART: u64 = 256 << 20;
 
 /// Runs `weir cp ARGS`.
 pub fn run(args: &[String]) -> Done {
-    let p = parse_for("cp", args, "", &[("reflink", true, 'r')], "")?;
+    let p = parse_for("cp", args, "", &[("reflink", true, 'r'), ("dedupe", false, 'd')], "")?;
     let is_auto = match p.value('r') {
         None | Some("always") => false,
         Some("auto") => true,
@@ -28,6 +33,9 @@ pub fn run(args: &[String]) -> Done {
             return Err(Fail::Usage(what, ""));
         }
     };
+    if p.has('d') && p.has('r') {
+        return Err(Fail::Usage("--dedupe copies nothing, so it goes without --reflink".into(), ""));
+    }
     let [sources @ .., target] = p.operands.as_slice() else {
         return Err(Fail::Usage("missing file".into(), ""));
     };
@@ -44,7 +52,11 @@ pub fn run(args: &[String]) -> Done {
             Some(name) => Path::new(target).join(name),
             None => PathBuf::from(target),
         };
-        if let Err(e) = copy(Path::new(source), &to, is_auto) {
+        let one = match p.has('d') {
+            true => share(Path::new(source), &to),
+            false => copy(Path::new(source), &to, is_auto),
+        };
+        if let Err(e) = one {
             eprintln!("{e}");
             done = Err(Fail::AlreadyReported);
         }
@@ -52,19 +64,42 @@ pub fn run(args: &[String]) -> Done {
     done
 }
 
+fn say(what: &str, path: &Path, e: &io::Error) -> String {
+    format!("cannot {what} '{}': {e}", path.display())
+}
+
+/// Looks at a file that is to be read, which must be a regular one: opening a pipe would wait for its
+/// other end.
+fn look(path: &Path) -> Result<Metadata, String> {
+    let of = path.metadata().map_err(|e| say("look at", path, &e))?;
+    if of.is_file() { Ok(of) } else { Err(format!("cannot copy '{}': it is no regular file", path.display())) }
+}
+
+/// Lets a file that has the same contents as `source` share its blocks.
+fn share(source: &Path, target: &Path) -> Result<(), String> {
+    let (of, is) = (look(source)?, look(target)?);
+    let from = File::open(source).map_err(|e| say("open", source, &e))?;
+    let to = OpenOptions::new().read(true).write(true).open(target).map_err(|e| say("open", target, &e))?;
+    let fail =
+        |why: &str| Err(format!("cannot let '{}' share the blocks of '{}': {why}", target.display(), source.display()));
+    if of.len() != is.len() {
+        return fail("they differ in size");
+    }
+    match in_parts(&from, |token, at, len| host::share_equal(&to, token, at, at, len)) {
+        Ok(()) => Ok(()),
+        Err(e) if host::is_unequal(&e) => fail("they differ"),
+        Err(e) => fail(reason(&e).unwrap_or(&e.to_string())),
+    }
+}
+
 /// Copies a file to a new one, which goes again if that fails.
 fn copy(source: &Path, target: &Path, is_auto: bool) -> Result<(), String> {
-    let say = |what: &str, path: &Path, e: &io::Error| format!("cannot {what} '{}': {e}", path.display());
-    // Opening a pipe would wait for its other end.
-    let of = source.metadata().map_err(|e| say("look at", source, &e))?;
-    if !of.is_file() {
-        return Err(format!("cannot copy '{}': it is no regular file", source.display()));
-    }
+    let of = look(source)?;
     let from = File::open(source).map_err(|e| say("open", source, &e))?;
     let mut how = OpenOptions::new();
     how.read(true).write(true).create_new(true).mode(of.mode() & 0o777);
     let to = how.open(target).map_err(|e| say("make", target, &e))?;
-    let done = match cloned(&from, &to) {
+    let done = match in_parts(&from, |token, at, len| host::clone_range(&to, token, at, at, len)) {
         Err(e) if is_auto && reason(&e).is_some() => {
             to.set_len(0).and_then(|()| io::copy(&mut &from, &mut &to).map(drop))
         }
@@ -78,8 +113,9 @@ fn copy(source: &Path, target: &Path, is_auto: bool) -> Result<(), String> {
     })
 }
 
-/// Makes all of `from` the contents of `to`, which is empty.
-fn cloned(from: &File, to: &File) -> io::Result<()> {
+/// Does all of `from` in parts: by its token, where a part begins, and its length; the answer is the
+/// bytes done.
+fn in_parts(from: &File, part: impl Fn(Token, u64, u64) -> io::Result<u64>) -> io::Result<()> {
     let token = host::clone_source(from)?;
     let mut at = 0;
     loop {
@@ -87,7 +123,7 @@ fn cloned(from: &File, to: &File) -> io::Result<()> {
         if left == 0 {
             return Ok(());
         }
-        match host::clone_range(to, token, at, at, left.min(PART))? {
+        match part(token, at, left.min(PART))? {
             0 => return Err(io::ErrorKind::ResourceBusy.into()),
             n => at += n,
         }

@@ -268,8 +268,45 @@ fn files_are_cloned_between_mounts() {
     w.fails(&format!("cp {at}/one {}", w.path("out")), &["cannot clone", "not one of weir"]);
     w.fails(&format!("cp {at}/one {at}/below/two"), &["cannot make", "exists"]);
     w.fails(&format!("cp {at}/below {at}/none"), &["no regular file"]);
+    // Copies of the same bytes share them when they are told to.
+    fs::write(format!("{at}/below/same"), &bytes).unwrap();
+    let mut other = bytes.clone();
+    other[11_000_000] ^= 1;
+    fs::write(format!("{at}/below/other"), &other).unwrap();
+    w.ok("zpool sync");
+    let before = saved();
+    w.ok(&format!("cp --dedupe {at}/one {at}/below/same"));
+    w.ok("zpool sync");
+    assert!(saved() >= before + 12_000_000, "{} {before}", saved());
+    w.fails(&format!("cp --dedupe {at}/one {at}/below/other"), &["cannot let", "they differ"]);
+    w.fails(&format!("cp --dedupe {at}/one {at}/below/two"), &["they differ in size"]);
+    w.fails(&format!("cp --dedupe {at}/one {at}2/one"), &["not in the same pool"]);
+    for (name, want) in [("one", &bytes), ("below/same", &bytes), ("below/other", &other)] {
+        assert!(fs::read(format!("{at}/{name}")).unwrap() == *want, "{name}");
+    }
     w.ok("zpool destroy tank");
     w.ok("zpool destroy dozer");
+}
+
+#[test]
+fn the_delete_queue_is_waited_for() {
+    let Some(w) = World::new("mounts-wait") else { return };
+    let at = w.path("m");
+    w.ok(&format!("zpool create --size 128M -m {at} tank a.img"));
+    fs::write(format!("{at}/file"), b"text").unwrap();
+    let open = File::open(format!("{at}/file")).unwrap();
+    fs::remove_file(format!("{at}/file")).unwrap();
+    let mut waiting = w.command(WEIR).args(["zfs", "wait", "-t", "deleteq", "tank"]).spawn().unwrap();
+    for _ in 0..20 {
+        w.ok("zfs list tank");
+    }
+    assert!(waiting.try_wait().unwrap().is_none(), "the file is open");
+    drop(open);
+    assert!(waiting.wait().unwrap().success());
+    w.ok("zfs wait tank");
+    w.ok("zfs unmount tank");
+    w.ok("zfs wait tank");
+    w.ok("zpool destroy tank");
 }
 
 #[test]

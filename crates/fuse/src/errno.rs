@@ -53,6 +53,7 @@ pub fn of_kind(kind: ErrorKind) -> Errno {
         ErrorKind::NoAttr => libc::ENODATA,
         ErrorKind::Range => libc::ERANGE,
         ErrorKind::Interrupted => libc::EINTR,
+        ErrorKind::Differs => libc::EILSEQ,
         // Kinds that a later version of the engine may add.
         _ => libc::EIO,
     })

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use base::{ErrorKind, ObjectId, Result, WallTime};
 use bdev::Bytes;
-use host::{CLONE_TOKEN_LEN, WEIR_IOC_CLONE, WEIR_IOC_CLONE_SOURCE};
+use host::{CLONE_TOKEN_LEN, WEIR_IOC_CLONE, WEIR_IOC_CLONE_SOURCE, WEIR_IOC_SHARE_EQUAL};
 use rt::Rt;
 use zpl::{AclKind, CloneFrom, Cred, Fallocate, FileKind, ReadHow, RenameFlags, SetXattr, Zfs, is_no_clone};
 
@@ -226,13 +226,20 @@ impl ZfsHandler {
         Ok(zfs.clone_range(from, obj, to.1, len).await.map(|(n, _)| n))
     }
 
-    /// Serves [`WEIR_IOC_CLONE`].
-    async fn clone_by_token(&self, who: Caller, node: u64, input: &[u8]) -> Result<Vec<u8>, Errno> {
+    /// Serves [`WEIR_IOC_CLONE`], or [`WEIR_IOC_SHARE_EQUAL`] if `is_equal`.
+    async fn clone_by_token(&self, who: Caller, node: u64, input: &[u8], is_equal: bool) -> Result<Vec<u8>, Errno> {
         let mut f = Fields::new(input);
         let (len, from, to) = (f.u64()?, f.u64()?, f.u64()?);
         let (source, obj) = clone::source(f.bytes(CLONE_TOKEN_LEN)?).await?;
         let from = CloneFrom { fs: &source, obj, off: from };
-        let n = self.clone_into(who, from, (node, to), len.min(COPY_MAX)).await??;
+        let len = len.min(COPY_MAX);
+        let n = match is_equal {
+            true => {
+                let (zfs, obj) = self.at_live(node)?;
+                zfs.share_equal(from, obj, to, len).await?
+            }
+            false => self.clone_into(who, from, (node, to), len).await??,
+        };
         let mut out = Vec::new();
         out.u64(n);
         Ok(out)
@@ -711,13 +718,17 @@ impl Handler for ZfsHandler {
     async fn ioctl(&self, who: Caller, (node, fh): (u64, u64), cmd: u32, input: &[u8]) -> Result<Vec<u8>, Errno> {
         let (zfs, obj) = self.at(node)?;
         match cmd {
-            WEIR_IOC_CLONE_SOURCE | WEIR_IOC_CLONE if zfs.getattr(obj).await?.kind != FileKind::File => {
+            WEIR_IOC_CLONE_SOURCE | WEIR_IOC_CLONE | WEIR_IOC_SHARE_EQUAL
+                if zfs.getattr(obj).await?.kind != FileKind::File =>
+            {
                 return Err(INVALID);
             }
             WEIR_IOC_CLONE_SOURCE if fh & READABLE == 0 => return Err(BAD_HANDLE),
             WEIR_IOC_CLONE_SOURCE => return Ok(clone::offer(&zfs, obj).await?.to_vec()),
-            WEIR_IOC_CLONE if fh & WRITABLE == 0 => return Err(BAD_HANDLE),
-            WEIR_IOC_CLONE => return self.clone_by_token(who, node, input).await,
+            WEIR_IOC_CLONE | WEIR_IOC_SHARE_EQUAL if fh & WRITABLE == 0 => return Err(BAD_HANDLE),
+            WEIR_IOC_CLONE | WEIR_IOC_SHARE_EQUAL => {
+                return self.clone_by_token(who, node, input, cmd == WEIR_IOC_SHARE_EQUAL).await;
+            }
             _ => {}
         }
         let how = ioctl::How { in_snapshot: slot_of(node) != 0, writable: fh & WRITABLE != 0 };

@@ -20,6 +20,10 @@ pub const WEIR_IOC_CLONE_SOURCE: u32 = 0x8010_7780;
 /// of the file of the token; `len` becomes the bytes that were cloned, which may be fewer.
 pub const WEIR_IOC_CLONE: u32 = 0xc028_7781;
 
+/// `_IOWR('w', 0x82, ...)` with the arguments of [`WEIR_IOC_CLONE`]: the same if the bytes are there
+/// already (as `FIDEDUPERANGE`, which Linux passes to no FUSE server either).
+pub const WEIR_IOC_SHARE_EQUAL: u32 = 0xc028_7782;
+
 /// A token for the file, which is open for reading. Its changed pages are written back first.
 ///
 /// Errors: `Unsupported` if the file system knows no such request, and what it answers.
@@ -46,10 +50,25 @@ struct CloneArgs {
 /// `CrossesDevices` if the source is in no file system of the same pool, `EOPNOTSUPP` or
 /// `InvalidInput` if the range cannot be cloned.
 pub fn clone_range(file: &File, token: [u8; CLONE_TOKEN_LEN], from: u64, to: u64, len: u64) -> io::Result<u64> {
-    let mut args = CloneArgs { len, from, to, token };
+    ask(file, WEIR_IOC_CLONE, CloneArgs { len, from, to, token })
+}
+
+/// As [`clone_range`] for a range of `file` that has the same bytes as the source; the bytes that are
+/// shared from then on. Error: one that [`is_unequal`] if they differ.
+pub fn share_equal(file: &File, token: [u8; CLONE_TOKEN_LEN], from: u64, to: u64, len: u64) -> io::Result<u64> {
+    ask(file, WEIR_IOC_SHARE_EQUAL, CloneArgs { len, from, to, token })
+}
+
+/// Whether an error of [`share_equal`] says that the bytes differ.
+pub fn is_unequal(e: &io::Error) -> bool {
+    e.raw_os_error() == Some(libc::EILSEQ)
+}
+
+fn ask(file: &File, request: u32, mut args: CloneArgs) -> io::Result<u64> {
+    let len = args.len;
     let pointer: *mut CloneArgs = &mut args;
     // SAFETY: the request reads 40 bytes and writes no more, which `args` has.
-    done(unsafe { libc::ioctl(file.as_raw_fd(), WEIR_IOC_CLONE as libc::Ioctl, pointer) })?;
+    done(unsafe { libc::ioctl(file.as_raw_fd(), request as libc::Ioctl, pointer) })?;
     Ok(args.len.min(len))
 }
 
@@ -75,6 +94,8 @@ mod tests {
     #[test]
     fn the_numbers_have_the_sizes() {
         assert_eq!(WEIR_IOC_CLONE_SOURCE >> 16 & 0x3fff, CLONE_TOKEN_LEN as u32);
-        assert_eq!(WEIR_IOC_CLONE >> 16 & 0x3fff, size_of::<CloneArgs>() as u32);
+        for code in [WEIR_IOC_CLONE, WEIR_IOC_SHARE_EQUAL] {
+            assert_eq!(code >> 16 & 0x3fff, size_of::<CloneArgs>() as u32);
+        }
     }
 }

@@ -51,7 +51,10 @@ mod workers;
 
 pub use accounts::{Project, group_id, group_name, project_of, set_project, user_id, user_name};
 pub use awake::KeepAwake;
-pub use clone::{CLONE_TOKEN_LEN, WEIR_IOC_CLONE, WEIR_IOC_CLONE_SOURCE, clone_range, clone_source};
+pub use clone::{
+    CLONE_TOKEN_LEN, WEIR_IOC_CLONE, WEIR_IOC_CLONE_SOURCE, WEIR_IOC_SHARE_EQUAL, clone_range, clone_source,
+    is_unequal, share_equal,
+};
 pub use dev::HostDev;
 pub use engine::{BackendChoice, Engine, EngineConfig, EngineStats, Handle, SlowTask, thread_cpu_time};
 pub use fdio::{Fd, FdIo, ReadDone, end_connection, read_now, send_now, set_nonblocking, write_now};

@@ -455,7 +455,7 @@ that they took themselves. Equal seeds give equal reports.
     },
     Page {
         name: "cp",
-        usage: &["cp [--reflink always|auto] file ... target"],
+        usage: &["cp [--reflink always|auto] file ... target", "cp --dedupe file ... target"],
         text: "\
 Copies files by sharing their blocks, also between file systems of a pool: a
 copy takes no time and no space until one of the two is changed. The pool needs
@@ -463,6 +463,8 @@ the feature block_cloning. The target is a new file, or a folder for new files.
 
   --reflink  always: what cannot be shared is an error (default);
              auto: it is copied
+  --dedupe   the targets are there and have the same contents: they share the
+             blocks from then on; a target that differs stays as it is
 
 'cp' of the system shares blocks too, within one file system.
 ",

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use host::{WEIR_IOC_CLONE, WEIR_IOC_CLONE_SOURCE};
+use host::{WEIR_IOC_CLONE, WEIR_IOC_CLONE_SOURCE, WEIR_IOC_SHARE_EQUAL};
 
 use super::reply::{Reply, empty, sized};
 use super::request::{Request, take_data};
@@ -217,7 +217,8 @@ impl<H: Handler> Session<H> {
     async fn ioctl(&self, who: Caller, at: (u64, u64), cmd: u32, input: &[u8], out_size: u32) -> Result<Reply, Errno> {
         // Stores to shared mappings from before the change of flags may still be written, as may be
         // what is cloned.
-        if matches!(cmd, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR | WEIR_IOC_CLONE_SOURCE | WEIR_IOC_CLONE) {
+        let clones = matches!(cmd, WEIR_IOC_CLONE_SOURCE | WEIR_IOC_CLONE | WEIR_IOC_SHARE_EQUAL);
+        if clones || matches!(cmd, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR) {
             self.core.drop_pages(at.0).await;
         }
         let out = self.handler.ioctl(who, at, cmd, input).await;

@@ -8,6 +8,10 @@
 //! piece waits for its txg, without locks, and begins again.
 //!
 //! What cannot be cloned is an error of a kind that says so ([`is_no_clone`]): the caller copies.
+//!
+//! Ranges that are the same already are *shared* ([`Zfs::share_equal`]) by the same path: a piece is
+//! compared under its locks and cloned if it is equal. It changes no content, so neither times nor
+//! the log say anything of it.
 
 use base::{Error, ErrorKind, ObjectId, Result, Txg};
 use dmu::CloneSource;
@@ -23,6 +27,8 @@ use crate::node::{Node, check_flags};
 /// Blocks of a piece: the log record of so many fits into the largest log block (OpenZFS's number,
 /// format page 18 section 5).
 pub(crate) const PIECE_BLOCKS: u64 = 1022;
+/// Bytes of a piece that is compared first.
+const COMPARED_MAX: u64 = 16 << 20;
 /// Txgs that a piece waits for a source that changes again and again.
 const WAITS_MAX: u32 = 8;
 
@@ -47,6 +53,8 @@ struct Rest<'a> {
     /// Where it goes, in bytes.
     off: u64,
     len: u64,
+    /// Only if it is there already.
+    if_equal: bool,
 }
 
 impl CloneFrom<'_> {
@@ -118,6 +126,15 @@ impl Shape {
     }
 }
 
+/// What clones say of themselves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Told {
+    /// New times, and a record of the log.
+    Change,
+    /// Nothing: the contents were the same.
+    Nothing,
+}
+
 /// What a try at a piece came to.
 enum Piece {
     /// Cloned: bytes, and the size of the target.
@@ -135,8 +152,32 @@ impl Zfs {
     ///
     /// Errors: those of [`is_no_clone`] if the range can only be copied; those of writes.
     pub async fn clone_range(&self, from: CloneFrom<'_>, obj: ObjectId, off: u64, len: u64) -> Result<(u64, u64)> {
+        let done = self.clone_pieces(from, obj, (off, len), false).await?;
+        self.commit_if_always(obj).await?;
+        Ok(done)
+    }
+
+    /// Makes `len` bytes from `off` of a file share the blocks of as many of another file, or of
+    /// another part of the same, that are the same bytes; what is shared already stays. Less is
+    /// shared at the end of the source, or if something fails or differs after the first piece.
+    /// Returns the bytes that are shared.
+    ///
+    /// Errors: `Differs` if the bytes do, and those of [`Zfs::clone_range`]; `Invalid` if the range
+    /// is not within the file.
+    pub async fn share_equal(&self, from: CloneFrom<'_>, obj: ObjectId, off: u64, len: u64) -> Result<u64> {
+        self.clone_pieces(from, obj, (off, len), true).await.map(|(n, _)| n)
+    }
+
+    /// Clones the pieces of a range; the bytes done and the size of the file.
+    async fn clone_pieces(
+        &self,
+        from: CloneFrom<'_>,
+        obj: ObjectId,
+        (off, len): (u64, u64),
+        if_equal: bool,
+    ) -> Result<(u64, u64)> {
         self.check_clones_from(from.fs)?;
-        let all = Rest { from, src_size: from.size().await?, off, len };
+        let all = Rest { from, src_size: from.size().await?, off, len, if_equal };
         let (mut done, mut size) = (0, 0);
         loop {
             match self.clone_piece(all.skip(done), obj).await {
@@ -153,7 +194,6 @@ impl Zfs {
                 break;
             }
         }
-        self.commit_if_always(obj).await?;
         Ok((done, size))
     }
 
@@ -249,18 +289,58 @@ impl Zfs {
             return Err(Error::invalid(format!("file {} cannot be cloned to file {obj}: {why}", from.obj)));
         }
         self.check_quota(&a, false).await?;
-        let len = len.min(PIECE_BLOCKS * blksz);
+        let is_beyond = off + len > a.size || blksz != u64::from(n.dn.block_size());
+        if rest.if_equal && is_beyond {
+            return Err(Error::invalid(format!("file {obj} ends before the range, or has smaller blocks")));
+        }
+        let most = if rest.if_equal { (COMPARED_MAX / blksz).clamp(1, PIECE_BLOCKS) } else { PIECE_BLOCKS };
+        let len = len.min(most * blksz);
         let Some(blocks) = sources(from.fs, &src, from.off / blksz, len.div_ceil(blksz)).await? else {
             return Ok(Piece::Dirty);
         };
-        let size = self.put_clones(&n, &a, (off, len), blksz, &blocks).await?;
+        if rest.if_equal {
+            let to = (off / blksz, len);
+            if !self.is_shared(&n, to.0, &blocks).await? {
+                self.compare(&src, from.off / blksz, &n, to).await?;
+                self.put_clones(&n, &a, (off, len), blksz, &blocks, Told::Nothing).await?;
+            }
+            return Ok(Piece::Done(len, a.size));
+        }
+        let size = self.put_clones(&n, &a, (off, len), blksz, &blocks, Told::Change).await?;
         from.fs.stamp_atime(&src, &s);
         Ok(Piece::Done(len, size))
+    }
+
+    /// Whether a file has these blocks from block `first` on already.
+    async fn is_shared(&self, n: &Node, first: u64, blocks: &[Blkptr]) -> Result<bool> {
+        let Some(own) = sources(self, n, first, blocks.len() as u64).await? else { return Ok(false) };
+        let is_it = |(a, b): (&Blkptr, &Blkptr)| (a.is_hole() && b.is_hole()) || a.same_place(b);
+        Ok(own.iter().zip(blocks).all(is_it))
+    }
+
+    /// Compares the blocks of `src` from block `from` on with those of `n`, for `len` bytes. Error:
+    /// `Differs` if they are not the same.
+    async fn compare(&self, src: &Node, from: u64, n: &Node, (to, len): (u64, u64)) -> Result<()> {
+        let blksz = u64::from(n.dn.block_size());
+        src.dn.prefetch(from * blksz, len);
+        n.dn.prefetch(to * blksz, len);
+        for i in 0..len.div_ceil(blksz) {
+            let (a, b) = (src.dn.read_block(from + i).await?, n.dn.read_block(to + i).await?);
+            let part = (len - i * blksz).min(blksz) as usize;
+            self.rt.spend(rt::cost::COPY.cost(part as u64)).await;
+            if a[..part] != b[..part] {
+                let at = (to + i) * blksz;
+                let what = format!("file {} differs from file {} at or after byte {at}", n.obj(), src.obj());
+                return Err(Error::new(ErrorKind::Differs, what));
+            }
+        }
+        Ok(())
     }
 
     /// Puts clones of `blocks`, of `blksz` bytes each, at `off`, for `len` bytes of which the last
     /// block may have a part. The caller holds the lock of the whole file, and those of the blocks'
     /// owners. Returns the size of the file.
+    #[allow(clippy::too_many_arguments, reason = "what a record of the log says, and whether there is one")]
     pub(crate) async fn put_clones(
         &self,
         n: &Node,
@@ -268,6 +348,7 @@ impl Zfs {
         (off, len): (u64, u64),
         blksz: u64,
         blocks: &[Blkptr],
+        told: Told,
     ) -> Result<u64> {
         let first = off / blksz;
         if let Some(odd) = blocks.iter().find(|b| !b.is_hole() && (b.lsize() != blksz || b.otype() != n.dn.otype())) {
@@ -284,6 +365,9 @@ impl Zfs {
                 self.rt.spend(rt::cost::DMU_POINTER).await;
                 n.dn.clone_block(blkid, bp, &tx)?;
             }
+            if told == Told::Nothing {
+                return Ok(a.size);
+            }
             let now = self.now();
             self.change_attrs(n, &tx, |a| {
                 a.size = a.size.max(off + len);
@@ -294,6 +378,10 @@ impl Zfs {
             .await
         };
         match done.await {
+            Ok(size) if told == Told::Nothing => {
+                self.finish(tx);
+                Ok(size)
+            }
             Ok(size) => {
                 self.log_clone((n.obj(), a.links), (off, len), blksz, blocks, &tx);
                 self.finish(tx);

@@ -20,7 +20,7 @@ use rt::LocalBoxFuture;
 use zio::Prio;
 
 use crate::data::FILE_SIZE_MAX;
-use crate::data::clone::PIECE_BLOCKS;
+use crate::data::clone::{PIECE_BLOCKS, Told};
 use crate::fs::Zfs;
 use crate::names::create::New;
 use crate::names::rename::Whiteout;
@@ -277,7 +277,7 @@ impl Zfs {
             return self.mark_replayed().await;
         }
         let blocks: Vec<Blkptr> = blocks.iter().collect();
-        self.put_clones(&n, &a, (offset, length), blksz, &blocks).await.map(drop)
+        self.put_clones(&n, &a, (offset, length), blksz, &blocks, Told::Change).await.map(drop)
     }
 
     async fn redo_truncate(&self, obj: ObjectId, offset: u64, length: u64) -> Result<()> {

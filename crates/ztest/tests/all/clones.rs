@@ -361,6 +361,19 @@ async fn own_change(mounts: &[Rc<Zfs>], state: &mut State, rng: &mut Rng) -> (us
                 }
             };
             let at = CloneFrom { fs: &mounts[from.0], obj: src, off: src_off };
+            if rng.percent(30) {
+                let own = &state[&key];
+                let part = |b: &[u8], at: u64, n: u64| b.get(at as usize..(at + n) as usize).map(<[u8]>::to_vec);
+                match fs.share_equal(at, obj, off, len).await {
+                    Ok(n) => assert_eq!(part(own, off, n), part(&source, src_off, n)),
+                    Err(e) if e.kind() == base::ErrorKind::Differs => {
+                        let n = len.min(source.len() as u64 - src_off);
+                        assert_ne!(part(own, off, n), part(&source, src_off, n));
+                    }
+                    Err(e) => assert!(is_no_clone(&e), "{e:?}"),
+                }
+                return key;
+            }
             match fs.clone_range(at, obj, off, len).await {
                 Ok((0, _)) => {}
                 Ok((n, _)) => {
@@ -393,6 +406,69 @@ async fn own_change(mounts: &[Rc<Zfs>], state: &mut State, rng: &mut Rng) -> (us
         }
     }
     key
+}
+
+/// Files with the same bytes share their blocks when they are asked to: the space of one becomes
+/// free, no time changes, and a file that differs stays as it is.
+#[test]
+fn equal_files_are_shared() {
+    let mut rng = Rng::new(71);
+    let mut layout = Layout::draw(&mut rng, 128 << 20);
+    layout.features.push(FeatureId::BlockCloning);
+    let lab = Lab::new(71, &layout);
+    lab.sim.block_on(async {
+        let pool = lab.create(&layout, vec![("compression".into(), PropValue::Num(2))]).await.unwrap();
+        let name = format!("{POOL}/fs");
+        pool.dsl().create_fs(&name, Vec::new(), new_fs(&lab.sim)).await.unwrap();
+        let fs = mount(&pool, &name).await;
+        let mut bytes = vec![0; 3_000_000];
+        rng.fill(&mut bytes);
+        let mut files = Vec::new();
+        for (n, change) in [(0, None), (1, None), (2, Some(2_999_000)), (3, Some(10))] {
+            let obj = file_of(&fs, n).await.0;
+            let mut own = bytes.clone();
+            if let Some(at) = change {
+                own[at] ^= 1;
+            }
+            fs.write(obj, 0, vec![Buf::copy_from(&own).freeze()], false).await.unwrap();
+            files.push((obj, own));
+        }
+        // Of files that are not on disk yet, too.
+        let len = bytes.len() as u64;
+        let from = CloneFrom { fs: &fs, obj: files[0].0, off: 0 };
+        let before = fs.getattr(files[1].0).await.unwrap();
+        assert_eq!(fs.share_equal(from, files[1].0, 0, len).await.unwrap(), len);
+        let after = fs.getattr(files[1].0).await.unwrap();
+        assert_eq!((after.mtime, after.ctime, after.size), (before.mtime, before.ctime, len));
+        for n in [2, 3] {
+            let e = fs.share_equal(from, files[n].0, 0, len).await.unwrap_err();
+            assert_eq!(e.kind(), base::ErrorKind::Differs, "{e}");
+        }
+        // The blocks before the one that differs are the same.
+        let blksz = u64::from(before.blksize);
+        assert_eq!(fs.share_equal(from, files[2].0, 0, blksz * 4).await.unwrap(), blksz * 4);
+        let beyond = fs.share_equal(CloneFrom { off: blksz, ..from }, files[1].0, blksz * 2, len).await.unwrap_err();
+        assert_eq!(beyond.kind(), base::ErrorKind::Invalid);
+        pool.sync().await.unwrap();
+        let os = fs.dataset().objset().await.unwrap();
+        let mut places = Vec::new();
+        for (obj, _) in &files {
+            let dn = os.hold(*obj).await.unwrap();
+            places.push([dn.block_pointer(0).await.unwrap(), dn.block_pointer(dn.max_blkid()).await.unwrap()]);
+        }
+        let shared = |a: usize, b: usize| [0, 1].map(|n| places[a][n].same_place(&places[b][n]));
+        assert_eq!((shared(0, 1), shared(0, 2), shared(0, 3)), ([true; 2], [true, false], [false; 2]));
+        for (obj, own) in &files {
+            assert!(read(&fs, File { dir: fs.root(), obj: *obj, size: len }).await == *own);
+        }
+        // Once more, which changes nothing.
+        assert_eq!(fs.share_equal(from, files[1].0, 0, len).await.unwrap(), len);
+        pool.sync().await.unwrap();
+        assert_eq!(os.hold(files[1].0).await.unwrap().block_pointer(0).await.unwrap(), places[1][0]);
+        fs.unmount().await.unwrap();
+        pool.export().await.unwrap();
+    });
+    check_images(&lab.images()).unwrap();
 }
 
 async fn own_mounts(pool: &Pool) -> Vec<Rc<Zfs>> {
