@@ -168,13 +168,10 @@ impl Machine<'_> {
             Ok(call) => call,
             Err(why) => return fail(state, &why, -1),
         };
-        let shown = match &call {
-            Call::List(..) => Some(()),
-            _ => None,
-        };
+        let is_list = matches!(call, Call::List(..));
         match self.host.call(call) {
             Answer::Values(values) => push_all(state, &values),
-            Answer::Items(items) if shown.is_some() => self.begin(state, items),
+            Answer::Items(items) if is_list => self.begin(state, items),
             Answer::Items(_) => 0,
             Answer::Done(number, details) => {
                 let mut values = vec![Value::Int(number)];
