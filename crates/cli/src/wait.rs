@@ -1,8 +1,9 @@
-//! `zpool wait`: waits until a pool has no more background work of some kinds.
+//! `zpool wait` and `zfs wait`: wait until a pool or file system has no more background work of some
+//! kinds.
 
 use std::time::{Duration, Instant};
 
-use admin::request::PoolActivity;
+use admin::request::{FsDeleteQueue, PoolActivity};
 use admin::view::ActivityView;
 use base::{Error, ErrorKind};
 
@@ -70,6 +71,29 @@ pub fn run(p: &Parsed) -> Done {
 fn row(cells: impl Iterator<Item = String>, scripted: bool) -> String {
     let cells: Vec<String> = cells.map(|c| if scripted { c } else { format!("{c:>10}") }).collect();
     cells.join(if scripted { "\t" } else { "  " }) + "\n"
+}
+
+/// Runs `zfs wait ARGS`.
+pub fn delete_queue(p: &Parsed) -> Done {
+    if let Some(other) = p.values('t').flat_map(|v| v.split(',')).find(|kind| *kind != "deleteq") {
+        return Err(Fail::Usage(format!("invalid activity '{other}'"), "wait"));
+    }
+    let name = match p.operands.as_slice() {
+        [] => return Err(Fail::Usage("missing 'filesystem' argument".into(), "wait")),
+        [name] => name,
+        _ => return Err(Fail::Usage("too many arguments".into(), "wait")),
+    };
+    let mut first = true;
+    loop {
+        match ask(&FsDeleteQueue { name: name.clone() }) {
+            Ok(0) => return Ok(()),
+            // It went meanwhile.
+            Err(Fail::Error(e)) if !first && e.kind() == ErrorKind::NotFound => return Ok(()),
+            other => other.map(drop)?,
+        }
+        first = false;
+        std::thread::sleep(PERIOD);
+    }
 }
 
 /// Waits until the pool has no more work of these kinds, or is not imported any more.

@@ -13,12 +13,12 @@ use crate::zfs_out::{self, LIST_COLUMNS, SPACE_COLUMNS, SortKey};
 use crate::zpool::{fields, for_each_name, parse_for, run_other};
 use crate::zpool_out::get_table;
 use crate::{
-    Done, Fail, ask, assignment, json, print, unique, zfs_create, zfs_diff, zfs_key, zfs_owners, zfs_program,
+    Done, Fail, ask, assignment, json, print, unique, wait, zfs_create, zfs_diff, zfs_key, zfs_owners, zfs_program,
     zfs_project, zfs_receive, zfs_rewrite, zfs_send, zfs_snap, zfs_upgrade,
 };
 
 /// Commands of OpenZFS that weir does not have yet.
-const NOT_YET: &[&str] = &["allow", "share", "unallow", "unshare", "wait"];
+const NOT_YET: &[&str] = &["allow", "share", "unallow", "unshare"];
 
 /// Runs `zfs ARGS`.
 pub fn run(args: &[String]) -> Done {
@@ -51,6 +51,7 @@ pub fn run(args: &[String]) -> Done {
         "program" => zfs_program::program(&parse(rest, zfs_program::LETTERS, J, "program")?),
         "rewrite" => zfs_rewrite::rewrite(&parse(rest, "Prvxl:o:", &[], "rewrite")?),
         "mount" => mount(&parse(rest, "afjlvOo:", &[("json", false, 'j')], "mount")?),
+        "wait" => wait::delete_queue(&parse(rest, "t:", &[], "wait")?),
         "unmount" | "umount" => unmount(&parse(rest, "afu", &[], "unmount")?),
         "userspace" => zfs_owners::space(&parse(rest, "Hinpo:s:S:t:", &[], "userspace")?, Owners::Users, "userspace"),
         "groupspace" => {

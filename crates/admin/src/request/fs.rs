@@ -20,6 +20,7 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::of::<FsInherit>(),
     Kind::of::<FsRename>(),
     Kind::of::<OwnerUses>(),
+    Kind::of::<FsDeleteQueue>(),
 ];
 
 /// `zfs create`. The answer is a list of warnings.
@@ -274,5 +275,26 @@ impl Request for OwnerUses {
     fn run(self, cx: &Cx<'_>) -> Result<Vec<OwnerView>> {
         let OwnerUses { name, owners } = self;
         cx.on_dataset(&name.clone(), move |e| async move { e.owners(&name, owners).await })
+    }
+}
+
+/// The files of a mounted file system that have no name any more and wait to be freed: they are
+/// large, or open (`zfs wait`). None of one that is not mounted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FsDeleteQueue {
+    /// The file system.
+    pub name: String,
+}
+
+impl Request for FsDeleteQueue {
+    const NAME: &'static str = "FsDeleteQueue";
+    const TITLE: &'static str = "zfs wait";
+    const RIGHTS: Rights = Rights::Anyone;
+    type Reply = u64;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<u64> {
+        cx.on_dataset(&self.name.clone(), move |e| async move { e.delete_queue(&self.name).await })
     }
 }

@@ -298,6 +298,7 @@ mod tests {
             "DeviceLatency",
             "PoolIo",
             "Datasets",
+            "FsDeleteQueue",
             "Holds",
             "Mounted",
         ];

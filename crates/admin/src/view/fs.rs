@@ -116,6 +116,23 @@ impl PoolEngine {
             .ok_or_else(|| Error::not_found(format!("cannot open '{name}': not a path of a mounted weir file system")))
     }
 
+    /// Objects in the delete queue of a file system, 0 of one that is not mounted: then nothing frees
+    /// them.
+    pub(crate) async fn delete_queue(&self, name: &str) -> Result<u64> {
+        let ds = self.find(name)?;
+        let os = ds.objset().await?;
+        if os.os_type() != ObjsetType::Zfs {
+            return Err(Error::invalid(format!("cannot open '{name}': it is no file system")));
+        }
+        if self.mounts.path_of(name).is_none() {
+            return Ok(0);
+        }
+        let master = os.hold(ObjectId(MASTER_NODE_OBJ)).await?;
+        let queue = zap::lookup_u64(&master, master_key::DELETE_QUEUE.as_bytes()).await?;
+        let Some(queue) = queue else { return Ok(0) };
+        zap::count(&os.hold(ObjectId(queue)).await?).await
+    }
+
     async fn inside(&self, ds: &Dataset, wanted: &[String]) -> Inside {
         let mut out = Inside::default();
         // A snapshot is of the type of its head, which is often known without a read.

@@ -372,6 +372,17 @@ Unmounts one file system, or with -a all.
 ",
     },
     Page {
+        name: "zfs wait",
+        usage: &["wait [-t deleteq] <filesystem>"],
+        text: "\
+Waits until a mounted file system has no more files without a name that are
+still to be freed, since they are large or a program has them open. One that is
+not mounted is not waited for.
+
+  -t  the kinds of work to wait for: deleteq is the only one
+",
+    },
+    Page {
         name: "zfs userspace",
         usage: &[
             "userspace [-Hinp] [-o field[,...]] [-s field] ... [-S field] ... [-t type[,...]] <filesystem|snapshot|path>",

@@ -182,6 +182,8 @@ pub const STORY: &[(Kind, i32, &str)] = &[
     (Look, 0, "zfs get -Hp -o name,value -t filesystem -s local all tank"),
     (Look, 0, "zfs get -j -d 1 quota tank"),
     (Look, 0, "zfs holds tank/a@s"),
+    (Look, 0, "zfs wait -t deleteq tank/a"),
+    (Look, 1, "zfs wait tank/absent"),
     (Look, 0, "zfs holds -rH tank/a@s"),
     (Look, 0, "zfs mount"),
     (Mount, 0, "zfs create -o mountpoint=MNT tank/m"),
