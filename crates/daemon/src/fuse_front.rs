@@ -12,6 +12,7 @@ use admin::fs::open_volumes::VolumeHold;
 use admin::fs::places::path_blocking;
 use admin::fs::volume_folder::{VolumeEntry, VolumesOf};
 use base::{Error, Result};
+use fuse::SnapChange;
 use host::MountTable;
 use rt::join::select2;
 use rt::sync::Notify;
@@ -132,6 +133,18 @@ impl fuse::SnapSource for Snaps {
     }
     fn changed(&self) -> Option<base::WallTime> {
         self.0.changed()
+    }
+    fn may_change(&self) -> bool {
+        self.0.may_change()
+    }
+    fn change<'a>(&'a self, change: SnapChange<'a>) -> LocalBoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            match change {
+                SnapChange::Create(name) => self.0.create(name).await,
+                SnapChange::Destroy(name) => self.0.destroy(name).await,
+                SnapChange::Rename(name, new) => self.0.rename(name, new).await,
+            }
+        })
     }
     fn open<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Rc<Zfs>>> {
         Box::pin(self.0.open(name))

@@ -116,6 +116,9 @@ pub struct Core {
     pub zio: Zio,
     /// Tunables of the intent logs.
     pub zil: Rc<Cell<ZilTunables>>,
+    /// Snapshots may be made, destroyed and renamed as folders of `.zfs/snapshot`
+    /// (`zfs_admin_snapshot`).
+    pub admin_snapshot: Cell<bool>,
     /// Pass of the txg that is syncing, from 1.
     pub pass: Cell<u32>,
     /// Freed blocks that could not be freed at once (deferred, or gang blocks, which need reads).
@@ -133,6 +136,7 @@ impl Core {
         Rc::new(Core {
             zio,
             zil: Rc::new(Cell::new(zil)),
+            admin_snapshot: Cell::new(false),
             pass: Cell::new(1),
             frees: RefCell::default(),
             mos: Cell::default(),

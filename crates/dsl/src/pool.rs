@@ -111,6 +111,12 @@ impl DslPool {
         self.version
     }
 
+    /// Whether snapshots may be made, destroyed and renamed as folders of `.zfs/snapshot`
+    /// (`zfs_admin_snapshot`).
+    pub fn may_admin_snapshots(&self) -> bool {
+        self.core.admin_snapshot.get()
+    }
+
     /// Tunables of the intent logs: open logs share them, from their next decision on.
     pub fn zil_tunables(&self) -> &Rc<Cell<ZilTunables>> {
         &self.core.zil

@@ -15,7 +15,7 @@ use zpl::Zfs;
 
 use crate::dir::DirOut;
 use crate::errno::{Errno, NO_ENTRY};
-use crate::handler::{Attr, Entry, Time};
+use crate::handler::{Attr, Caller, Entry, Time};
 
 /// Bits of an object number.
 const OBJECT_BITS: u32 = 48;
@@ -54,8 +54,23 @@ pub trait SnapSource {
     fn find<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Option<u64>>>;
     /// When one was last made, renamed or destroyed, if that is known.
     fn changed(&self) -> Option<WallTime>;
+    /// Whether they may be made, destroyed and renamed as folders (`zfs_admin_snapshot`).
+    fn may_change(&self) -> bool;
+    /// Makes, destroys or renames one.
+    fn change<'a>(&'a self, change: SnapChange<'a>) -> LocalBoxFuture<'a, Result<()>>;
     /// Opens one. It is not counted as used: the snapshot can be destroyed.
     fn open<'a>(&'a self, name: &'a str) -> LocalBoxFuture<'a, Result<Rc<Zfs>>>;
+}
+
+/// A change of the snapshots.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SnapChange<'a> {
+    /// One of that name is made.
+    Create(&'a str),
+    /// It goes.
+    Destroy(&'a str),
+    /// It gets the second name.
+    Rename(&'a str, &'a str),
 }
 
 struct Slot {
@@ -185,6 +200,19 @@ impl SnapDir {
         Ok(Found::Root(slot, self.zfs(slot)?))
     }
 
+    /// Makes, destroys or renames a snapshot: for those who may administer them, the superuser and the
+    /// user of the daemon.
+    pub(crate) async fn change(&self, who: Caller, change: SnapChange<'_>) -> Result<(), Errno> {
+        self.enabled()?;
+        if !self.source.may_change() {
+            return Err(Errno(libc::EACCES));
+        }
+        if who.uid != 0 && who.uid != host::effective_uid() {
+            return Err(Errno(libc::EPERM));
+        }
+        Ok(self.source.change(change).await?)
+    }
+
     /// Lists one of the folders.
     pub(crate) async fn readdir(&self, node: u64, offset: u64, out: &mut DirOut) -> Result<(), Errno> {
         self.enabled()?;
@@ -212,6 +240,11 @@ pub(crate) enum Found {
     Folder(Entry),
     /// The root of the snapshot in a slot.
     Root(u64, Rc<Zfs>),
+}
+
+/// The name of a snapshot that a request has.
+pub(crate) fn snap_name(name: &[u8]) -> Result<&str, Errno> {
+    std::str::from_utf8(name).map_err(|_| Errno(libc::EILSEQ))
 }
 
 /// The error for changes of snapshots and of the folders here.

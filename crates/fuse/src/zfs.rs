@@ -37,7 +37,8 @@ use crate::mounted::{MountOpts, Mounted, mount_handler, mount_tree};
 use crate::proto::ROOT_NODE;
 use crate::session::Kernel;
 use crate::snapdir::{
-    CTL_DIR, CTL_NAME, Found, SnapDir, SnapSource, is_control, node_in, object_of, read_only, slot_of,
+    CTL_DIR, CTL_NAME, Found, SNAP_DIR, SnapChange, SnapDir, SnapSource, is_control, node_in, object_of, read_only,
+    slot_of, snap_name,
 };
 use crate::tree::Tree;
 use crate::tree_handler::TreeHandler;
@@ -159,6 +160,11 @@ impl ZfsHandler {
     }
     fn control(&self, node: u64) -> Option<&SnapDir> {
         self.snaps.as_ref().filter(|_| is_control(node))
+    }
+
+    /// The snapshots, if a node is the folder of them.
+    fn snapshots(&self, node: u64) -> Option<&SnapDir> {
+        self.control(node).filter(|_| node == SNAP_DIR)
     }
 
     /// Behind everything else in the root, if it is to be seen: `.zfs`.
@@ -390,6 +396,10 @@ impl Handler for ZfsHandler {
     }
 
     async fn mkdir(&self, who: Caller, parent: u64, name: &[u8], mode: u32) -> Result<Entry, Errno> {
+        if let Some(snaps) = self.snapshots(parent) {
+            snaps.change(who, SnapChange::Create(snap_name(name)?)).await?;
+            return self.lookup(who, parent, name).await;
+        }
         let (zfs, obj) = self.at_live(parent)?;
         let slot = slot_of(parent);
         Ok(self.entry(slot, &zfs.mkdir(obj, name, mode, &self.cred(who, mode)).await?))
@@ -400,12 +410,23 @@ impl Handler for ZfsHandler {
         Ok(zfs.unlink(obj, name).await?)
     }
 
-    async fn rmdir(&self, _: Caller, parent: u64, name: &[u8]) -> Result<(), Errno> {
+    async fn rmdir(&self, who: Caller, parent: u64, name: &[u8]) -> Result<(), Errno> {
+        if let Some(snaps) = self.snapshots(parent) {
+            return snaps.change(who, SnapChange::Destroy(snap_name(name)?)).await;
+        }
         let (zfs, obj) = self.at_live(parent)?;
         Ok(zfs.rmdir(obj, name).await?)
     }
 
     async fn rename(&self, who: Caller, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Result<(), Errno> {
+        if let Some(snaps) = self.snapshots(from.0) {
+            let (name, new) = (snap_name(from.1)?, snap_name(to.1)?);
+            return match to.0 == SNAP_DIR && flags & !libc::RENAME_NOREPLACE == 0 {
+                true if name == new => Ok(()),
+                true => snaps.change(who, SnapChange::Rename(name, new)).await,
+                false => Err(INVALID),
+            };
+        }
         let ((zfs, obj), (_, to_obj)) = (self.at_live(from.0)?, self.at_live(to.0)?);
         if slot_of(from.0) != slot_of(to.0) {
             return Err(Errno(libc::EXDEV));

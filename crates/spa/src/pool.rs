@@ -59,6 +59,9 @@ pub struct EngineOpts {
     pub dmu: DmuTunables,
     /// Expansions of RAID-Z.
     pub expand: ExpandTunables,
+    /// `zfs_admin_snapshot`: snapshots may be made, destroyed and renamed as folders of
+    /// `.zfs/snapshot`.
+    pub admin_snapshot: bool,
 }
 
 impl EngineOpts {
@@ -76,6 +79,7 @@ impl EngineOpts {
             multihost: MultihostTunables::default(),
             dmu: DmuTunables::default(),
             expand: ExpandTunables::default(),
+            admin_snapshot: false,
         }
     }
 }
@@ -578,6 +582,7 @@ impl Pool {
         self.scan.set_tunables(opts.scan, opts.arc_max);
         self.devices.expander().set_tunables(opts.expand);
         stack.core.zil.set(opts.zil);
+        stack.core.admin_snapshot.set(opts.admin_snapshot);
         self.heartbeat.set_tunables(opts.multihost);
         stack.ctx.set_tunables(opts.dmu);
         // Keep the pool's salt.

@@ -64,6 +64,8 @@ impl Layers {
         let txg = TxgPool::new(rt.clone(), first_open, opts.txg, gauge);
         let ctx = DmuCtx::new(rt.clone(), zio.clone(), arc.clone(), txg.clone(), DmuFeatures::default());
         ctx.set_tunables(opts.dmu);
+        let core = Core::new(zio, opts.zil);
+        core.admin_snapshot.set(opts.admin_snapshot);
         let rt = rt.clone();
         Layers {
             rt,
@@ -73,7 +75,7 @@ impl Layers {
             arc,
             txg,
             ctx,
-            core: Core::new(zio, opts.zil),
+            core,
             scan: opts.scan,
             multihost: opts.multihost,
             expand: opts.expand,

@@ -113,16 +113,40 @@ impl SnapshotsOf {
 
     /// The object of the one with that name, if there is one.
     pub async fn find(&self, name: &str) -> Result<Option<u64>> {
-        match self.dsl.find_snapshot(&format!("{}@{name}", self.head.name())).await {
+        match self.dsl.find_snapshot(&self.full(name)).await {
             Ok(snap) => Ok(Some(snap.object.0)),
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e),
         }
     }
 
+    /// Whether they may be made, destroyed and renamed as folders (`zfs_admin_snapshot`).
+    pub fn may_change(&self) -> bool {
+        self.dsl.may_admin_snapshots()
+    }
+
+    /// Makes one.
+    pub async fn create(&self, name: &str) -> Result<()> {
+        self.dsl.snapshot(vec![self.full(name)], false, Vec::new()).await
+    }
+
+    /// Destroys one.
+    pub async fn destroy(&self, name: &str) -> Result<()> {
+        self.dsl.destroy_snapshots(vec![self.full(name)], false).await
+    }
+
+    /// Gives one another name.
+    pub async fn rename(&self, name: &str, new: &str) -> Result<()> {
+        self.dsl.rename_snapshot(&self.full(name), &self.full(new), false).await
+    }
+
+    fn full(&self, name: &str) -> String {
+        format!("{}@{name}", self.head.name())
+    }
+
     /// The files of one.
     pub async fn open(&self, name: &str) -> Result<Rc<Zfs>> {
-        let snap = self.dsl.find_snapshot(&format!("{}@{name}", self.head.name())).await?;
+        let snap = self.dsl.find_snapshot(&self.full(name)).await?;
         // An access to a snapshot must not keep it from being destroyed.
         let temp = TempProps { readonly: Some(true), ..TempProps::default() };
         Zfs::open_uncounted(&snap, files::options(&snap, temp)).await

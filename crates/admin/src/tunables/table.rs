@@ -750,6 +750,16 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.zio.gang_above = v
     ),
     field!(
+        "zfs_admin_snapshot",
+        Unit::Count,
+        0,
+        1,
+        OZ,
+        "whether folders made, removed and renamed in .zfs/snapshot are snapshots",
+        |o| u64::from(o.engine.admin_snapshot),
+        |o, v| o.engine.admin_snapshot = v != 0
+    ),
+    field!(
         "zfs_bclone_enabled",
         Unit::Count,
         0,

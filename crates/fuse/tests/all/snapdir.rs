@@ -11,11 +11,11 @@ use std::rc::Rc;
 
 use crate::common::{Setup, can_mount, mounted};
 use base::Result;
-use fuse::{MountOpts, SnapSource, Snapdir};
+use fuse::{MountOpts, SnapChange, SnapSource, Snapdir};
 use host::{Engine, EngineConfig, TempDir};
 use zpl::Zfs;
 
-struct Snaps(Rc<spa::Pool>, Rc<Cell<Snapdir>>);
+struct Snaps(Rc<spa::Pool>, Rc<Cell<Snapdir>>, Rc<Cell<bool>>);
 
 impl SnapSource for Snaps {
     fn snapdir(&self) -> Snapdir {
@@ -37,6 +37,19 @@ impl SnapSource for Snaps {
                 Ok(snap) => Ok(Some(snap.object.0)),
                 Err(e) if e.kind() == base::ErrorKind::NotFound => Ok(None),
                 Err(e) => Err(e),
+            }
+        })
+    }
+    fn may_change(&self) -> bool {
+        self.2.get()
+    }
+    fn change<'a>(&'a self, change: SnapChange<'a>) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>> {
+        Box::pin(async move {
+            let (dsl, full) = (self.0.dsl(), |name: &str| format!("tank@{name}"));
+            match change {
+                SnapChange::Create(name) => dsl.snapshot(vec![full(name)], false, Vec::new()).await,
+                SnapChange::Destroy(name) => dsl.destroy_snapshots(vec![full(name)], false).await,
+                SnapChange::Rename(name, new) => dsl.rename_snapshot(&full(name), &full(new), false).await,
             }
         })
     }
@@ -62,7 +75,8 @@ fn names_of_snapshots_are_never_stale_and_the_folders_have_times() {
         let (pool, zfs, first) = mounted(&rt, beside.path(), Setup::default()).await;
         let opts = MountOpts::default();
         let snapdir = Rc::new(Cell::new(Snapdir::Visible));
-        let snaps = Snaps(pool.clone(), snapdir.clone());
+        let may_change = Rc::new(Cell::new(false));
+        let snaps = Snaps(pool.clone(), snapdir.clone(), may_change.clone());
         let m = fuse::mount(&rt, zfs.clone(), dir.path(), opts, Some(Rc::new(snaps))).await.unwrap();
         let root = fs::canonicalize(dir.path()).unwrap();
         let file = root.join("file");
@@ -88,6 +102,33 @@ fn names_of_snapshots_are_never_stale_and_the_folders_have_times() {
         assert!(!is_there("a").await && is_there("b").await);
         pool.dsl().destroy_snapshots(vec!["tank@b".into()], false).await.unwrap();
         assert!(!is_there("b").await);
+        // Folders that are made, renamed and removed are snapshots, where that is allowed.
+        let in_list = async |name: &str| pool.dsl().find_snapshot(&format!("tank@{name}")).await.is_ok();
+        let at = |name: &str| ctl.join(name);
+        let make = async |name: &str| {
+            let path = at(name);
+            host::blocking(move || fs::create_dir(path)).await.unwrap()
+        };
+        assert_eq!(make("c").await.unwrap_err().raw_os_error(), Some(libc::EACCES));
+        may_change.set(true);
+        make("c").await.unwrap();
+        assert!(in_list("c").await && is_there("c/file").await);
+        assert_eq!(make("c").await.unwrap_err().raw_os_error(), Some(libc::EEXIST));
+        make("not a name!").await.unwrap_err();
+        let (from, to, out) = (at("c"), at("d"), root.join("out"));
+        host::blocking(move || fs::rename(from, to).unwrap()).await.unwrap();
+        assert!(in_list("d").await && !in_list("c").await && is_there("d/file").await && !is_there("c").await);
+        let from = at("d");
+        host::blocking(move || fs::rename(from, out).unwrap_err()).await.unwrap();
+        let gone = at("d");
+        host::blocking(move || fs::remove_dir(gone).unwrap()).await.unwrap();
+        assert!(!in_list("d").await && !is_there("d").await);
+        let gone = at("d");
+        assert_eq!(
+            host::blocking(move || fs::remove_dir(gone).unwrap_err().kind()).await.unwrap(),
+            io::ErrorKind::NotFound
+        );
+        may_change.set(false);
         // The list's times are those of its last change.
         let changed = pool.dsl().find("tank").unwrap().dir().snapshots_changed().unwrap();
         let path = root.join(".zfs/snapshot");
