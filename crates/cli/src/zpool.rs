@@ -648,15 +648,21 @@ fn work(p: &Parsed, initialize: bool) -> Done {
         [letter] if p.has('w') => return Err(Fail::Usage(format!("-w cannot be used with -{letter}"), topic)),
         _ => {}
     }
-    if p.has('d') || p.has('r') {
-        return Err(Error::unsupported("cannot trim: weir has neither secure trims (-d) nor rates (-r) yet").into());
+    if p.has('d') {
+        return Err(Error::unsupported("cannot trim: weir has no secure trims (-d) yet").into());
     }
+    let rate = match p.value('r').map(dsl::props::parse_size) {
+        None => 0,
+        Some(Ok(rate)) => rate,
+        Some(Err(_)) => return Err(Fail::Usage("invalid value for rate".into(), topic)),
+    };
     let request = |pool: &str, devices: &[String], wait: bool| PoolWork {
         pool: pool.to_string(),
         initialize,
         suspend: p.has('s'),
         cancel: p.has('c'),
         forget: p.has('u'),
+        rate,
         wait,
         devices: devices.iter().map(|d| pool_member(d)).collect(),
     };

@@ -74,7 +74,7 @@ const NOT_YET: &[(&str, &str)] = &[
     ("zpool attach", "s"),
     ("zpool replace", "s"),
     ("zpool remove", "nps"),
-    ("zpool trim", "dr"),
+    ("zpool trim", "d"),
     ("zpool offline", "f"),
     ("zpool wait", "T"),
     ("zfs send", "d"),

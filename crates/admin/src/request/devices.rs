@@ -1,5 +1,7 @@
 //! Requests about the devices of a pool.
 
+use std::num::NonZeroU64;
+
 use base::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use spa::Pool;
@@ -181,6 +183,9 @@ pub struct PoolWork {
     /// `-u`, of initialize.
     #[serde(default)]
     pub forget: bool,
+    /// `-r`, of trim: most bytes a second. 0: no limit, or that of before.
+    #[serde(default)]
+    pub rate: u64,
     /// `-w`
     pub wait: bool,
     /// Devices; none: all.
@@ -198,13 +203,13 @@ impl Request for PoolWork {
         if self.initialize { "zpool initialize" } else { Self::TITLE }
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
-        let PoolWork { pool, initialize, suspend, cancel, forget, wait, devices } = self;
+        let PoolWork { pool, initialize, suspend, cancel, forget, rate, wait, devices } = self;
         let kind = if initialize { spa::WorkKind::Initialize } else { spa::WorkKind::Trim };
         let wish = match (suspend, cancel, forget) {
             (true, ..) => spa::WorkCommand::Suspend,
             (_, true, _) => spa::WorkCommand::Cancel,
             (.., true) => spa::WorkCommand::Forget,
-            _ => spa::WorkCommand::Start,
+            _ => spa::WorkCommand::Start(NonZeroU64::new(rate)),
         };
         cx.on_pool(&pool, move |e| async move {
             let devices: Vec<String> = devices.iter().map(|d| pool_device_name(&e.pool, d)).collect();

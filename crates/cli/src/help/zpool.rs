@@ -98,10 +98,11 @@ Removes hot spares that are not in use, caches and log devices.
     },
     Page {
         name: "zpool trim",
-        usage: &["trim [-w] [-c | -s] -a | <pool> [<device> ...]"],
+        usage: &["trim [-w] [-r <rate>] [-c | -s] -a | <pool> [<device> ...]"],
         text: "\
 Tells devices which space is free; on files that makes holes.
 
+  -r      most bytes a second of each device, such as 100M
   -c      give up what runs
   -s      suspend what runs: 'zpool trim' goes on with it
   -w      wait until it is over

@@ -44,7 +44,7 @@ pub const STORY: &[(Kind, i32, &str)] = &[
     (Own, 0, "zpool remove tank l.img s.img"),
     (Own, 0, "zpool split -n tank two"),
     (Own, 0, "zpool trim -w tank"),
-    (Own, 0, "zpool trim tank a.img"),
+    (Own, 0, "zpool trim -r 1G tank a.img"),
     (Look, 0, "zpool wait -t trim tank"),
     (Own, 1, "zpool trim -c tank"),
     (Own, 1, "zpool trim -s tank"),

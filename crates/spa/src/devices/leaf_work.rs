@@ -9,8 +9,12 @@
 //! The ZAP of the leaf has the progress of a run (keys and states as in OpenZFS), so that it
 //! resumes after an import. Invariant: a range counts as done on disk only after it is done on the
 //! device.
+//!
+//! A trim may have a rate: after each discard it waits until the run as a whole is no faster. A trim
+//! that is resumed without a rate keeps the one that it had.
 
 use std::cell::{Cell, RefCell};
+use std::num::NonZeroU64;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Guid, Nanos, Result, ResultExt};
@@ -34,6 +38,13 @@ const CHUNK: u64 = 1 << 20;
 /// Longest and shortest discard, in bytes (`zfs_trim_extent_bytes_max`, `_min`).
 const TRIM_MAX: u64 = 128 << 20;
 const TRIM_MIN: u64 = 32 << 10;
+/// Longest sleep of a run that keeps to a rate: a command is seen after that (as in OpenZFS).
+const PAUSE_MAX: Nanos = Nanos::from_secs(1);
+/// Keys of a trim in the ZAP of a leaf beside those that [`WorkKind::keys`] has, as in OpenZFS: bytes
+/// a second; whether ranges without space maps are left out; whether it is a secure one.
+const TRIM_RATE: &[u8] = b"org.zfsonlinux:vdev_trim_rate";
+const TRIM_PARTIAL: &[u8] = b"org.zfsonlinux:vdev_trim_partial";
+const TRIM_SECURE: &[u8] = b"org.zfsonlinux:vdev_trim_secure";
 
 /// The kind of work.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -75,8 +86,8 @@ impl WorkState {
 /// A command of an administrator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkCommand {
-    /// Starts or resumes it.
-    Start,
+    /// Starts or resumes it, with a limit in bytes a second; none: that of before if it is resumed.
+    Start(Option<NonZeroU64>),
     /// Suspends it (`-s`).
     Suspend,
     /// Cancels it (`-c`).
@@ -120,6 +131,8 @@ pub struct LeafWork {
     /// When it was last started, stopped or completed: seconds since 1970.
     time: Cell<u64>,
     size: Cell<u64>,
+    /// Bytes a second, if there is a limit.
+    rate: Cell<Option<NonZeroU64>>,
     running: Cell<bool>,
     error: RefCell<Option<Error>>,
     changed: Notify,
@@ -156,7 +169,7 @@ impl LeafWork {
         let dn = stack.mos.hold(object).await?;
         let [state, offset, time] = self.kind.keys();
         if self.state.get() == WorkState::None {
-            for key in [state, offset, time] {
+            for key in [state, offset, time, TRIM_RATE, TRIM_PARTIAL, TRIM_SECURE] {
                 if zap::lookup_u64(&dn, key).await?.is_some() {
                     zap::remove(&dn, key, tx).await?;
                 }
@@ -165,6 +178,12 @@ impl LeafWork {
         }
         zap::update_u64(&dn, state, self.state.get() as u64, tx).await?;
         zap::update_u64(&dn, time, self.time.get(), tx).await?;
+        if self.kind == WorkKind::Trim {
+            let rate = self.rate.get().map_or(0, NonZeroU64::get);
+            for (key, value) in [(TRIM_RATE, rate), (TRIM_PARTIAL, 0), (TRIM_SECURE, 0)] {
+                zap::update_u64(&dn, key, value, tx).await?;
+            }
+        }
         match self.offset.get() {
             0 if zap::lookup_u64(&dn, offset).await?.is_some() => zap::remove(&dn, offset, tx).await,
             0 => Ok(()),
@@ -220,6 +239,7 @@ impl LeafWorks {
             offset: Cell::new(0),
             time: Cell::new(0),
             size: Cell::new(0),
+            rate: Cell::default(),
             running: Cell::new(false),
             error: RefCell::default(),
             changed: Notify::new(),
@@ -238,7 +258,7 @@ impl LeafWorks {
             for top in self.stack.tree.tops.borrow().iter() {
                 leaves.extend(top.open_leaves().into_iter().map(|l| (top.clone(), l)));
             }
-            if kind == WorkKind::Trim && command == WorkCommand::Start {
+            if kind == WorkKind::Trim && matches!(command, WorkCommand::Start(_)) {
                 leaves.retain(|(_, l)| l.dev.info().supports_discard);
                 if leaves.is_empty() {
                     let why =
@@ -270,7 +290,7 @@ impl LeafWorks {
         // All devices may be told to start what some are at already, but not to forget it.
         for (work, _) in works.iter().filter(|_| !names.is_empty() || command == WorkCommand::Forget) {
             let refused = match command {
-                WorkCommand::Start | WorkCommand::Forget => {
+                WorkCommand::Start(_) | WorkCommand::Forget => {
                     work.running.get().then(|| Error::new(ErrorKind::Busy, format!("{verb} is running already")))
                 }
                 _ => (!can_stop(work, command)).then(|| Error::not_found(format!("there is no active {verb}"))),
@@ -279,7 +299,7 @@ impl LeafWorks {
                 return Err(e.at(format!("cannot {verb}: device {}", work.guid)));
             }
         }
-        if command == WorkCommand::Start && works.iter().any(|(_, top)| top.kind().reflow().is_some()) {
+        if matches!(command, WorkCommand::Start(_)) && works.iter().any(|(_, top)| top.kind().reflow().is_some()) {
             let why =
                 format!("cannot {verb}: a raidz is being expanded: 'zpool wait -t raidz_expand' waits for its end");
             return Err(Error::new(ErrorKind::Busy, why));
@@ -287,11 +307,13 @@ impl LeafWorks {
         for (work, top) in works {
             match command {
                 WorkCommand::Forget => self.forget(&work),
-                WorkCommand::Start if work.running.get() => {}
-                WorkCommand::Start => {
+                WorkCommand::Start(_) if work.running.get() => {}
+                WorkCommand::Start(rate) => {
                     if work.state.get() != WorkState::Suspended {
                         work.offset.set(0);
+                        work.rate.set(None);
                     }
+                    work.rate.set(rate.or(work.rate.get()));
                     self.set_work(&work, WorkState::Active);
                     self.run_work(work, top);
                 }
@@ -397,6 +419,9 @@ impl LeafWorks {
                     work.offset.set(zap::lookup_u64(&dn, offset).await?.unwrap_or(0));
                     work.time.set(zap::lookup_u64(&dn, time).await?.unwrap_or(0));
                     work.size.set(top.asize.get());
+                    if kind == WorkKind::Trim {
+                        work.rate.set(NonZeroU64::new(zap::lookup_u64(&dn, TRIM_RATE).await?.unwrap_or(0)));
+                    }
                     // That of OpenZFS waits for the end of an expansion, too.
                     let may_run = !self.stack.readonly && top.kind().reflow().is_none();
                     if work.state.get() == WorkState::Active && may_run {
@@ -445,6 +470,7 @@ impl LeafWorks {
 
     /// Processes the remaining metaslabs; false if it was stopped.
     async fn process_metaslabs(&self, work: &Rc<LeafWork>, top: &Rc<Top>) -> Result<bool> {
+        let mut pace = Pace { bytes: 0, start: self.stack.rt.now(), rate: work.rate.get() };
         for ms in 0..top.ms_count() {
             let end = (ms + 1) << top.ms_shift.get();
             if end <= work.offset.get() {
@@ -459,7 +485,7 @@ impl LeafWorks {
             'ranges: for run in free {
                 let kind = top.kind();
                 for (offset, len) in leaf_ranges(&kind, top.ashift, work.guid, run.start, run.size) {
-                    done = self.process_range(work, &kind, offset, len).await;
+                    done = self.process_range(work, &kind, offset, len, &mut pace).await;
                     if !matches!(done, Ok(true)) {
                         break 'ranges;
                     }
@@ -476,7 +502,14 @@ impl LeafWorks {
     }
 
     /// Processes one contiguous range of the device; false if the work was stopped.
-    async fn process_range(&self, work: &LeafWork, kind: &VdevKind, offset: u64, len: u64) -> Result<bool> {
+    async fn process_range(
+        &self,
+        work: &LeafWork,
+        kind: &VdevKind,
+        offset: u64,
+        len: u64,
+        pace: &mut Pace,
+    ) -> Result<bool> {
         let Some(VdevKind::Leaf(leaf)) = kind.find(work.guid) else {
             return Err(Error::not_found("the device has left the pool"));
         };
@@ -487,10 +520,20 @@ impl LeafWorks {
         if work.kind == WorkKind::Trim && len < TRIM_MIN {
             return Ok(true);
         }
+        let may_go_on = || {
+            let ends = self.closing.get() || self.stack.txg.ended().is_some();
+            work.state.get() == WorkState::Active && leaf.condition.health().is_open() && !ends
+        };
         let mut at = offset;
         while at < offset + len {
-            let ends = self.closing.get() || self.stack.txg.ended().is_some();
-            if work.state.get() != WorkState::Active || !leaf.condition.health().is_open() || ends {
+            while may_go_on() {
+                let pause = pace.pause(self.stack.rt.now());
+                if pause == Nanos(0) {
+                    break;
+                }
+                self.stack.rt.sleep(pause.min(PAUSE_MAX)).await;
+            }
+            if !may_go_on() {
                 return Ok(false);
             }
             let n = step.min(offset + len - at);
@@ -503,16 +546,58 @@ impl LeafWorks {
                 }
             }
             at += n;
+            pace.bytes += n;
         }
         self.stack.rt.sleep(Nanos(0)).await;
         Ok(true)
     }
 }
 
+/// How fast a run is.
+struct Pace {
+    /// Bytes that it has done.
+    bytes: u64,
+    /// When it began.
+    start: Nanos,
+    /// The most bytes a second.
+    rate: Option<NonZeroU64>,
+}
+
+impl Pace {
+    /// How long a run waits until it is not too fast.
+    fn pause(&self, now: Nanos) -> Nanos {
+        let Some(rate) = self.rate else { return Nanos(0) };
+        let due = u128::from(self.bytes) * 1_000_000_000 / u128::from(rate.get());
+        let elapsed = now.0.saturating_sub(self.start.0);
+        Nanos(u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(elapsed))
+    }
+}
+
 fn can_stop(work: &LeafWork, command: WorkCommand) -> bool {
     match command {
-        WorkCommand::Start | WorkCommand::Forget => false,
+        WorkCommand::Start(_) | WorkCommand::Forget => false,
         WorkCommand::Suspend => work.state.get() == WorkState::Active,
         WorkCommand::Cancel => matches!(work.state.get(), WorkState::Active | WorkState::Suspended),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_wait_until_they_are_slow_enough() {
+        let sec = |n: u64| Nanos::from_secs(n);
+        for (bytes, rate, elapsed, want) in [
+            (100, 0, sec(0), sec(0)),
+            (0, 1, sec(0), sec(0)),
+            (100, 10, sec(0), sec(10)),
+            (100, 10, sec(4), sec(6)),
+            (100, 10, sec(11), sec(0)),
+            (u64::MAX, 1, sec(1), Nanos(u64::MAX - 1_000_000_000)),
+        ] {
+            let pace = Pace { bytes, start: sec(7), rate: NonZeroU64::new(rate) };
+            assert_eq!(pace.pause(sec(7) + elapsed), want, "{bytes} bytes at {rate}/s after {elapsed:?}");
+        }
     }
 }

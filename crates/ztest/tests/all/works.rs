@@ -1,5 +1,7 @@
 //! Trim and initialize: work stopped by an export goes on after the import, where it was.
 
+use std::num::NonZeroU64;
+
 use base::Nanos;
 use sim::Rng;
 use spa::{Pool, WorkCommand, WorkKind, WorkState};
@@ -21,7 +23,7 @@ fn works_go_on_after_an_import() {
         let lab = Lab::new(seed, &layout);
         lab.sim.block_on(async {
             let pool = lab.create(&layout, Vec::new()).await.expect("created");
-            pool.devices().works().change(kind, WorkCommand::Start, &[]).await.expect("begun");
+            pool.devices().works().change(kind, WorkCommand::Start(None), &[]).await.expect("begun");
             while percent(&pool, kind).1 < 20 {
                 pool.rt().sleep(Nanos::from_us(100)).await;
             }
@@ -38,7 +40,7 @@ fn works_go_on_after_an_import() {
             let pool = lab.import(false, layout.opts()).await.expect("imported");
             pool.rt().sleep(Nanos::from_secs(10)).await;
             assert_eq!(percent(&pool, kind), (WorkState::Suspended, at), "{kind:?}");
-            pool.devices().works().change(kind, WorkCommand::Start, &[]).await.expect("begun again");
+            pool.devices().works().change(kind, WorkCommand::Start(None), &[]).await.expect("begun again");
             assert!(percent(&pool, kind).1 >= at);
             pool.devices().works().wait(kind).await.expect("ends");
             assert_eq!(percent(&pool, kind), (WorkState::Complete, 100));
@@ -63,5 +65,45 @@ fn works_go_on_after_an_import() {
             Verdict::Missing(what) => eprintln!("NOT JUDGED: {what} is missing"),
             Verdict::Bad(why) => panic!("{why}"),
         }
+    }
+}
+
+/// A trim keeps to its rate, over a suspension and an import too, and hears commands meanwhile.
+#[test]
+fn a_trim_keeps_to_its_rate() {
+    let mut layout = Layout::draw(&mut Rng::new(4502), 64 << 20);
+    layout.devices = vec![512 << 20];
+    layout.features = ondisk::feature::features_of_2_1();
+    let lab = Lab::new(4502, &layout);
+    lab.sim.block_on(async {
+        let pool = lab.create(&layout, Vec::new()).await.expect("created");
+        let works = |pool: &Pool| pool.devices().works().clone();
+        let (trim, rate) = (WorkKind::Trim, NonZeroU64::new(16 << 20));
+        let start = pool.rt().now();
+        works(&pool).change(trim, WorkCommand::Start(rate), &[]).await.expect("begun");
+        pool.rt().sleep(Nanos::from_secs(10)).await;
+        let (_, at) = percent(&pool, trim);
+        assert!((20..=40).contains(&at), "{at} % after 10 s of some 30");
+        let before = pool.rt().now();
+        works(&pool).change(trim, WorkCommand::Suspend, &[]).await.expect("suspended");
+        assert!(pool.rt().now().0 - before.0 < 3_000_000_000);
+        pool.export().await.expect("exported");
+        let pool = lab.import(false, layout.opts()).await.expect("imported");
+        let again = pool.rt().now();
+        works(&pool).change(trim, WorkCommand::Start(None), &[]).await.expect("begun again");
+        works(&pool).wait(trim).await.expect("ends");
+        let took = (before.0 - start.0 + pool.rt().now().0 - again.0) / 1_000_000_000;
+        assert!((25..=34).contains(&took), "{took} s");
+        // Without a rate, once it was complete, there is none.
+        let again = pool.rt().now();
+        works(&pool).change(trim, WorkCommand::Start(None), &[]).await.expect("begun anew");
+        works(&pool).wait(trim).await.expect("ends");
+        assert!(pool.rt().now().0 - again.0 < 2_000_000_000);
+        pool.export().await.expect("exported");
+    });
+    match judge(&lab.images(), Level::Zdb, "works-rate") {
+        Verdict::Good => {}
+        Verdict::Missing(what) => eprintln!("NOT JUDGED: {what} is missing"),
+        Verdict::Bad(why) => panic!("{why}"),
     }
 }
