@@ -94,7 +94,8 @@ pub(crate) fn run_other(program: &'static str, command: &str, rest: &[String], n
     }
 }
 
-/// Parses the options of a subcommand; `-h` and `--help` print its help and end it.
+/// Parses the options of a subcommand; `-h` and `--help` print its help and end it, `-h` of commands of
+/// OpenZFS with the status of a wrong usage, as there.
 pub(crate) fn parse_for(
     program: &str,
     args: &[String],
@@ -104,9 +105,12 @@ pub(crate) fn parse_for(
 ) -> Result<Parsed, Fail> {
     // Some commands have a letter -h: with more behind it that is meant.
     let is_letter = letters.contains('h') && args.len() > 1;
-    if args.iter().any(|a| a == "--help") || !is_letter && args.first().is_some_and(|a| a == "-h") {
+    let asks = args.iter().any(|a| a == "--help");
+    if asks || !is_letter && args.first().is_some_and(|a| a == "-h") {
         print(&help::topic(&format!("{program} {topic}")).unwrap_or_default());
-        std::process::exit(0);
+        // To commands of OpenZFS -h is a letter that they do not have.
+        let is_unknown = !asks && matches!(program, "zpool" | "zfs");
+        std::process::exit(if is_unknown { 2 } else { 0 });
     }
     Spec { letters, long }.parse(args).map_err(|e| Fail::Usage(e, topic))
 }

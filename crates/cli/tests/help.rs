@@ -37,6 +37,8 @@ fn every_command_shows_its_page_in_every_way() {
             for other in [format!("{program} help {command}"), format!("help {program} {command}")] {
                 assert_eq!(weir(&other), (0, page.clone(), String::new()), "{other}");
             }
+            // OpenZFS's commands do not have this letter.
+            assert_eq!(weir(&format!("{program} {command} -h")), (2, page.clone(), String::new()));
             // A mistake: one sentence and the usage of this command.
             let (code, out, err) = weir(&format!("{program} {command} -?"));
             assert!(code == 2 && out.is_empty(), "{program} {command} -?: {code} {out}");
