@@ -795,4 +795,10 @@ fn names_are_as_openzfs_takes_them() {
     w.ok("zfs create tank/plain");
     w.ok("zfs rename tank/plain tank/e/plain");
     assert_eq!(w.ok("zfs get -H -o value encryption tank/e/plain"), "off\n");
+    // Values that say nothing new are taken.
+    w.ok("zfs set keylocation=none tank/e/plain");
+    let why = "'tank/e/plain' is no encryption root: keylocation belongs to the dataset that has the key";
+    w.fails("zfs set keylocation=prompt tank/e/plain", 1, &format!("cannot set property for 'tank/e/plain': {why}"));
+    w.ok("zfs set checksum=noparity tank/e/plain");
+    assert_eq!(w.ok("zfs get -H -o value checksum tank/e/plain"), "noparity\n");
 }

@@ -123,6 +123,7 @@ impl DslPool {
             ("volsize", _) => Err(Error::invalid("'volsize' is changed with the volume's content only")),
             ("keylocation", _) => match self.crypt_info(dir) {
                 Some(info) if info.is_root => crate::crypto::check_location(value.text()),
+                None if value.text() == "none" => Ok(()),
                 _ => Err(Error::invalid(format!(
                     "'{}' is no encryption root: keylocation belongs to the dataset that has the key",
                     dir.full_name()

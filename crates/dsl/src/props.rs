@@ -633,6 +633,8 @@ impl Prop {
                 "fletcher2" => 6,
                 "fletcher4" => 7,
                 "sha256" => 8,
+                // A word of OpenZFS that checks as little as off.
+                "noparity" => 10,
                 "sha512" => 11,
                 "skein" => 12,
                 "edonr" => 13,
