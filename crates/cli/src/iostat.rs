@@ -14,6 +14,7 @@ use host::Signals;
 use serde_json::{Value, json};
 
 use crate::opts::Parsed;
+use crate::scripts::{self, Device, Told};
 use crate::zpool_out::{Style, path_name};
 use crate::{Done, Fail, ask, print};
 
@@ -39,6 +40,8 @@ struct Opts {
     style: Style,
     /// Show only these vdevs, by their names in listings.
     only: Vec<String>,
+    /// What scripts told of the devices (`-c`).
+    told: Option<Told>,
 }
 
 /// Runs `zpool iostat` with these options.
@@ -51,7 +54,7 @@ pub fn run(p: &Parsed) -> Done {
         Some(other) => return Err(usage(format!("invalid time stamp '{other}': it must be d or u"))),
     };
     let mut o = Opts {
-        vdevs: p.has('v'),
+        vdevs: p.has('v') || p.has('c'),
         latency: p.has('l'),
         queues: p.has('q'),
         wait_histogram: p.has('w'),
@@ -62,7 +65,11 @@ pub fn run(p: &Parsed) -> Done {
         stamp,
         style: Style { full_paths: p.has('P'), real_paths: p.has('L'), guids: p.has('g'), ..Style::default() },
         only: Vec::new(),
+        told: None,
     };
+    if p.has('c') {
+        scripts::check()?;
+    }
     if (o.wait_histogram || o.size_histogram) && (o.latency || o.queues) || o.wait_histogram && o.size_histogram {
         return Err(usage("only one of -w and -r can be given, and neither with -l or -q".into()));
     }
@@ -113,6 +120,13 @@ pub fn run(p: &Parsed) -> Done {
             return Err(Fail::AlreadyReported);
         }
         if !(before.is_empty() && p.has('y') && interval.is_some()) {
+            o.told = p.value('c').map(|list| {
+                let mut devices = Vec::new();
+                for pool in &now {
+                    pool.children.iter().for_each(|c| devices_of(&pool.name, c, &mut devices));
+                }
+                Told::by(list, devices)
+            });
             print(&show(&now, &before, &o, shown == 0)?);
             shown += 1;
         }
@@ -126,6 +140,14 @@ pub fn run(p: &Parsed) -> Done {
             _ => return Ok(()),
         }
     }
+}
+
+/// The devices below a vdev, for scripts.
+fn devices_of(pool: &str, view: &IoView, out: &mut Vec<Device>) {
+    if view.children.is_empty() {
+        out.push((pool.to_string(), view.name.clone()));
+    }
+    view.children.iter().for_each(|c| devices_of(pool, c, out));
 }
 
 /// A vdev's counters over an interval, with its depth in the tree.
@@ -208,14 +230,16 @@ fn show(now: &[IoView], before: &[IoView], o: &Opts, first: bool) -> Result<Stri
     let width = name_width(&pools, o);
     let groups = groups(o);
     if first && !o.script {
-        out.push_str(&headings(width, &groups, if o.only.is_empty() { "pool" } else { "vdev" }, ""));
+        out.push_str(&headings(width, &groups, if o.only.is_empty() { "pool" } else { "vdev" }, "", o.told.as_ref()));
     }
-    for rows in &pools {
+    let rule_below = || rule(width, &groups, o.told.as_ref());
+    for (rows, pool) in pools.iter().zip(now) {
         let mut class = "";
         for row in rows {
             let fields = fields(row, o);
+            let told = o.told.as_ref().map(|t| t.row(&pool.name, &row.view.name)).unwrap_or_default();
             if o.script {
-                let _ = writeln!(out, "{}\t{}", display_name(row.view, o.style), fields.join("\t"));
+                let _ = writeln!(out, "{}\t{}{told}", display_name(row.view, o.style), fields.join("\t"));
                 continue;
             }
             let widths = groups.iter().flat_map(|g| g.1.iter().map(|_| g.2));
@@ -226,14 +250,14 @@ fn show(now: &[IoView], before: &[IoView], o: &Opts, first: bool) -> Result<Stri
             }
             let name = format!("{}{}", "  ".repeat(row.depth), display_name(row.view, o.style));
             let line: Vec<String> = fields.iter().zip(widths).map(|(f, w)| format!("{f:>w$}")).collect();
-            let _ = writeln!(out, "{name:<width$}  {}", line.join("  "));
+            let _ = writeln!(out, "{name:<width$}  {}{told}", line.join("  "));
         }
         if !o.script && o.vdevs && o.only.is_empty() {
-            out.push_str(&rule(width, &groups));
+            out.push_str(&rule_below());
         }
     }
     if !o.script && (pools.len() > 1 && !o.vdevs || !o.only.is_empty()) {
-        out.push_str(&rule(width, &groups));
+        out.push_str(&rule_below());
     }
     Ok(out)
 }
@@ -279,14 +303,15 @@ fn groups(o: &Opts) -> Groups {
     g
 }
 
-fn rule(width: usize, groups: &Groups) -> String {
+fn rule(width: usize, groups: &Groups, told: Option<&Told>) -> String {
     let columns = groups.iter().flat_map(|g| g.1.iter().map(|_| g.2));
-    columns.fold("-".repeat(width), |line, w| line + "  " + &"-".repeat(w)) + "\n"
+    let line = columns.fold("-".repeat(width), |line, w| line + "  " + &"-".repeat(w));
+    line + &told.map(Told::rule).unwrap_or_default() + "\n"
 }
 
 /// The two lines of headings, the first with `name` in front, the second with `title`, and the line
 /// below.
-fn headings(width: usize, groups: &Groups, title: &str, name: &str) -> String {
+fn headings(width: usize, groups: &Groups, title: &str, name: &str, told: Option<&Told>) -> String {
     let (mut one, mut two) = (format!("{name:<width$}"), format!("{title:<width$}"));
     for (name, columns, w) in groups {
         let n = columns.len().max(1);
@@ -298,7 +323,8 @@ fn headings(width: usize, groups: &Groups, title: &str, name: &str) -> String {
             let _ = write!(two, "  {c:>w$}");
         });
     }
-    format!("{}\n{two}\n{}", one.trim_end(), rule(width, groups))
+    two.push_str(&told.map(Told::headings).unwrap_or_default());
+    format!("{}\n{two}\n{}", one.trim_end(), rule(width, groups, told))
 }
 
 fn fields(row: &Row, o: &Opts) -> Vec<String> {
@@ -391,7 +417,8 @@ fn histogram(row: &Row, width: usize, o: &Opts) -> String {
     };
     let name = display_name(row.view, o.style);
     let width = width.max(name.chars().count());
-    let mut out = if o.script { format!("{name}\n") } else { format!("\n{}", headings(width, &groups, title, &name)) };
+    let mut out =
+        if o.script { format!("{name}\n") } else { format!("\n{}", headings(width, &groups, title, &name, None)) };
     for b in 0..lists.iter().map(Vec::len).max().unwrap_or(0) {
         let edge = if o.wait_histogram { (1u64 << (b + 1).min(63)) - 1 } else { 512u64 << b };
         let label = match (o.script, o.wait_histogram) {
@@ -452,6 +479,7 @@ mod tests {
             stamp: None,
             style: Style::default(),
             only: Vec::new(),
+            told: None,
         }
     }
 

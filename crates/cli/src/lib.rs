@@ -25,6 +25,7 @@ pub mod opts;
 mod progress;
 pub mod quantize;
 mod quickstart;
+mod scripts;
 mod send_progress;
 pub mod table;
 pub mod top;

@@ -154,7 +154,7 @@ fn tour(scratch: &Scratch, given: Option<PathBuf>, mounting: Result<()>) -> Done
 
 fn show(pool: &PoolView, root: Option<&DatasetView>, latency: &PoolLatency) {
     let columns: Vec<String> = LIST_COLUMNS.iter().map(|c| c.to_string()).collect();
-    print(&zpool_out::status(pool, Style::default()));
+    print(&zpool_out::status(pool, Style::default(), None));
     print("\n");
     print(&zpool_out::list(std::slice::from_ref(pool), &columns, Style { verbose: true, ..Style::default() }));
     print(&histograms(latency));

@@ -6,10 +6,11 @@ use admin::request::{
     PoolDestroy, PoolDetach, PoolExport, PoolHistory, PoolImport, PoolOffline, PoolOnline, PoolPrefetch, PoolReguid,
     PoolRemove, PoolReopen, PoolScan, PoolSet, PoolSplit, PoolSync, PoolWork, Pools, Search, VdevGet, VdevSet,
 };
-use admin::view::{Candidate, Created, Imported, PoolView, SplitDone};
+use admin::view::{Candidate, Created, Imported, PoolView, SplitDone, VdevView};
 use base::{Error, ErrorKind};
 
 use crate::opts::{Parsed, Spec};
+use crate::scripts::{self, Device, Told};
 use crate::zpool_out::{self, LIST_COLUMNS, Style};
 use crate::{
     Done, Fail, absolute, ask, ask_each, assignment, dedup_out, help, json, print, print_to_reader, zpool_scrub,
@@ -32,7 +33,7 @@ pub fn run(args: &[String]) -> Done {
         "events" => crate::events::run(&parse(rest, "vHfc", &[], "events")?),
         "export" => export(&parse(rest, "af", &[], "export")?),
         "list" => list(&parse(rest, "HgLpPvo:j", &[("json", false, 'j')], "list")?),
-        "status" => status(&parse(rest, "DdegiLpPstvxj", &[("json", false, 'j')], "status")?),
+        "status" => status(&parse(rest, "c:DdegiLpPstvxj", &[("json", false, 'j')], "status")?),
         "get" => get(&parse(rest, "Hpo:j", &[("json", false, 'j')], "get")?),
         "set" => set(&parse(rest, "", &[], "set")?),
         "sync" => {
@@ -66,7 +67,7 @@ pub fn run(args: &[String]) -> Done {
             ];
             work(&parse(rest, "acsuw", LONG, "initialize")?, true)
         }
-        "iostat" => crate::iostat::run(&parse(rest, "vlqwryT:pHjgLPn", &[("json", false, 'j')], "iostat")?),
+        "iostat" => crate::iostat::run(&parse(rest, "c:vlqwryT:pHjgLPn", &[("json", false, 'j')], "iostat")?),
         "offline" => offline(&parse(rest, "tf", &[], "offline")?),
         "online" => online(&parse(rest, "e", &[], "online")?),
         "scrub" => zpool_scrub::scrub(&parse(rest, "aCE:epS:sw", &[("all", false, 'a')], "scrub")?),
@@ -416,7 +417,18 @@ pub(crate) fn for_each_name(names: &[String], mut what: impl FnMut(String) -> Do
     Ok(done)
 }
 
+/// The devices below a vdev, for scripts.
+fn devices_of(pool: &str, vdev: &VdevView, out: &mut Vec<Device>) {
+    if vdev.children.is_empty() {
+        out.push((pool.to_string(), vdev.name.clone()));
+    }
+    vdev.children.iter().for_each(|c| devices_of(pool, c, out));
+}
+
 fn status(p: &Parsed) -> Done {
+    if p.has('c') {
+        scripts::check()?;
+    }
     let (mut pools, done) = pools(&p.operands)?;
     let any = !pools.is_empty();
     if p.has('x') {
@@ -443,9 +455,16 @@ fn status(p: &Parsed) -> Done {
         }
         return done;
     }
+    let told = p.value('c').map(|list| {
+        let mut devices = Vec::new();
+        for q in &pools {
+            q.vdevs.children.iter().chain(&q.caches).for_each(|v| devices_of(&q.name, v, &mut devices));
+        }
+        Told::by(list, devices)
+    });
     for (n, q) in pools.iter().enumerate() {
         let gap = if n > 0 { "\n" } else { "" };
-        print(&format!("{gap}{}", zpool_out::status(q, style(p))));
+        print(&format!("{gap}{}", zpool_out::status(q, style(p), told.as_ref())));
         if p.has('D') {
             print(&dedup_out::lines(&ask(&PoolDedup { pool: q.name.clone() })?, p.has('p')));
         }

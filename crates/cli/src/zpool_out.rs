@@ -6,6 +6,7 @@ use admin::view::{
     Candidate, ErrorScrubView, ExpandView, HistoryLine, LeafWorkView, PoolView, PropView, ScanView, VdevProps, VdevView,
 };
 
+use crate::scripts::Told;
 use crate::table::{Column, line, pad, scripted, table, width_of, widths};
 
 /// Columns of `zpool list` without `-o`.
@@ -310,7 +311,17 @@ fn leaf_work(w: &LeafWorkView, done: &str) -> String {
     format!("({}% {done}, {how} at {})", w.percent, fmt::moment(w.time))
 }
 
-fn status_rows(vdev: &VdevView, depth: usize, width: usize, style: Style, out: &mut String) {
+/// What rows of `zpool status` have in common.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    pool: &'a str,
+    width: usize,
+    style: Style,
+    told: Option<&'a Told>,
+}
+
+fn status_rows(vdev: &VdevView, depth: usize, rows: Rows<'_>, out: &mut String) {
+    let Rows { width, style, .. } = rows;
     let name = if depth == 0 { vdev.name.clone() } else { leaf_name(vdev, style) };
     let indent = 2 * depth;
     let count = |n: u64| if style.exact { n.to_string() } else { fmt::num(n) };
@@ -332,6 +343,9 @@ fn status_rows(vdev: &VdevView, depth: usize, width: usize, style: Style, out: &
     if vdev.resilvering {
         out.push_str("  (resilvering)");
     }
+    if let Some(told) = rows.told.filter(|_| vdev.children.is_empty()) {
+        out.push_str(&told.row(rows.pool, &vdev.name));
+    }
     if vdev.children.is_empty() && depth > 0 {
         for (work, all, done, doing, none) in [
             (&vdev.init, style.init, "initialized", "(initializing)", "(uninitialized)"),
@@ -348,13 +362,13 @@ fn status_rows(vdev: &VdevView, depth: usize, width: usize, style: Style, out: &
     out.push('\n');
     let shown = || vdev.children.iter().filter(|c| style.shows(c));
     for child in shown().filter(|c| depth > 0 || class_of(c).is_empty()) {
-        status_rows(child, depth + 1, width, style, out);
+        status_rows(child, depth + 1, rows, out);
     }
     for class in CLASSES.iter().filter(|_| depth == 0) {
         let of: Vec<&VdevView> = shown().filter(|c| class_of(c) == *class).collect();
         if !of.is_empty() {
             out.push_str(&format!("\t{}\n", pad(class, width, false)));
-            of.into_iter().for_each(|l| status_rows(l, 1, width, style, out));
+            of.into_iter().for_each(|l| status_rows(l, 1, rows, out));
         }
     }
 }
@@ -367,8 +381,8 @@ fn class_of(vdev: &VdevView) -> &str {
     if vdev.is_log { "logs" } else { &vdev.bias }
 }
 
-/// `zpool status` of one pool.
-pub fn status(pool: &PoolView, style: Style) -> String {
+/// `zpool status` of one pool, with what scripts told of its devices.
+pub fn status(pool: &PoolView, style: Style, told: Option<&Told>) -> String {
     let mut out = format!("  pool: {}\n state: {}\n", pool.name, pool.state);
     if let Some(text) = &pool.status {
         out.push_str(&paragraph("status", text));
@@ -407,14 +421,16 @@ pub fn status(pool: &PoolView, style: Style) -> String {
     for (name, _) in [(" SLOW", style.slow), ("  DIO", style.direct)].iter().filter(|c| c.1) {
         out.push_str(&format!(" {name}"));
     }
+    out.push_str(&told.map(Told::headings).unwrap_or_default());
     out.push('\n');
+    let rows = Rows { pool: &pool.name, width, style, told };
     let mut root = pool.vdevs.clone();
     root.state.clone_from(&pool.state);
-    status_rows(&root, 0, width, style, &mut out);
+    status_rows(&root, 0, rows, &mut out);
     let caches: Vec<&VdevView> = pool.caches.iter().filter(|c| style.shows(c)).collect();
     if !caches.is_empty() {
         out.push_str(&format!("\t{}\n", pad("cache", width, false)));
-        caches.into_iter().for_each(|c| status_rows(c, 1, width, style, &mut out));
+        caches.into_iter().for_each(|c| status_rows(c, 1, rows, &mut out));
     }
     let is_sick = |s: &VdevView| !matches!(s.state.as_str(), "AVAIL" | "INUSE") || s.errors != [0; 3];
     let spares: Vec<&VdevView> = pool.spares.iter().filter(|s| !style.unhealthy || is_sick(s)).collect();
@@ -722,18 +738,18 @@ mod tests {
     #[test]
     fn status_has_the_layout_of_openzfs() {
         let want = "  pool: tank\n state: ONLINE\nconfig:\n\n\tNAME        STATE     READ WRITE CKSUM\n\ttank        ONLINE       0     0     0\n\t  d0.img    ONLINE       0     0     0\n\nerrors: No known data errors\n";
-        assert_eq!(status(&tank(), Style::default()), want);
+        assert_eq!(status(&tank(), Style::default(), None), want);
         let mut sick = tank();
         sick.state = "SUSPENDED".into();
         sick.status = Some("word ".repeat(20));
         sick.vdevs.children[0].errors = [0, 3, 20_000];
-        let text = status(&sick, Style::default());
+        let text = status(&sick, Style::default(), None);
         assert!(text.contains("d0.img    ONLINE       0     3 19.5K\n"), "{text}");
         assert!(text.contains("word\n\tword"), "{text}");
         assert!(!is_healthy(&sick) && is_healthy(&tank()));
         // -e: what is unhealthy, and what is above it.
         let only = Style { unhealthy: true, ..Style::default() };
-        assert!(!status(&tank(), only).contains("d0.img"));
+        assert!(!status(&tank(), only, None).contains("d0.img"));
         let leaf = |name: &str| VdevView { name: name.into(), ..tank().vdevs.children[0].clone() };
         let mirror = |name: &str, children| VdevView {
             kind: "mirror".into(),
@@ -747,7 +763,7 @@ mod tests {
             mirror("mirror-1", vec![VdevView { errors: [1, 0, 0], ..leaf("/dev/c") }, leaf("/dev/d")]),
             VdevView { is_log: true, ..leaf("/dev/e") },
         ];
-        let names: Vec<String> = status(&sick, only)
+        let names: Vec<String> = status(&sick, only, None)
             .lines()
             .skip_while(|l| !l.contains("READ"))
             .skip(1)
@@ -817,8 +833,8 @@ mod tests {
         assert!(scan(&s).ends_with("\t2G scanned, 1G issued, 4G total\n\t0B resilvered, 25.00% done\n"));
         let mut sick = tank();
         (sick.data_errors, sick.damaged) = (2, vec!["/tank/f".into(), "<metadata>:<0x7>".into()]);
-        assert!(status(&sick, Style::default()).ends_with("\nerrors: 2 data errors, use '-v' for a list\n"));
-        let text = status(&sick, Style { verbose: true, ..Style::default() });
+        assert!(status(&sick, Style::default(), None).ends_with("\nerrors: 2 data errors, use '-v' for a list\n"));
+        let text = status(&sick, Style { verbose: true, ..Style::default() }, None);
         assert!(text.ends_with("in the following files:\n\n        /tank/f\n        <metadata>:<0x7>\n"), "{text}");
     }
 

@@ -443,6 +443,44 @@ fn iostat_shows_sections_and_single_vdevs() {
 
 /// Pools of another implementation's test suite; their labels have no number of top-level vdevs.
 #[test]
+fn scripts_tell_of_devices() {
+    let w = World::new("cli-scripts");
+    w.files(&["a", "bb"], 128 * MIB);
+    w.ok(&format!("{NEW} tank mirror a bb"));
+    let script = w.path("told");
+    let text = "#!/bin/sh\necho \"pool=$POOL_NAME\"\necho \"end=${VDEV_UPATH##*/}\"\necho behind\necho never=1\n";
+    std::fs::write(&script, text).unwrap();
+    let mut rights = std::fs::metadata(&script).unwrap().permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut rights, 0o755);
+    std::fs::set_permissions(&script, rights).unwrap();
+    let run = |line: &str, env: &[(&str, &str)]| {
+        let folder = w.path("");
+        let mut c = command_in(w.dir.path(), WEIR);
+        c.args(line.split_whitespace()).env("ZPOOL_SCRIPTS_PATH", folder).envs(env.iter().copied());
+        outcome_of(c.output().unwrap())
+    };
+    let root = [("ZPOOL_SCRIPTS_AS_ROOT", "1")];
+    let out = run("zpool status -c told,absent,../told tank", &root);
+    let (a, bb) = (w.path("a"), w.path("bb"));
+    for (row, want) in [("NAME", "  pool  end"), (&a, "  tank    a  behind"), (&bb, "  tank   bb  behind")] {
+        let line = out.out.lines().find(|l| l.split_whitespace().next() == Some(row)).unwrap_or_default();
+        assert!(line.ends_with(want), "{row}: {}{}", out.out, out.err);
+    }
+    assert!(out.out.lines().any(|l| l.trim_start().starts_with("mirror-0 ") && l.ends_with(" 0")), "{}", out.out);
+    let out = run("zpool iostat -c told tank", &root).out;
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[1].ends_with("  pool  end") && lines[2].ends_with("  ----  ---"), "{out}");
+    assert!(lines.iter().any(|l| l.contains("/bb ") && l.ends_with("  tank   bb  behind")), "{out}");
+    let off = run("zpool status -c told tank", &[("ZPOOL_SCRIPTS_ENABLED", "0"), root[0]]);
+    assert!(off.code == 1 && off.err.contains("ZPOOL_SCRIPTS_ENABLED"), "{}", off.err);
+    if host::effective_uid() == 0 {
+        let root = run("zpool iostat -c told tank", &[]);
+        assert!(root.code == 1 && root.err.contains("ZPOOL_SCRIPTS_AS_ROOT"), "{}", root.err);
+    }
+    w.ok("zpool destroy tank");
+}
+
+#[test]
 fn old_pools_of_several_devices_are_imported() {
     let suite = std::path::Path::new("/usr/share/zfs/zfs-tests/tests/functional/cli_root/zpool_upgrade/blockfiles");
     if !suite.exists() {

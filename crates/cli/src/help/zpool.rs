@@ -363,13 +363,15 @@ Lists pools with their space.
     },
     Page {
         name: "zpool status",
-        usage: &["status [-DdegiLpPstvxj] [pool] ..."],
+        usage: &["status [-c script[,...]] [-DdegiLpPstvxj] [pool] ..."],
         text: "\
 Shows the health of pools and their devices.
 
   -x  only pools with something wrong
   -e  only vdevs that are not online or have errors, and those above them
   -v  names of damaged files
+  -c  columns that scripts tell of each device: they are in ZPOOL_SCRIPTS_PATH
+      (~/.zpool.d:/etc/zfs/zpool.d); root runs them if ZPOOL_SCRIPTS_AS_ROOT=1
   -D  dedup tables, by how often their blocks are used
   -s  operations of each device that took longer than zio_slow_io_ms
   -d  wrong checksums of direct writes: always none, as each has its own copy
@@ -422,12 +424,16 @@ Removes the labels of a pool from a device.
     },
     Page {
         name: "zpool iostat",
-        usage: &["iostat [-vlqHpynjgLP] [-w | -r] [-T d|u] [<pool> ... | <pool> <vdev> ...] [<interval> [<count>]]"],
+        usage: &[
+            "iostat [-c script[,...]] [-vlqHpynjgLP] [-w | -r] [-T d|u] [<pool> ... | <pool> <vdev> ...] [<interval> [<count>]]",
+        ],
         text: "\
 What the devices of pools do: since the pool was opened, then in each interval.
 A vdev above devices has the sums of its devices.
 
   -v      each vdev as well
+  -c      columns that scripts of /etc/zfs/zpool.d tell of each device, as in
+          'zpool status'; with -v
   -l      mean latencies: all told, at the device, in the queues
   -q      what waits and what is at the devices, by class
   -w      histograms of latencies
