@@ -719,11 +719,8 @@ fn remove(p: &Parsed) -> Done {
 }
 
 fn offline(p: &Parsed) -> Done {
-    if p.has('f') {
-        return Err(Error::unsupported("cannot offline: weir cannot force a device into a fault (-f) yet").into());
-    }
     let (pool, devices) = pool_and_devices(p, "offline")?;
-    ask(&PoolOffline { pool, devices, temporary: p.has('t') })
+    ask(&PoolOffline { pool, devices, temporary: p.has('t'), fault: p.has('f') })
 }
 
 fn online(p: &Parsed) -> Done {

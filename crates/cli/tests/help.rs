@@ -77,7 +77,6 @@ const NOT_YET: &[(&str, &str)] = &[
     ("zpool replace", "s"),
     ("zpool remove", "nps"),
     ("zpool trim", "d"),
-    ("zpool offline", "f"),
     ("zpool wait", "T"),
     ("zfs send", "d"),
     ("zfs receive", "c"),

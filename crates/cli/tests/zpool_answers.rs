@@ -442,6 +442,39 @@ fn iostat_shows_sections_and_single_vdevs() {
 }
 
 /// Pools of another implementation's test suite; their labels have no number of top-level vdevs.
+/// A device that is declared faulted stays so until it is cleared, over imports if that was not to be
+/// for a time only; one that the pool needs is degraded.
+#[test]
+fn devices_are_declared_faulted() {
+    let w = World::new("cli-fault");
+    w.files(&["a", "b"], 128 * MIB);
+    w.ok(&format!("{NEW} tank mirror a b"));
+    let status = || w.ok("zpool status tank");
+    let of = |name: &str| {
+        let (text, path) = (status(), w.path(name));
+        let line = text.lines().find(|l| l.split_whitespace().next() == Some(&path)).unwrap_or_default();
+        line.split_whitespace().skip(1).collect::<Vec<_>>().join(" ")
+    };
+    let again = || {
+        w.ok("zpool export tank");
+        w.ok("zpool import -d . tank");
+    };
+    w.ok("zpool offline -f tank a");
+    assert_eq!(of("a"), "FAULTED 0 0 0 external device fault");
+    w.ok("zpool offline -f tank b");
+    assert_eq!(of("b"), "DEGRADED 0 0 0");
+    again();
+    assert_eq!(of("a"), "FAULTED 0 0 0 external device fault");
+    w.ok("zpool clear tank a");
+    assert!(of("a").starts_with("ONLINE 0 0 0"), "{}", status());
+    w.ok("zpool wait -t resilver tank");
+    w.ok("zpool offline -f -t tank a");
+    assert_eq!(of("a"), "FAULTED 0 0 0 external device fault");
+    again();
+    assert!(["a", "b"].iter().all(|n| of(n).starts_with("ONLINE ")), "{}", status());
+    w.ok("zpool destroy tank");
+}
+
 #[test]
 fn scripts_tell_of_devices() {
     let w = World::new("cli-scripts");

@@ -228,6 +228,9 @@ pub struct PoolOffline {
     pub devices: Vec<String>,
     /// Until the next import only.
     pub temporary: bool,
+    /// `-f`: they are declared faulted.
+    #[serde(default)]
+    pub fault: bool,
 }
 
 impl Request for PoolOffline {
@@ -238,9 +241,13 @@ impl Request for PoolOffline {
         Changes::pool_of(&self.pool)
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
-        let PoolOffline { pool, devices, temporary } = self;
+        let PoolOffline { pool, devices, temporary, fault } = self;
         cx.on_pool(&pool, move |e| async move {
-            let offline = async |name: &str| e.pool.devices().offline(name, temporary);
+            let all = e.pool.devices();
+            let offline = async |name: &str| match fault {
+                true => all.fault(name, temporary),
+                false => all.offline(name, temporary),
+            };
             for_each_device(&e.pool, &devices, "offline", offline).await
         })
     }

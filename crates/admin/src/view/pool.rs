@@ -150,6 +150,7 @@ impl PoolEngine {
             _ => String::new(),
         };
         node_view(&mut view, &top.kind());
+        explain_faults(&mut view, &top.config_ref());
         view.expandable = self.pool.devices().expandable(top);
         self.work_view(&mut view);
         if self.is_resilvering() {
@@ -203,6 +204,16 @@ impl PoolEngine {
         }
         out
     }
+}
+
+/// Tells devices that a command declared faulted from those with too many errors.
+fn explain_faults(view: &mut VdevView, config: &VdevConfig) {
+    let is_faulted = view.state == Health::Faulted.name() && view.children.is_empty();
+    let of_errors = |c: &VdevConfig| c.aux_state.as_deref() == Some("err_exceeded");
+    if is_faulted && config.find(Guid(view.guid)).is_some_and(|c| !of_errors(c)) {
+        view.why = Some("external device fault".into());
+    }
+    view.children.iter_mut().for_each(|c| explain_faults(c, config));
 }
 
 /// Fills the states of a node and of its children into its view.

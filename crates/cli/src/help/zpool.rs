@@ -124,11 +124,13 @@ Writes a pattern over all free space of devices.
     },
     Page {
         name: "zpool offline",
-        usage: &["offline [-t] <pool> <device> ..."],
+        usage: &["offline [-f] [-t] <pool> <device> ..."],
         text: "\
 Takes devices out of use. They are neither read nor written until 'zpool
 online'. Refused where the pool could not do without one.
 
+  -f      declare them faulted, until 'zpool clear'; one that the pool could not
+          do without is degraded and stays in use
   -t      until the next import only
 ",
     },

@@ -37,7 +37,7 @@ mod reguid;
 mod remove;
 mod reopen;
 pub(crate) mod split;
-mod state;
+pub(crate) mod state;
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};

@@ -7,6 +7,10 @@ use vdev::{Condition, Health, Top, VdevKind};
 
 use super::Devices;
 
+/// The key `aux_state` of a device that a command declared faulted: it stays so over imports
+/// (`VDEV_AUX_EXTERNAL` of OpenZFS).
+pub(crate) const FAULTED_BY_COMMAND: &str = "external";
+
 impl Devices {
     /// Takes a device offline. It stays so over imports, unless `temporary`. Refused for the last
     /// replica of any data.
@@ -30,6 +34,31 @@ impl Devices {
                 }
             });
         }
+        self.config.mark_dirty();
+        Ok(())
+    }
+
+    /// Declares a device faulted (`zpool offline -f`): it is out of use until `zpool clear` or, if
+    /// `temporary`, the next import. One without a replica is degraded instead, and stays in use.
+    pub fn fault(&self, name: &str, temporary: bool) -> Result<()> {
+        self.config.check_writable()?;
+        let (top, guid) = self.find(name)?;
+        let kind = top.kind();
+        let Some(VdevKind::Leaf(leaf)) = kind.find(guid) else {
+            return Err(Error::invalid(format!("cannot fault {name}: it is not a device")));
+        };
+        let is_needed = !kind.outage(Some(guid)).is_empty();
+        if is_needed {
+            leaf.condition.set_health(Health::Degraded);
+        } else {
+            self.change_health(&leaf.condition, Health::Faulted);
+        }
+        top.update_config(|c| {
+            if let Some(leaf) = c.find_mut(guid) {
+                (leaf.faulted, leaf.degraded) = (!is_needed, is_needed);
+                leaf.aux_state = (!temporary).then(|| FAULTED_BY_COMMAND.into());
+            }
+        });
         self.config.mark_dirty();
         Ok(())
     }

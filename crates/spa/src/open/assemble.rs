@@ -19,6 +19,7 @@ use vdev::{
     VdevTree, leaf_asize,
 };
 
+use crate::devices::state::FAULTED_BY_COMMAND;
 use crate::open::import::FoundDevice;
 use crate::pool::EngineOpts;
 
@@ -146,13 +147,18 @@ impl Assembly<'_> {
     }
 
     fn leaf(&self, config: &VdevConfig, asize: u64) -> Result<VdevKind> {
-        // An import examines the devices anew: only the administrator's offline state stays.
-        let health = if config.offline { Health::Offline } else { Health::Online };
+        // An import examines the devices anew: only what the administrator said stays.
+        let is_faulted = config.faulted && config.aux_state.as_deref() == Some(FAULTED_BY_COMMAND);
+        let health = match () {
+            () if config.offline => Health::Offline,
+            () if is_faulted => Health::Faulted,
+            () => Health::Online,
+        };
         let condition = Rc::new(Condition::new(health));
         let own = self.devices.iter().filter(|d| d.config.guid == config.guid);
         let Some(found) = own.max_by_key(|d| d.config.txg) else {
             let path = config.path.clone().unwrap_or_else(|| format!("guid {}", config.guid));
-            if health == Health::Online {
+            if health != Health::Offline {
                 condition.set_health(Health::Unavail);
             }
             return Ok(VdevKind::Absent(Rc::new(Absent { guid: config.guid, path, condition })));
@@ -221,9 +227,10 @@ pub(crate) fn update_presence(tree: &VdevTree) {
                     Some(VdevKind::Absent(_)) => leaf.not_present = true,
                     Some(VdevKind::Leaf(l)) => {
                         leaf.not_present = false;
-                        // Faults of the last import are detected anew.
-                        (leaf.faulted, leaf.degraded, leaf.removed) = (false, false, false);
-                        leaf.aux_state = None;
+                        // Faults of the last import are detected anew, but those that a command made.
+                        let is_faulted = l.condition.health() == Health::Faulted;
+                        (leaf.faulted, leaf.degraded, leaf.removed) = (is_faulted, false, false);
+                        leaf.aux_state.take_if(|_| !is_faulted);
                         leaf.path = Some(l.path());
                     }
                     _ => {}
