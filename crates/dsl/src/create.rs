@@ -28,6 +28,9 @@ use crate::pool::{DslPool, DslSetup, NAME_MAX, NESTING_MAX};
 use crate::props::{self, PropKind, PropValue};
 use crate::space::SpaceCheck;
 
+/// The user who makes datasets if nobody says who does.
+pub(crate) const ROOT: u32 = 0;
+
 /// Fills a new object set, in syncing context.
 pub type Init = Box<dyn FnOnce(Objset, Rc<Tx>) -> LocalBoxFuture<'static, Result<()>>>;
 
@@ -37,6 +40,8 @@ pub(crate) struct NewHead {
     pub os_type: ObjsetType,
     pub props: Vec<(String, PropValue)>,
     pub crypt: NewCrypt,
+    /// The user who makes it.
+    pub creator: u32,
     pub init: Init,
 }
 
@@ -344,12 +349,25 @@ impl DslPool {
         crypt: NewCrypt,
         init: Init,
     ) -> Result<Rc<Dataset>> {
-        self.create_dataset(name, NewHead { os_type: ObjsetType::Zfs, props, crypt, init }).await
+        self.create_fs_by(ROOT, name, props, crypt, init).await
+    }
+
+    /// As [`DslPool::create_fs_encrypted`], by the user `creator`, who gets what is granted to
+    /// creators.
+    pub async fn create_fs_by(
+        self: &Rc<Self>,
+        creator: u32,
+        name: &str,
+        props: Vec<(String, PropValue)>,
+        crypt: NewCrypt,
+        init: Init,
+    ) -> Result<Rc<Dataset>> {
+        self.create_dataset(name, NewHead { os_type: ObjsetType::Zfs, props, crypt, creator, init }).await
     }
 
     /// Creates a file system or volume.
     pub(crate) async fn create_dataset(self: &Rc<Self>, name: &str, new: NewHead) -> Result<Rc<Dataset>> {
-        let NewHead { os_type, props, crypt, init } = new;
+        let NewHead { os_type, props, crypt, creator, init } = new;
         check_name(name)?;
         for (prop, _) in &props {
             let known = props::find(prop).is_some_and(|p| p.settable() || p.kind == PropKind::Once);
@@ -374,11 +392,13 @@ impl DslPool {
                     pool.check_space(SpaceCheck::Normal, 20)?;
                     let crypt = pool.plan_crypt(&name, parent.crypt(), &crypt)?;
                     check_reservation(&parent, &props)?;
+                    let grants = pool.grants_at_creation(&parent, creator).await?;
                     let init = init.take().ok_or_else(|| Error::invalid("the dataset was already made"))?;
                     let dir = pool.make_dir(Some(&parent), &last, &tx).await?;
                     if let Some(crypt) = crypt {
                         pool.make_crypt(&dir, crypt, &tx).await?;
                     }
+                    pool.give_grants(&dir, grants, &tx).await?;
                     let origin = pool.hold_dataset(pool.origin_snap()).await?;
                     let head = pool.make_head(&dir, &origin, &tx).await?;
                     pool.core().log_internal_ds("create", (name, head.object), String::new(), &tx);

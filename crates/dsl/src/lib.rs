@@ -6,7 +6,8 @@
 //! [`volume`] and `change`; `snap` (snapshots, bookmarks, clones and rollback, promotion); `free`
 //! (deadlists, destruction, the blocks of destroyed datasets; [`walk`]: walks of block trees);
 //! [`send`] and [`receive`] (streams), `redact` (what they leave out), [`diff`] (what changed since
-//! a snapshot); [`crypto`] (keys).
+//! a snapshot); [`crypto`] (keys),
+//! [`deleg`] (permissions of users).
 
 /// Whether a bug is planted: only in builds with the feature `planted-bugs`.
 #[cfg(feature = "planted-bugs")]
@@ -31,6 +32,7 @@ mod create;
 pub mod crypto;
 mod damage;
 pub mod dataset;
+pub mod deleg;
 pub mod diff;
 pub mod dir;
 pub mod features;

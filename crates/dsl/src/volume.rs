@@ -10,7 +10,7 @@ use std::rc::Rc;
 use base::{Error, OLD_MAX_BLOCK, Result, Txg};
 use ondisk::objset::ObjsetType;
 
-use crate::create::{Init, NewHead};
+use crate::create::{Init, NewHead, ROOT};
 use crate::crypto::NewCrypt;
 use crate::dataset::Dataset;
 use crate::dir::Dir;
@@ -101,7 +101,19 @@ impl DslPool {
         crypt: NewCrypt,
         init: Init,
     ) -> Result<Rc<Dataset>> {
-        self.create_dataset(name, NewHead { os_type: ObjsetType::Zvol, props, crypt, init }).await
+        self.create_volume_by(ROOT, name, props, crypt, init).await
+    }
+
+    /// As [`DslPool::create_volume`], by the user `creator`, who gets what is granted to creators.
+    pub async fn create_volume_by(
+        self: &Rc<Self>,
+        creator: u32,
+        name: &str,
+        props: Vec<(String, PropValue)>,
+        crypt: NewCrypt,
+        init: Init,
+    ) -> Result<Rc<Dataset>> {
+        self.create_dataset(name, NewHead { os_type: ObjsetType::Zvol, props, crypt, creator, init }).await
     }
 
     /// Fails if `dir` is that of a volume, which has no children.

@@ -371,8 +371,14 @@ impl PoolEngine {
             if is_new && !what.no_mount {
                 self.check_future_place(fs, &props).await.map_err(|e| e.at(place()))?;
             }
-            let opts =
-                ReceiveOpts { force: what.force, resumable: what.resumable, origin: what.origin.clone(), crypt, props };
+            let opts = ReceiveOpts {
+                force: what.force,
+                resumable: what.resumable,
+                origin: what.origin.clone(),
+                crypt,
+                props,
+                creator: host::effective_uid(),
+            };
             self.pool.dsl().begin_receive(target, head, opts).await
         };
         let begun = begun.await;

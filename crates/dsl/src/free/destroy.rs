@@ -145,10 +145,11 @@ impl DslPool {
         let mos = self.mos();
         let p = dir.phys();
         self.drop_crypt(dir, tx).await?;
+        self.drop_grants(dir, tx).await?;
         if mos.hold(dir.object).await?.otype() == ObjectType::OTN_ZAP_METADATA {
             self.features().add(FeatureId::ExtensibleDataset, -1, tx).await?;
         }
-        for object in [p.child_dir_zapobj, p.props_zapobj, p.clones, p.deleg_zapobj] {
+        for object in [p.child_dir_zapobj, p.props_zapobj, p.clones] {
             if object != 0 {
                 mos.free(ObjectId(object), tx).await?;
             }

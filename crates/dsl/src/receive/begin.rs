@@ -320,8 +320,10 @@ impl DslPool {
             (Some(_), None) | (None, Some(_)) => None,
             (None, None) => self.plan_crypt(&what.fs, parent.crypt(), &what.crypt)?,
         };
+        let grants = self.grants_at_creation(&parent, what.opts.creator).await?;
         let made = async {
             let dir = self.make_dir(Some(&parent), &last, tx).await?;
+            self.give_grants(&dir, grants, tx).await?;
             match (crypt, &what.keys) {
                 (Some(crypt), _) => self.make_crypt(&dir, crypt, tx).await?,
                 (None, Some(keys)) if origin.is_none() => self.make_received_crypt(&dir, keys, tx).await?,

@@ -75,6 +75,8 @@ pub struct ReceiveOpts {
     pub crypt: NewCrypt,
     /// Values that a new target gets, by the names under which they are stored.
     pub props: Vec<(String, PropValue)>,
+    /// The user who makes a new target, and gets what is granted to creators.
+    pub creator: u32,
 }
 
 /// What has been received.

@@ -9,7 +9,7 @@ use ondisk::zil::ZilHeader;
 use rt::LocalBoxFuture;
 
 use crate::core::Space;
-use crate::create::{check_name, check_reservation};
+use crate::create::{ROOT, check_name, check_reservation};
 use crate::dataset::Dataset;
 use crate::dir::Used;
 use crate::free::deadlist::Deadlist;
@@ -25,6 +25,17 @@ impl DslPool {
         name: &str,
         props: Vec<(String, PropValue)>,
     ) -> Result<Rc<Dataset>> {
+        self.clone_snapshot_by(ROOT, origin, name, props).await
+    }
+
+    /// As [`DslPool::clone_snapshot`], by the user `creator`, who gets what is granted to creators.
+    pub async fn clone_snapshot_by(
+        self: &Rc<Self>,
+        creator: u32,
+        origin: &str,
+        name: &str,
+        props: Vec<(String, PropValue)>,
+    ) -> Result<Rc<Dataset>> {
         check_name(name)?;
         for (prop, _) in &props {
             if !props::find(prop).is_some_and(|p| p.settable()) && !props::is_user_prop(prop) {
@@ -35,7 +46,7 @@ impl DslPool {
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<Rc<Dataset>>> {
             let (origin, name, props) = (origin.clone(), name.clone(), props.clone());
             Box::pin(async move {
-                let made = pool.clone_snapshot_in(&origin, &name, &props, false, &tx).await?;
+                let made = pool.clone_in(creator, &origin, &name, &props, false, &tx).await?;
                 made.ok_or_else(|| Error::invalid("only a trial makes no clone"))
             })
         })
@@ -46,6 +57,18 @@ impl DslPool {
     /// checks.
     pub async fn clone_snapshot_in(
         self: &Rc<Self>,
+        origin: &str,
+        name: &str,
+        props: &[(String, PropValue)],
+        trial: bool,
+        tx: &Rc<Tx>,
+    ) -> Result<Option<Rc<Dataset>>> {
+        self.clone_in(ROOT, origin, name, props, trial, tx).await
+    }
+
+    async fn clone_in(
+        self: &Rc<Self>,
+        creator: u32,
         origin: &str,
         name: &str,
         props: &[(String, PropValue)],
@@ -68,12 +91,14 @@ impl DslPool {
         snap.objset().await?;
         pool.check_space(SpaceCheck::Normal, 20)?;
         check_reservation(&parent, props)?;
+        let grants = pool.grants_at_creation(&parent, creator).await?;
         if trial {
             return Ok(None);
         }
         let made = async {
             let dir = pool.make_dir(Some(&parent), &last, &tx).await?;
             pool.share_crypt(&dir, &snap.dir(), &tx).await?;
+            pool.give_grants(&dir, grants, &tx).await?;
             let head = pool.make_head(&dir, &snap, &tx).await?;
             for (prop, value) in props {
                 pool.write_prop(&dir, prop, Some(value), &tx).await?;

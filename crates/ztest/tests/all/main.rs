@@ -6,6 +6,7 @@ mod clones;
 mod cuts;
 mod dedup;
 mod dedup_sealed;
+mod delegation;
 mod devices;
 mod encrypted;
 mod events;
