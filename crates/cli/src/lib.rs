@@ -36,6 +36,7 @@ mod tune;
 mod version;
 mod wait;
 mod zfs;
+mod zfs_allow;
 mod zfs_create;
 mod zfs_diff;
 pub mod zfs_key;

@@ -13,12 +13,12 @@ use crate::zfs_out::{self, LIST_COLUMNS, SPACE_COLUMNS, SortKey};
 use crate::zpool::{fields, for_each_name, parse_for, run_other};
 use crate::zpool_out::get_table;
 use crate::{
-    Done, Fail, ask, assignment, json, print, unique, wait, zfs_create, zfs_diff, zfs_key, zfs_owners, zfs_program,
-    zfs_project, zfs_receive, zfs_rewrite, zfs_send, zfs_snap, zfs_upgrade,
+    Done, Fail, ask, assignment, json, print, unique, wait, zfs_allow, zfs_create, zfs_diff, zfs_key, zfs_owners,
+    zfs_program, zfs_project, zfs_receive, zfs_rewrite, zfs_send, zfs_snap, zfs_upgrade,
 };
 
 /// Commands of OpenZFS that weir does not have yet.
-const NOT_YET: &[&str] = &["allow", "share", "unallow", "unshare"];
+const NOT_YET: &[&str] = &["share", "unshare"];
 
 /// Runs `zfs ARGS`.
 pub fn run(args: &[String]) -> Done {
@@ -60,6 +60,8 @@ pub fn run(args: &[String]) -> Done {
         "projectspace" => {
             zfs_owners::space(&parse(rest, "Hpo:s:S:", &[], "projectspace")?, Owners::Projects, "projectspace")
         }
+        "allow" => zfs_allow::allow(&parse(rest, "ldugecs", &[], "allow")?),
+        "unallow" => zfs_allow::unallow(&parse(rest, "ldugecsr", &[], "unallow")?),
         "upgrade" => zfs_upgrade::upgrade(&parse(rest, "arvV:", &[], "upgrade")?),
         "project" => zfs_project::project(&parse(rest, "0Ccdkp:rs", &[], "project")?),
         other => run_other("zfs", other, rest, NOT_YET),

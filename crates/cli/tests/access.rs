@@ -52,6 +52,7 @@ const ALLOWED: &[&str] = &[
     "zfs get all tank/a",
     "zfs get -r mountpoint,used tank",
     "zfs holds tank/a@s",
+    "zfs allow tank/a",
     "zfs mount",
     "version",
 ];
@@ -118,6 +119,15 @@ const REFUSED: &[&str] = &[
     "zfs unmount -a",
     "zfs unload-key tank/a",
     "zfs load-key -a",
+    "zfs allow everyone snapshot tank",
+    "zfs allow -c mount tank",
+    "zfs unallow everyone tank",
+    "zfs send tank/a@s",
+    "zfs send -nv tank/a@s",
+    "zfs receive tank/r",
+    "zfs receive -A tank/a",
+    "zfs diff tank/a@s",
+    "zfs userspace tank/a",
     "tune",
     "tune set zfs_txg_timeout=1",
     "tune set tank:zfs_txg_timeout=1",
@@ -160,6 +170,183 @@ fn other_users_only_look_at_roots_pools() {
     }
     let image = std::fs::metadata(m.dir.join("a.img")).unwrap();
     assert_eq!(image.mode() & 0o777, 0o600);
+}
+
+/// Commands, each with all that it needs: permissions and where. Each is done after the ones before
+/// it, on the pool of [`Machine::pool`] with a file system `tank/k` that is encrypted.
+const DELEGATED: &[(&str, &[(&str, &str)])] = &[
+    ("zfs create tank/a/new", &[("create", "tank/a"), ("mount", "tank/a")]),
+    ("zfs create -p tank/a/x/y", &[("-l create", "tank/a"), ("-d create", "tank/a"), ("mount", "tank/a")]),
+    ("zfs create -o quota=1M tank/a/q", &[("create", "tank/a"), ("mount", "tank/a"), ("-d quota", "tank/a")]),
+    ("zfs create -s -V 1M tank/a/v", &[("create", "tank/a"), ("mount", "tank/a")]),
+    ("zfs create -V 1M tank/a/w", &[("create", "tank/a"), ("mount", "tank/a"), ("refreservation", "tank")]),
+    ("zfs set compression=zle tank/a", &[("-l compression", "tank/a")]),
+    ("zfs set my:note=x atime=off tank/a", &[("userprop", "tank/a"), ("-d atime", "tank")]),
+    ("zfs set userquota@1=1M tank/a", &[("userquota", "tank/a")]),
+    ("zfs inherit compression tank/a", &[("compression", "tank/a")]),
+    ("zfs inherit -r my:note tank", &[("-l userprop", "tank"), ("-d userprop", "tank")]),
+    (
+        "zfs userspace tank/a",
+        &[("userused", "tank"), ("userquota", "tank/a"), ("userobjused", "tank"), ("userobjquota", "tank")],
+    ),
+    ("zfs snapshot tank/a@n", &[("-l snapshot", "tank/a")]),
+    ("zfs snapshot -r -o my:note=y tank/a@m", &[("snapshot", "tank/a"), ("userprop", "tank/a")]),
+    ("zfs hold mine tank/a@n", &[("-l hold", "tank/a")]),
+    ("zfs release mine tank/a@n", &[("-l release", "tank/a")]),
+    ("zfs bookmark tank/a@n tank/a#n", &[("bookmark", "tank/a")]),
+    ("zfs send tank/a@n", &[("-d send", "tank/a")]),
+    ("zfs send -w tank/k@s", &[("send:encrypted", "tank/k")]),
+    ("zfs send -R tank/a@m", &[("-d send", "tank/a")]),
+    ("zfs destroy tank/a#n", &[("-l destroy", "tank/a")]),
+    (
+        "zfs rename tank/a@m tank/a@z",
+        &[("-d rename", "tank/a"), ("-d mount", "tank/a"), ("-l create", "tank/a"), ("-l mount", "tank/a")],
+    ),
+    ("zfs destroy tank/a@z", &[("-d destroy", "tank/a"), ("-d mount", "tank/a")]),
+    ("zfs clone tank/a@n tank/b", &[("-d clone", "tank/a"), ("-l create", "tank"), ("-l mount", "tank")]),
+    ("zfs promote tank/b", &[("promote", "tank/b"), ("mount", "tank/b"), ("-d promote", "tank/a")]),
+    ("zfs promote tank/a", &[("promote", "tank/a"), ("mount", "tank/a"), ("-d promote", "tank/b")]),
+    (
+        "zfs rename tank/b tank/a/b",
+        &[("-l rename", "tank/b"), ("-l mount", "tank/b"), ("-l create", "tank/a"), ("-l mount", "tank/a")],
+    ),
+    ("zfs rollback tank/a@n", &[("-l rollback", "tank/a")]),
+    ("zfs rollback -R tank/a@s", &[("rollback", "tank/a"), ("-d destroy", "tank/a"), ("-d mount", "tank/a")]),
+    ("zfs destroy -r tank/a/x", &[("destroy", "tank/a"), ("mount", "tank/a")]),
+    ("zfs unload-key tank/k", &[("load-key", "tank/k")]),
+    ("zfs load-key tank/k", &[("load-key", "tank/k")]),
+    ("zfs receive -u tank/a/r < STREAM", &[("receive", "tank/a"), ("mount", "tank/a"), ("create", "tank/a")]),
+    ("zfs destroy -r tank/a/r", &[("destroy", "tank/a"), ("mount", "tank/a")]),
+    ("zfs receive tank/a/r < STREAM", &[("receive:append", "tank/a"), ("mount", "tank/a"), ("create", "tank/a")]),
+    ("zfs allow -u 64124 snapshot tank/a", &[("allow", "tank/a"), ("snapshot", "tank/a")]),
+    ("zfs unallow -u 64123 snapshot tank/a", &[("allow", "tank/a")]),
+];
+
+/// Each command is refused while one of the permissions that it needs is missing, and changes
+/// nothing then; with all of them it is done.
+#[test]
+fn others_do_what_is_delegated() {
+    let Some(m) = Machine::new("access-delegated", USER, OTHER) else { return };
+    m.pool(0);
+    std::fs::write(m.dir.join("KEY"), "0123456789abcdef".repeat(4)).unwrap();
+    let key = m.dir.join("KEY").display().to_string();
+    m.ok(0, 0, &format!("zfs create -o encryption=on -o keyformat=hex -o keylocation=file://{key} tank/k"));
+    m.ok(0, 0, "zfs snapshot tank/k@s");
+    let stream = m.dir.join("STREAM");
+    let sent = m.command(0, 0, &m.dir.join("weir")).args(["zfs", "send", "tank/a@s"]).output().unwrap();
+    std::fs::write(&stream, sent.stdout).unwrap();
+    let by = |user: u32, line: &str| {
+        let (line, file) = line.split_once(" < ").map_or((line, None), |(line, file)| (line, Some(file)));
+        let mut c = m.command(user, 0, &m.dir.join("weir"));
+        c.args(line.split_whitespace());
+        let input = file.map_or_else(Stdio::null, |file| std::fs::File::open(m.dir.join(file)).unwrap().into());
+        common::machine::fed_within_patience(c, input, line)
+    };
+    let state = || {
+        let mut out = String::new();
+        for line in ["zpool history tank", "zfs list -H -t all -o name,guid", "zfs get -Hr -s local all tank"] {
+            out.push_str(&m.ok(0, 0, line));
+        }
+        let granted = |line: &str| line.contains(" zfs allow ") || line.contains(" zfs unallow ");
+        out.lines().filter(|l| !granted(l)).map(|l| format!("{l}\n")).collect::<String>()
+    };
+    for (line, needs) in DELEGATED {
+        for missing in 0..=needs.len() {
+            for (n, (perm, on)) in needs.iter().enumerate().filter(|(n, _)| *n != missing) {
+                let (place, perm) = perm.split_once(' ').unwrap_or(("-ld", perm));
+                let s = m.say(0, 0, &format!("zfs allow {place} -u {USER} {perm} {on}"));
+                assert_eq!(s.code, 0, "{line} {n}: {}", s.err);
+            }
+            let before = state();
+            let s = by(USER, line);
+            if missing == needs.len() {
+                assert_eq!(s.code, 0, "{line}: {}{}", s.out, s.err);
+            } else {
+                let denied = s.code == 1 && s.err.contains("permission denied");
+                assert!(denied, "{line} without {:?}: {} {}{}", needs[missing], s.code, s.out, s.err);
+                assert_eq!(state(), before, "{line}");
+            }
+            assert!(by(OTHER, line).err.contains("permission denied"), "{line}");
+            m.ok(0, 0, &format!("zfs unallow -r -u {USER} tank"));
+        }
+    }
+    assert!(m.ok(0, 0, "zpool history -l tank").contains(&format!("user {USER} ")));
+}
+
+/// Rows of [`others_do_what_is_delegated`] say what is needed; here is what else there is to
+/// grants.
+#[test]
+fn grants_reach_groups_sets_and_creators() {
+    let Some(m) = Machine::new("access-grants", USER, OTHER) else { return };
+    m.pool(0);
+    let denied = |user: u32, line: &str| {
+        let s = m.say(user, 0, line);
+        assert!(s.code == 1 && s.err.to_lowercase().contains("permission denied"), "{line}: {}{}", s.out, s.err);
+    };
+    let in_group = |line: &str| {
+        let mut c = Command::new("setpriv");
+        c.args([format!("--reuid={USER}"), format!("--regid={USER}"), "--groups=7777".to_string()]);
+        c.arg(m.dir.join("weir")).args(line.split_whitespace());
+        c.env("WEIR_RUNTIME_DIR", m.run_dir(0)).env("HOME", m.home(USER)).current_dir(m.home(USER));
+        outcome_of(c.output().unwrap())
+    };
+    m.ok(0, 0, "zfs allow -g 7777 snapshot,groupused tank/a");
+    denied(USER, "zfs snapshot tank/a@g");
+    assert_eq!(in_group("zfs snapshot tank/a@g").code, 0);
+    // One's own figures need nothing, those of others do.
+    let figure = |user: u32, prop: &str| m.ok(user, 0, &format!("zfs get -H -o value {prop} tank/a"));
+    assert_eq!(figure(USER, &format!("userused@{USER}")), "0B\n");
+    assert_eq!(figure(USER, &format!("groupused@{USER}")), "0B\n");
+    assert_eq!((figure(USER, "userused@0").as_str(), figure(USER, "groupused@0").as_str()), ("-\n", "-\n"));
+    assert_ne!(in_group("zfs get -H -o value groupused@0 tank/a").out, "-\n");
+    // Everyone, and a set of sets that is defined above.
+    m.ok(0, 0, "zfs allow -s @inner snapshot tank");
+    m.ok(0, 0, "zfs allow -s @ops @inner,hold tank");
+    m.ok(0, 0, "zfs allow everyone @ops tank/a");
+    m.ok(OTHER, 0, "zfs snapshot tank/a@e");
+    m.ok(0, 0, "zfs unallow -s @inner tank");
+    denied(OTHER, "zfs snapshot tank/a@f");
+    m.ok(OTHER, 0, "zfs hold mine tank/a@e");
+    // What is made belongs to who made it, and with it what is given to creators.
+    m.ok(0, 0, "zfs allow -c destroy tank");
+    m.ok(0, 0, &format!("zfs allow -u {USER} create,mount,allow,mountpoint,canmount,rename tank/a"));
+    let s = m.say(USER, 0, "zfs create tank/a/mine");
+    assert!(s.code == 0 && s.err.contains("may only be mounted by root"), "{}{}", s.out, s.err);
+    let listed = m.ok(OTHER, 0, "zfs allow tank/a/mine");
+    let own = format!("Local permissions:\n\tuser (unknown: {USER}) destroy\n");
+    assert!(listed.starts_with("---- Permissions on tank/a/mine ----") && listed.contains(&own), "{listed}");
+    // Mounts are the owner's, and so is passing on what one does not have, or `allow` itself.
+    for line in [
+        "zfs mount tank/a/mine",
+        "zfs set mountpoint=/tmp/x tank/a/mine",
+        "zfs set canmount=off tank/a/mine",
+        "zfs inherit mountpoint tank/a/mine",
+        "zfs allow everyone send tank/a/mine",
+        "zfs allow everyone allow tank/a/mine",
+        "zfs allow everyone @ops tank/a/mine",
+        "zfs unallow everyone tank/a",
+        "zfs destroy -r tank/a",
+        "zfs program tank /dev/null",
+        "zfs redact tank/a@s r tank/a@e",
+    ] {
+        denied(USER, line);
+    }
+    if common::can_mount("renames of what is mounted") {
+        let place = m.dir.join("mnt").display().to_string();
+        m.ok(0, 0, &format!("zfs set mountpoint={place} tank/a/mine"));
+        assert_eq!(std::fs::metadata(&place).unwrap().uid(), USER);
+        denied(USER, "zfs rename tank/a/mine tank/a/other");
+        denied(USER, "zfs rename -u tank/a/mine tank/a/other");
+        m.ok(0, 0, "zfs unmount tank/a/mine");
+        m.ok(USER, 0, "zfs rename tank/a/mine tank/a/other");
+        m.ok(USER, 0, "zfs rename tank/a/other tank/a/mine");
+        assert_eq!(m.ok(0, 0, "zfs mount"), "");
+    }
+    m.ok(0, 0, "zpool set delegation=off tank");
+    denied(USER, "zfs destroy tank/a/mine");
+    m.ok(0, 0, "zpool set delegation=on tank");
+    denied(OTHER, "zfs destroy tank/a/mine");
+    m.ok(USER, 0, "zfs destroy tank/a/mine");
 }
 
 #[test]

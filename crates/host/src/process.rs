@@ -24,6 +24,11 @@ pub fn effective_gid() -> u32 {
     rustix::process::getegid().as_raw()
 }
 
+/// `SO_PEERGROUPS` of `asm-generic/socket.h`.
+const SO_PEERGROUPS: libc::c_int = 59;
+/// Most supplementary groups of a process (`NGROUPS_MAX` of `linux/limits.h`).
+const GROUPS_MAX: usize = 65_536;
+
 /// Credentials of the other end of a connection, as of when it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerCred {
@@ -61,6 +66,22 @@ pub(crate) fn peer_cred_of(socket: BorrowedFd<'_>) -> Result<PeerCred> {
         return Err(os_error("socket", "SO_PEERCRED", &io::Error::last_os_error()));
     }
     Ok(PeerCred { pid: cred.pid, uid: cred.uid, gid: cred.gid })
+}
+
+/// The supplementary groups of the other end of a Unix socket, as of when the connection was made;
+/// at most [`GROUPS_MAX`].
+pub fn peer_groups(stream: &UnixStream) -> Result<Vec<u32>> {
+    let mut groups = vec![0u32; GROUPS_MAX];
+    let mut len = (GROUPS_MAX * size_of::<u32>()) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into `groups`, which has that many.
+    let r = unsafe {
+        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, SO_PEERGROUPS, groups.as_mut_ptr().cast(), &raw mut len)
+    };
+    if r != 0 {
+        return Err(os_error("socket", "SO_PEERGROUPS", &io::Error::last_os_error()));
+    }
+    groups.truncate(len as usize / size_of::<u32>());
+    Ok(groups)
 }
 
 /// Allows this process as many open descriptors as the system lets it have (`RLIMIT_NOFILE`, the

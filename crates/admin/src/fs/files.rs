@@ -72,10 +72,11 @@ impl OnceProps {
     }
 }
 
-/// The initialization of a new file system; its root directory belongs to the user of the daemon.
-pub fn init_root(rt: &Rt, once: OnceProps) -> Init {
-    let owner =
-        InitOwner { uid: host::effective_uid(), gid: host::effective_gid(), mode: 0o755, time: rt.wall_clock() };
+/// The initialization of a new file system. Its root directory belongs to `owner`, a user and a
+/// group; none: those of the daemon.
+pub fn init_root(rt: &Rt, once: OnceProps, owner: Option<(u32, u32)>) -> Init {
+    let (uid, gid) = owner.unwrap_or_else(|| (host::effective_uid(), host::effective_gid()));
+    let owner = InitOwner { uid, gid, mode: 0o755, time: rt.wall_clock() };
     let default = FsCreateProps::default();
     let props = FsCreateProps {
         normalization: once.normalization.unwrap_or(default.normalization),

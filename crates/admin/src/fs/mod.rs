@@ -2,6 +2,7 @@
 //! mounts.
 
 mod acl_notice;
+mod allow;
 mod dependents;
 mod diff;
 pub mod files;
@@ -13,8 +14,9 @@ pub mod open_volumes;
 pub mod ops;
 pub mod owners;
 pub mod places;
-mod receive;
+pub(crate) mod receive;
 mod receive_package;
+mod rights;
 mod send;
 pub mod snaps;
 pub mod temp_props;

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Result};
+use dsl::crypto::NewCrypt;
 use dsl::props::{self, DatasetKind, PropKind, PropValue};
 use dsl::{Dataset, Dir, check_name};
 
@@ -29,6 +30,23 @@ const MOUNT_PROPS: &[&str] =
 /// `canmount=noauto`.
 const CANMOUNT_NOAUTO: u64 = 2;
 
+/// Who makes a dataset.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Maker {
+    /// The user, who gets what is granted to creators.
+    pub uid: u32,
+    /// User and group that the root folder of a new file system belongs to; none: those of the
+    /// daemon. It is mounted in that case only.
+    pub owner: Option<(u32, u32)>,
+}
+
+impl Maker {
+    /// Whether file systems that it makes are left to be mounted by the owner of the daemon.
+    pub(crate) fn leaves_unmounted(self) -> bool {
+        self.owner.is_some()
+    }
+}
+
 /// What a new dataset is to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NewHow {
@@ -38,6 +56,21 @@ pub struct NewHow {
     pub parents: bool,
     /// Leave it unmounted.
     pub no_mount: bool,
+    /// Who makes it.
+    pub maker: Maker,
+}
+
+/// How a dataset is renamed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RenameHow {
+    /// Create missing parents.
+    pub parents: bool,
+    /// Leave mounts where they are.
+    pub no_remount: bool,
+    /// Unmount file systems in use.
+    pub force: bool,
+    /// Who makes the parents.
+    pub maker: Maker,
 }
 
 /// Options of an NFS share: those of Linux' exports(5), and three words that OpenZFS has for lists
@@ -193,7 +226,7 @@ impl PoolEngine {
             Some(volume) => self.plan_volume(volume, &mut props)?,
             None => {
                 let once = OnceProps::take(&mut props)?;
-                files::init_root(self.pool.rt(), once.below(&above).await?)
+                files::init_root(self.pool.rt(), once.below(&above).await?, how.maker.owner)
             }
         };
         // A volume is mounted nowhere, but file systems made above it are.
@@ -217,13 +250,13 @@ impl PoolEngine {
         let mut created: Vec<String> = Vec::new();
         let result = async {
             for parent in missing {
-                let init = files::init_root(self.pool.rt(), usual);
-                dsl.create_fs(&parent, Vec::new(), init).await?;
+                let init = files::init_root(self.pool.rt(), usual, how.maker.owner);
+                dsl.create_fs_by(how.maker.uid, &parent, Vec::new(), NewCrypt::default(), init).await?;
                 created.push(parent);
             }
             match how.volume {
-                Some(_) => dsl.create_volume(name, props, crypt, init).await?,
-                None => dsl.create_fs_encrypted(name, props, crypt, init).await?,
+                Some(_) => dsl.create_volume_by(how.maker.uid, name, props, crypt, init).await?,
+                None => dsl.create_fs_by(how.maker.uid, name, props, crypt, init).await?,
             };
             created.push(name.to_string());
             if !how.no_mount && path.is_some() {
@@ -481,21 +514,17 @@ impl PoolEngine {
     }
 
     /// `zfs rename`.
-    pub async fn fs_rename(&self, from: &str, to: &str, parents: bool, no_remount: bool, force: bool) -> Result<()> {
+    pub async fn fs_rename(&self, from: &str, to: &str, how: RenameHow) -> Result<()> {
         let _admin = self.admin.acquire(1).await;
         let ds = self.find(from)?;
-        self.rename_inner(&ds, to, parents, no_remount, force)
-            .await
-            .map_err(|e| e.at(format!("cannot rename '{from}'")))
+        self.rename_inner(&ds, to, how).await.map_err(|e| e.at(format!("cannot rename '{from}'")))
     }
 
     async fn rename_inner(
         &self,
         ds: &Rc<Dataset>,
         to: &str,
-        parents: bool,
-        no_remount: bool,
-        force: bool,
+        RenameHow { parents, no_remount, force, maker }: RenameHow,
     ) -> Result<()> {
         let from = ds.name();
         check_name(to)?;
@@ -525,8 +554,8 @@ impl PoolEngine {
                     if dsl.find(above).is_err() {
                         let parent = above.rsplit_once('/').map_or(above, |(parent, _)| parent);
                         let usual = OnceProps::default().below(&*dsl.find(parent)?).await?;
-                        let init = files::init_root(self.pool.rt(), usual);
-                        dsl.create_fs(above, Vec::new(), init).await?;
+                        let init = files::init_root(self.pool.rt(), usual, maker.owner);
+                        dsl.create_fs_by(maker.uid, above, Vec::new(), NewCrypt::default(), init).await?;
                         created.push(above.to_string());
                     }
                 }

@@ -19,10 +19,10 @@ use rt::{LocalBoxFuture, Rt};
 use crate::engine::PoolEngine;
 use crate::fs::keys::take_crypt;
 use crate::fs::mounts::{self, MountPoint};
-use crate::fs::ops::{NewHow, parse_props};
+use crate::fs::ops::{Maker, NewHow, parse_props};
 use crate::fs::temp_props::TempProps;
 use crate::request::inlet::Inlet;
-use crate::request::{Naming, ReceiveView, ReceiveWhat, ReceivedView};
+use crate::request::{Identity, Naming, ReceiveView, ReceiveWhat, ReceivedView, denied, moves_mounts, to_set};
 
 /// Bytes that are copied between two looks at the turn's budget. What is copied to is often touched
 /// for the first time, which takes several times as long as the copy.
@@ -214,9 +214,18 @@ pub(super) fn name_for(naming: Naming, target: &str, sent_as: &str, top: &str) -
     })
 }
 
+/// Who receives.
+#[derive(Clone, Debug)]
+pub(crate) struct Receiver {
+    /// Makes what is new.
+    pub maker: Maker,
+    /// The user, if permissions limit what it may receive.
+    pub limited: Option<Identity>,
+}
+
 impl PoolEngine {
     /// Receives a stream.
-    pub(crate) async fn receive(&self, what: &ReceiveWhat, inlet: Inlet) -> Result<ReceiveView> {
+    pub(crate) async fn receive(&self, what: &ReceiveWhat, by: Receiver, inlet: Inlet) -> Result<ReceiveView> {
         let rt = self.pool.rt().clone();
         check_props(what).map_err(|e| e.at(format!("cannot receive into '{}'", what.target)))?;
         let mut fed = Fed::new(rt.clone(), inlet);
@@ -225,13 +234,20 @@ impl PoolEngine {
         let head = input.begin().await.map_err(|e| e.at("cannot receive"))?;
         let head = head.ok_or_else(|| Error::invalid("cannot receive: failed to read from stream"))?;
         if what.heal {
+            if let Some(who) = &by.limited {
+                if head.is_package() {
+                    return Err(denied());
+                }
+                self.need_receive(who, what.target.split('@').next().unwrap_or_default(), false).await?;
+            }
             self.heal(what, head, &mut input, &mut view).await?;
         } else if head.is_package() {
-            self.receive_package(what, head, &mut input, &mut view).await?;
+            self.receive_package(what, &by, head, &mut input, &mut view).await?;
         } else {
             let sent_as = String::from_utf8_lossy(&head.begin.to_name).into_owned();
             let top = sent_as.split('@').next().unwrap_or_default().to_string();
-            self.receive_part(what, head, &Part { top, ..Part::default() }, &mut input, &mut view).await?;
+            let part = Part { top, ..Part::default() };
+            self.receive_part(what, &by, head, part, &mut input, &mut view).await?;
         }
         Ok(view)
     }
@@ -240,8 +256,9 @@ impl PoolEngine {
     pub(super) async fn receive_part(
         &self,
         what: &ReceiveWhat,
+        by: &Receiver,
         head: Head,
-        part: &Part,
+        mut part: Part,
         input: &mut Input<'_>,
         view: &mut ReceiveView,
     ) -> Result<()> {
@@ -249,7 +266,11 @@ impl PoolEngine {
         let sent_as = String::from_utf8_lossy(&head.begin.to_name).into_owned();
         let named = name_for(what.naming, &what.target, &sent_as, &part.top);
         let target = named.map_err(|e| e.at("cannot receive"))?;
-        let target = self.where_it_is(what, part, &head.begin, target).await?;
+        let target = self.where_it_is(what, &part, &head.begin, target).await?;
+        if let Some(who) = &by.limited {
+            self.limit(who, what, &head.begin, (&target, &mut part), view).await?;
+        }
+        let part = &part;
         check_crypt_props(what, part, &head.begin).map_err(|e| e.at("cannot receive"))?;
         let mut received = ReceivedView {
             incremental: head.begin.from_guid.0 != 0,
@@ -263,11 +284,68 @@ impl PoolEngine {
         if what.dry_run {
             input.skip().await.map_err(|e| e.at("cannot receive"))?;
         } else {
-            received.was_here = !self.receive_snapshot(what, (&target, part), head, input, view).await?;
+            received.was_here = !self.receive_snapshot(what, by.maker, (&target, part), head, input, view).await?;
         }
         received.bytes = input.offset() - at + ondisk::stream::RECORD_SIZE as u64;
         received.nanos = self.pool.rt().now().0 - since.0;
         view.snapshots.push(received);
+        Ok(())
+    }
+
+    /// Fails unless a user may receive this part; takes out of it what it may not set, with a
+    /// warning for each.
+    async fn limit(
+        &self,
+        who: &Identity,
+        what: &ReceiveWhat,
+        begin: &Begin,
+        (target, part): (&str, &mut Part),
+        view: &mut ReceiveView,
+    ) -> Result<()> {
+        let fs = target.split('@').next().unwrap_or_default();
+        self.need_receive(who, fs, what.force).await?;
+        let exists = self.pool.dsl().find_dir(fs).is_ok();
+        // What a new target becomes a clone of could be any snapshot of the pool.
+        let origin = match &what.origin {
+            Some(origin) => Some(origin.clone()),
+            None if !exists && begin.flags & begin_flags::CLONE != 0 => {
+                self.pool.dsl().snapshot_near(fs, begin.from_guid).await?.map(|snap| snap.name())
+            }
+            None => None,
+        };
+        if let Some(origin) = origin {
+            self.need_all(who, &origin, &["clone"]).await?;
+        }
+        for (name, _) in what.props.iter().filter(|_| !part.is_below) {
+            if exists && moves_mounts(name) {
+                return Err(denied());
+            }
+            self.need_all(who, fs, &[to_set(name)]).await?;
+        }
+        for name in what.exclude.iter().filter(|_| part.props.is_some() && exists) {
+            self.need_all(who, fs, &[to_set(name)]).await?;
+        }
+        let mut refused = Vec::new();
+        if let Some(came) = part.props.take() {
+            let mut taken = Vec::new();
+            for (name, value) in came {
+                if exists && moves_mounts(&name) || !self.has_permission(who, fs, to_set(&name)).await? {
+                    refused.push(format!("cannot receive {name} property on {fs}: permission denied"));
+                } else {
+                    taken.push((name, value));
+                }
+            }
+            part.props = Some(taken);
+        }
+        if !part.snap_props.is_empty() && !self.has_permission(who, target, "userprop").await? {
+            let names = std::mem::take(&mut part.snap_props).into_iter().map(|(name, _)| name);
+            refused.extend(names.map(|name| format!("cannot receive {name} property on {target}: permission denied")));
+        }
+        if !part.holds.is_empty() && !self.has_permission(who, fs, "hold").await? {
+            let tags = std::mem::take(&mut part.holds).into_iter().filter(|_| !what.no_holds);
+            refused.extend(tags.map(|tag| format!("cannot receive hold {tag} on {target}: permission denied")));
+        }
+        view.warnings.extend(refused);
         Ok(())
     }
 
@@ -303,6 +381,7 @@ impl PoolEngine {
     async fn receive_snapshot(
         &self,
         what: &ReceiveWhat,
+        maker: Maker,
         (target, part): (&str, &Part),
         head: Head,
         input: &mut Input<'_>,
@@ -313,7 +392,7 @@ impl PoolEngine {
         let is_new = self.pool.dsl().find(fs).is_err();
         let is_raw = head.begin.features() & features::RAW != 0;
         let is_increment = head.begin.from_guid.0 != 0 && head.begin.flags & begin_flags::CLONE == 0;
-        let receiving = match self.begin_receive(what, (target, part), head, is_new).await {
+        let receiving = match self.begin_receive(what, maker, (target, part), head, is_new).await {
             Ok(receiving) => receiving,
             Err(e)
                 if is_increment
@@ -343,6 +422,7 @@ impl PoolEngine {
     async fn begin_receive(
         &self,
         what: &ReceiveWhat,
+        maker: Maker,
         (target, part): (&str, &Part),
         head: Head,
         is_new: bool,
@@ -366,7 +446,7 @@ impl PoolEngine {
             true => NewCrypt::default(),
             false => crypt_for(what, part).map_err(|e| e.at(place()))?,
         };
-        let made = self.make_parents(what, fs, is_new).await?;
+        let made = self.make_parents(what, maker, fs, is_new).await?;
         let begun = async {
             if is_new && !what.no_mount {
                 self.check_future_place(fs, &props).await.map_err(|e| e.at(place()))?;
@@ -377,7 +457,7 @@ impl PoolEngine {
                 origin: what.origin.clone(),
                 crypt,
                 props,
-                creator: host::effective_uid(),
+                creator: maker.uid,
             };
             self.pool.dsl().begin_receive(target, head, opts).await
         };
@@ -393,7 +473,7 @@ impl PoolEngine {
     }
 
     /// Makes the file systems above `fs` that are missing below the target (`-d`).
-    async fn make_parents(&self, what: &ReceiveWhat, fs: &str, is_new: bool) -> Result<Vec<String>> {
+    async fn make_parents(&self, what: &ReceiveWhat, maker: Maker, fs: &str, is_new: bool) -> Result<Vec<String>> {
         let dsl = self.pool.dsl();
         if !is_new || what.naming != Naming::Prefix || dsl.find(&what.target).is_err() {
             return Ok(Vec::new());
@@ -408,7 +488,7 @@ impl PoolEngine {
         }
         if let Some(parent) = missing.last() {
             let made = {
-                let how = NewHow { volume: None, parents: true, no_mount: what.no_mount };
+                let how = NewHow { volume: None, parents: true, no_mount: what.no_mount, maker };
                 self.create_inner(parent, Vec::new(), how, None).await
             };
             made.map_err(|e| e.at(format!("cannot create '{parent}'")))?;

@@ -9,14 +9,14 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use base::{Error, Guid, Result};
+use base::{Error, ErrorKind, Guid, Result};
 use dsl::Dataset;
 use dsl::props::{self, Prop, PropValue};
 use dsl::receive::{Head, Input};
 use ondisk::nvlist::{NvList, NvValue};
 
 use crate::engine::PoolEngine;
-use crate::fs::receive::{Part, parse_given};
+use crate::fs::receive::{Part, Receiver, parse_given};
 use crate::request::{ReceiveView, ReceiveWhat};
 
 /// Times that a tree is gone over while something changes.
@@ -156,6 +156,7 @@ impl PoolEngine {
     pub(super) async fn receive_package(
         &self,
         what: &ReceiveWhat,
+        by: &Receiver,
         head: Head,
         input: &mut Input<'_>,
         view: &mut ReceiveView,
@@ -172,6 +173,11 @@ impl PoolEngine {
         let follows = list.recursive && list.from_snap.is_some() && !what.dry_run;
         let tree = super::receive::name_for(what.naming, &what.target, &format!("{top}@"), &top)?;
         let tree = tree.trim_end_matches('@');
+        if follows && by.limited.is_some() {
+            let why = "only the owner of the daemon follows what was renamed and destroyed at the sender";
+            let advice = "send each file system without -R";
+            return Err(Error::new(ErrorKind::Denied, format!("cannot receive: permission denied: {why}: {advice}")));
+        }
         if follows {
             self.follow(what, tree, &list, view).await?;
         }
@@ -180,10 +186,10 @@ impl PoolEngine {
                 return Err(Error::invalid("cannot receive: a package lies within another"));
             }
             let part = list.part(&top, head.begin.to_guid);
-            self.receive_part(what, head, &part, input, view).await?;
+            self.receive_part(what, by, head, part, input, view).await?;
         }
         if list.raw && !what.dry_run {
-            self.inherit_keys(tree, &list).await?;
+            self.inherit_keys(tree, by, &list).await?;
         }
         if follows {
             self.follow(what, tree, &list, view).await?;
@@ -193,10 +199,15 @@ impl PoolEngine {
 
     /// File systems that came raw get their keys from their parents, as they have them at the
     /// sender.
-    async fn inherit_keys(&self, tree: &str, list: &List) -> Result<()> {
+    async fn inherit_keys(&self, tree: &str, by: &Receiver, list: &List) -> Result<()> {
         let _admin = self.admin.acquire(1).await;
         let dsl = self.pool.dsl();
         for head in self.heads_in(tree).into_iter().filter(|head| head.name() != tree) {
+            if let Some(who) = &by.limited
+                && !self.has_permission(who, &head.name(), "change-key").await?
+            {
+                continue;
+            }
             let snaps = dsl.snapshots(&head).await?;
             let listed = snaps.iter().find_map(|s| list.of(Guid(s.phys().guid)));
             if listed.is_some_and(|fs| !fs.is_encroot) {

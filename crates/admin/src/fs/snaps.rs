@@ -14,8 +14,6 @@ use crate::fs::ops::{NewHow, parse_props};
 use crate::fs::temp_props::TempProps;
 use crate::view::{Destroyed, HoldView};
 
-/// Missing parents of a clone are made and mounted.
-const PARENTS: NewHow = NewHow { volume: None, parents: true, no_mount: false };
 /// Snapshots destroyed in one txg at most.
 const SNAPSHOTS_PER_TXG: usize = 500;
 
@@ -225,6 +223,28 @@ impl PoolEngine {
         result
     }
 
+    /// What a rollback destroys: later snapshots, clones of them, and bookmarks.
+    pub(crate) async fn rolled_over(&self, name: &str, how: DestroyHow) -> Result<Vec<String>> {
+        if !how.recursive && !how.clones {
+            return Ok(Vec::new());
+        }
+        let dsl = self.pool.dsl();
+        let head = self.find(name.split('@').next().unwrap_or(name))?;
+        let at = dsl.find_snapshot(name).await?.phys().creation_txg;
+        let mut plan = Plan::default();
+        for snap in dsl.snapshots(&head).await?.into_iter().filter(|s| s.phys().creation_txg > at) {
+            if how.clones {
+                for clone in dsl.clones_of(&snap).await? {
+                    self.plan_fs(&clone.name(), &mut plan).await?;
+                }
+            }
+            plan.push(snap.name());
+        }
+        let marks = dsl.bookmarks(&head).await?.into_iter().filter(|m| m.creation_txg() > at);
+        plan.names.extend(marks.map(|m| format!("{}#{}", head.name(), m.name)));
+        Ok(plan.names)
+    }
+
     /// `zfs rollback`.
     pub async fn rollback(&self, name: &str, how: DestroyHow, progress: &Progress) -> Result<()> {
         let _admin = self.admin.acquire(1).await;
@@ -333,9 +353,11 @@ impl PoolEngine {
             && let Some((parent, _)) = name.rsplit_once('/')
             && dsl.find(parent).is_err()
         {
-            self.create_inner(parent, Vec::new(), PARENTS, None).await.map_err(|e| e.at(what()))?;
+            let above =
+                NewHow { volume: None, parents: true, no_mount: how.maker.leaves_unmounted(), maker: how.maker };
+            self.create_inner(parent, Vec::new(), above, None).await.map_err(|e| e.at(what()))?;
         }
-        let ds = dsl.clone_snapshot(snap, name, props).await.map_err(|e| e.at(what()))?;
+        let ds = dsl.clone_snapshot_by(how.maker.uid, snap, name, props).await.map_err(|e| e.at(what()))?;
         let mountable = !how.no_mount
             && ds.dir().prop("canmount").0.num() == 1
             && matches!(self.mount_point(&ds.dir()), mounts::MountPoint::Path(_))
@@ -437,7 +459,7 @@ impl PoolEngine {
 }
 
 /// Options of a destroy.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct DestroyHow {
     /// And everything below.
     pub recursive: bool,

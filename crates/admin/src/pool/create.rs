@@ -303,7 +303,7 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, in_use: InUse) -> Res
         features: plan.features,
         comment: plan.wanted.comment.clone().filter(|c| !c.is_empty()),
         fs_props: plan.fs_props,
-        init: files::init_root(&rt, plan.once),
+        init: files::init_root(&rt, plan.once, None),
     };
     let unlabel = async || {
         for dev in &devs {

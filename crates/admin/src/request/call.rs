@@ -61,10 +61,11 @@ impl Call {
         to.flush()
     }
 
-    /// Whether the body of a message is a public request, by its name alone.
+    /// Whether the body of a message is a request that another user than the owner may make, if
+    /// only with permissions, by its name alone.
     pub fn is_public(body: &[u8]) -> bool {
         let Some((line, _)) = split(body) else { return false };
-        Kind::named(name_of(line).0).is_some_and(|k| k.rights == Rights::Anyone)
+        Kind::named(name_of(line).0).is_some_and(|k| k.rights != Rights::Owner)
     }
 
     /// The request in the body of a message, and its command line if it changes something.

@@ -11,18 +11,33 @@ use serde_json::Value;
 
 use super::inlet::{Inlet, inlet};
 use super::stream::{Outlet, Stream, outlet};
-use super::{AnyRequest, Changes};
+use super::{AnyRequest, Changes, Identity, needs};
 use crate::engine::{PoolCall, PoolEngine, Progress};
+use crate::fs::ops::Maker;
 use crate::pool_set::{PoolSet, Running, join_errors};
 use crate::programs::desk::{Counter, Guest, desk};
 
 /// The sender of a request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Caller {
-    /// The user.
-    pub uid: u32,
-    /// Through the public socket: private details are left out of the reply.
+    /// The user. Groups are known of those that come through the public socket.
+    pub user: Identity,
+    /// Through the public socket: private details are left out of the reply, and what changes
+    /// something needs permissions.
     pub public: bool,
+}
+
+impl Caller {
+    /// Who makes a dataset for this request.
+    pub(crate) fn maker(&self) -> Maker {
+        let Identity { uid, gid, .. } = self.user;
+        Maker { uid, owner: self.public.then_some((uid, gid)) }
+    }
+
+    /// The user, if permissions limit what it may do.
+    pub(crate) fn limited(&self) -> Option<Identity> {
+        self.public.then(|| self.user.clone())
+    }
 }
 
 /// The context of a request.
@@ -80,8 +95,11 @@ pub fn perform(
     if request.waits_for_pools() {
         pools.wait_ready()?;
     }
+    if caller.public {
+        needs::check(pools, &*request, &caller.user)?;
+    }
     let changes = request.changes();
-    let record = command.map(|command| Record::new(command, u64::from(caller.uid), changes.clone()));
+    let record = command.map(|command| Record::new(command, u64::from(caller.user.uid), changes.clone()));
     let cx = Cx { pools, progress, caller, stream, record };
     if cx.record.is_none() {
         return request.run(&cx);

@@ -3,7 +3,7 @@
 use base::Result;
 use serde::{Deserialize, Serialize};
 
-use super::{Changes, Cx, Direction, Kind, Report, Request, pool_part};
+use super::{Changes, Cx, Direction, Identity, Kind, Need, Report, Request, Rights, pool_part};
 
 pub(super) const KINDS: &[Kind] = &[Kind::of::<FsDiff>()];
 
@@ -45,10 +45,14 @@ pub enum DiffItem {
 impl Request for FsDiff {
     const NAME: &'static str = "FsDiff";
     const TITLE: &'static str = "zfs diff";
+    const RIGHTS: Rights = Rights::Delegable;
     const STREAM: Option<Direction> = Some(Direction::ToClient);
     type Reply = ();
     fn changes(&self) -> Changes {
         Changes::Nothing
+    }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        vec![Need::on(&self.from, &["diff"]), Need::on(&self.to, &["diff"])]
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let pool = pool_part(&self.to).to_string();

@@ -3,8 +3,9 @@
 use base::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use super::{Changes, Cx, Kind, Request, Rights, Secret, pool_part};
-use crate::fs::ops::NewHow;
+use super::needs::{moves_mounts, to_set, to_set_all};
+use super::{Changes, Cx, Identity, Kind, Need, Request, Rights, Secret, pool_part};
+use crate::fs::ops::{NewHow, RenameHow};
 use crate::fs::owners::{OwnerProp, OwnerView, Owners};
 use crate::fs::snaps::DestroyHow;
 use crate::fs::volumes::{NewVolume, PlannedVolume};
@@ -22,6 +23,9 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::of::<OwnerUses>(),
     Kind::of::<FsDeleteQueue>(),
 ];
+
+/// The warning of a new file system that its maker may not mount.
+pub(super) const LEFT_UNMOUNTED: &str = "filesystem successfully created, but it may only be mounted by root";
 
 /// `zfs create`. The answer is a list of warnings.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -44,18 +48,30 @@ pub struct FsCreate {
 impl Request for FsCreate {
     const NAME: &'static str = "FsCreate";
     const TITLE: &'static str = "zfs create";
+    const RIGHTS: Rights = Rights::Delegable;
     type Reply = Vec<String>;
     fn changes(&self) -> Changes {
         Changes::pool_of(&self.name)
     }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        let mut props = to_set_all(&self.props);
+        if self.volume.is_some_and(|v| !v.sparse) {
+            props.push("refreservation".to_string());
+        }
+        vec![Need::New(self.name.clone(), props)]
+    }
     fn run(self, cx: &Cx<'_>) -> Result<Vec<String>> {
         let FsCreate { name, props, parents, no_mount, key, volume } = self;
-        let how = NewHow { volume, parents, no_mount };
+        let maker = cx.caller.maker();
+        let how = NewHow { volume, parents, no_mount: no_mount || maker.leaves_unmounted(), maker };
+        let left = maker.leaves_unmounted() && !no_mount && volume.is_none();
         let running = cx.pools.pool_of(&name).map_err(|_| {
             let pool = pool_part(&name);
             Error::not_found(format!("cannot create '{name}': no such pool '{pool}'"))
         })?;
-        cx.on(&running, move |e| async move { e.fs_create(&name, props, how, key).await })
+        let mut notes = cx.on(&running, move |e| async move { e.fs_create(&name, props, how, key).await })?;
+        notes.extend(left.then(|| LEFT_UNMOUNTED.to_string()));
+        Ok(notes)
     }
 }
 
@@ -104,9 +120,14 @@ pub struct FsDestroy {
 impl Request for FsDestroy {
     const NAME: &'static str = "FsDestroy";
     const TITLE: &'static str = "zfs destroy";
+    const RIGHTS: Rights = Rights::Delegable;
     type Reply = Destroyed;
     fn changes(&self) -> Changes {
         if self.dry_run { Changes::Unrecorded } else { Changes::pool_of(&self.name) }
+    }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        let FsDestroy { recursive, clones, defer, force, dry_run, .. } = *self;
+        vec![Need::Destroy(self.name.clone(), DestroyHow { recursive, clones, defer, force, dry_run })]
     }
     fn run(self, cx: &Cx<'_>) -> Result<Destroyed> {
         let FsDestroy { name, recursive, clones, defer, force, dry_run } = self;
@@ -135,6 +156,31 @@ pub struct Select {
     pub wanted: Vec<String>,
 }
 
+/// Whether a property is of a user himself, or of one of his groups.
+fn is_own(prop: &OwnerProp<'_>, user: &Identity) -> bool {
+    let is = |id: u32| prop.id() == Some(u64::from(id));
+    match prop.owners {
+        Owners::Users => is(user.uid),
+        Owners::Groups => is(user.gid) || user.groups.iter().any(|gid| is(*gid)),
+        Owners::Projects => false,
+    }
+}
+
+/// Whether the sender has the permission to read a property of owners of all selected datasets.
+fn may_read(cx: &Cx<'_>, select: &Select, prop: &str) -> bool {
+    let may = |name: &String| {
+        let (who, on, perm) = (cx.caller.user.clone(), name.clone(), to_set(prop).to_string());
+        let running = cx.pools.pool_of(name).ok()?;
+        let look = running.thread.with_pool(move |e| async move {
+            let on = e.resolve(&on)?;
+            e.has_permission(&who, &on, &perm).await
+        });
+        look.ok()
+    };
+    // What is below the named ones may be granted otherwise.
+    select.depth == Some(0) && !select.names.is_empty() && select.names.iter().all(|name| may(name) == Some(true))
+}
+
 /// `zfs list` and `zfs get`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Datasets(pub Select);
@@ -150,12 +196,14 @@ impl Request for Datasets {
     fn run(self, cx: &Cx<'_>) -> Result<Vec<DatasetView>> {
         let Datasets(mut select) = self;
         if cx.caller.public && !select.wanted.is_empty() {
-            // As in OpenZFS: what others use and may use is for the owner.
-            let own = u64::from(cx.caller.uid);
-            select.wanted.retain(|name| match OwnerProp::parse(name) {
-                Some(prop) => prop.owners == Owners::Users && prop.id() == Some(own),
+            // As in OpenZFS: what others use and may use is for the owner, and for who has the
+            // permission.
+            let mut wanted = std::mem::take(&mut select.wanted);
+            wanted.retain(|name| match OwnerProp::parse(name) {
+                Some(prop) => is_own(&prop, &cx.caller.user) || may_read(cx, &select, name),
                 None => true,
             });
+            select.wanted = wanted;
             // No name at all would be all of them.
             select.wanted.push("name".to_string());
         }
@@ -175,9 +223,17 @@ pub struct FsSet {
 impl Request for FsSet {
     const NAME: &'static str = "FsSet";
     const TITLE: &'static str = "zfs set";
+    const RIGHTS: Rights = Rights::Delegable;
     type Reply = Vec<String>;
     fn changes(&self) -> Changes {
         Changes::pools_of(&self.names)
+    }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        if self.props.iter().any(|(name, _)| moves_mounts(name)) {
+            return vec![Need::Owner];
+        }
+        let perms = to_set_all(&self.props);
+        self.names.iter().map(|name| Need::On(name.clone(), perms.clone())).collect()
     }
     fn run(self, cx: &Cx<'_>) -> Result<Vec<String>> {
         let FsSet { names, props } = self;
@@ -214,9 +270,23 @@ pub struct FsInherit {
 impl Request for FsInherit {
     const NAME: &'static str = "FsInherit";
     const TITLE: &'static str = "zfs inherit";
+    const RIGHTS: Rights = Rights::Delegable;
     type Reply = Vec<String>;
     fn changes(&self) -> Changes {
         Changes::pools_of(&self.names)
+    }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        if moves_mounts(&self.prop) {
+            return vec![Need::Owner];
+        }
+        let perm = to_set(&self.prop);
+        let mut out: Vec<Need> =
+            self.names.iter().map(|name| Need::on_or_below(name, &[perm], self.recursive)).collect();
+        if self.recursive && perm == "userprop" {
+            // Those of the snapshots go as well.
+            out.extend(self.names.iter().map(|name| Need::on_or_below(&format!("{name}@"), &[perm], true)));
+        }
+        out
     }
     fn run(self, cx: &Cx<'_>) -> Result<Vec<String>> {
         let FsInherit { names, prop, recursive, received } = self;
@@ -245,14 +315,22 @@ pub struct FsRename {
 impl Request for FsRename {
     const NAME: &'static str = "FsRename";
     const TITLE: &'static str = "zfs rename";
+    const RIGHTS: Rights = Rights::Delegable;
     type Reply = ();
     fn changes(&self) -> Changes {
         Changes::pool_of(&self.from)
     }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        // With -u as well: the next command that mounts it anew would do so in the new place.
+        let needs = [Need::on(&self.from, &["rename", "mount"]), Need::New(self.to.clone(), Vec::new())];
+        needs.into_iter().chain([Need::Unmounted(self.from.clone())]).collect()
+    }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let running = cx.pools.pool_of(&self.from)?;
         let FsRename { from, to, parents, no_remount, force } = self;
-        cx.on(&running, move |e| async move { e.fs_rename(&from, &to, parents, no_remount, force).await })
+        let maker = cx.caller.maker();
+        let how = RenameHow { parents, no_remount: no_remount || maker.leaves_unmounted(), force, maker };
+        cx.on(&running, move |e| async move { e.fs_rename(&from, &to, how).await })
     }
 }
 
@@ -268,9 +346,18 @@ pub struct OwnerUses {
 impl Request for OwnerUses {
     const NAME: &'static str = "OwnerUses";
     const TITLE: &'static str = "zfs userspace";
+    const RIGHTS: Rights = Rights::Delegable;
     type Reply = Vec<OwnerView>;
     fn changes(&self) -> Changes {
         Changes::Nothing
+    }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        let perms: &[&str] = match self.owners {
+            Owners::Users => &["userused", "userquota", "userobjused", "userobjquota"],
+            Owners::Groups => &["groupused", "groupquota", "groupobjused", "groupobjquota"],
+            Owners::Projects => &["projectused", "projectquota", "projectobjused", "projectobjquota"],
+        };
+        vec![Need::on(&self.name, perms)]
     }
     fn run(self, cx: &Cx<'_>) -> Result<Vec<OwnerView>> {
         let OwnerUses { name, owners } = self;

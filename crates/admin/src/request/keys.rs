@@ -3,7 +3,7 @@
 use base::Result;
 use serde::{Deserialize, Serialize};
 
-use super::{Changes, Cx, Kind, Request, Secret};
+use super::{Changes, Cx, Identity, Kind, Need, Request, Rights, Secret};
 use crate::view::KeyView;
 
 /// The requests of this file.
@@ -22,9 +22,14 @@ pub struct Keys {
 impl Request for Keys {
     const NAME: &'static str = "Keys";
     const TITLE: &'static str = "zfs load-key";
+    const RIGHTS: Rights = Rights::Delegable;
     type Reply = Vec<KeyView>;
     fn changes(&self) -> Changes {
         Changes::Nothing
+    }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        let perms = ["load-key", "change-key"].map(str::to_string);
+        self.names.iter().map(|name| Need::Any(name.clone(), perms.to_vec())).collect()
     }
     fn run(self, cx: &Cx<'_>) -> Result<Vec<KeyView>> {
         let names = if self.names.is_empty() { cx.pools.running_names() } else { self.names };
@@ -51,9 +56,13 @@ pub struct LoadKey {
 impl Request for LoadKey {
     const NAME: &'static str = "LoadKey";
     const TITLE: &'static str = "zfs load-key";
+    const RIGHTS: Rights = Rights::Delegable;
     type Reply = ();
     fn changes(&self) -> Changes {
         Changes::Unrecorded
+    }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        vec![Need::on(&self.name, &["load-key"])]
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let running = cx.pools.pool_of(&self.name)?;
@@ -72,9 +81,13 @@ pub struct UnloadKey {
 impl Request for UnloadKey {
     const NAME: &'static str = "UnloadKey";
     const TITLE: &'static str = "zfs unload-key";
+    const RIGHTS: Rights = Rights::Delegable;
     type Reply = ();
     fn changes(&self) -> Changes {
         Changes::Unrecorded
+    }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        vec![Need::on(&self.name, &["load-key"])]
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let running = cx.pools.pool_of(&self.name)?;
@@ -96,9 +109,13 @@ pub struct ChangeKey {
 impl Request for ChangeKey {
     const NAME: &'static str = "ChangeKey";
     const TITLE: &'static str = "zfs change-key";
+    const RIGHTS: Rights = Rights::Delegable;
     type Reply = ();
     fn changes(&self) -> Changes {
         Changes::pool_of(&self.name)
+    }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        vec![Need::on(&self.name, &["change-key"])]
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let running = cx.pools.pool_of(&self.name)?;

@@ -28,6 +28,7 @@
 //!
 //! **A new request** is a type with its `impl`, and a line in the list of its file.
 
+mod allow;
 mod call;
 mod cx;
 mod devices;
@@ -37,6 +38,7 @@ pub(crate) mod inlet;
 mod keys;
 mod mounts;
 mod nbd;
+mod needs;
 mod pools;
 mod process;
 mod program;
@@ -60,13 +62,16 @@ use serde_json::Value;
 pub use call::Call;
 pub(crate) use cx::check_not_suspended;
 pub use cx::{Caller, Cx, perform};
+pub use dsl::deleg::Identity;
+pub use needs::{Need, denied};
+pub(crate) use needs::{denied_for, moves_mounts, to_set};
 pub use secret::Secret;
 pub use stream::{Direction, Report, Stream};
 
 // Globs, so that only its own file names a new request.
 pub use {
-    devices::*, diff::*, fs::*, keys::*, mounts::*, nbd::*, pools::*, process::*, program::*, receive::*, record::*,
-    scan::*, send::*, snaps::*, watch::*,
+    allow::*, devices::*, diff::*, fs::*, keys::*, mounts::*, nbd::*, pools::*, process::*, program::*, receive::*,
+    record::*, scan::*, send::*, snaps::*, watch::*,
 };
 
 /// A request of a command.
@@ -100,6 +105,11 @@ pub trait Request: Serialize + DeserializeOwned + fmt::Debug + Send + 'static {
         true
     }
 
+    /// What it needs of this user, who does not own the daemon, if its rights can be delegated.
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        vec![Need::Owner]
+    }
+
     /// Does the work, on a thread of its own. After an error nothing is changed.
     fn run(self, cx: &Cx<'_>) -> Result<Self::Reply>;
 }
@@ -110,11 +120,15 @@ pub trait Request: Serialize + DeserializeOwned + fmt::Debug + Send + 'static {
 /// `wait`; `zfs list`, `get`, `holds`) and requires root for requests that change something or
 /// reveal more (`history`, `events`, the names of damaged files in `status -v`); its table of
 /// ioctls (`module/zfs/zfs_ioctl.c`) has the policy of each. Here a daemon and its owner have the
-/// same policy. Public requests come over a socket of their own, which serves nothing else.
+/// same policy. Public requests, and those of users with permissions, come over a socket of their
+/// own, which serves nothing else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rights {
     /// Every user of the machine.
     Anyone,
+    /// The owner, and every user to whom `zfs allow` gives the permissions that it needs
+    /// ([`Request::needs`]).
+    Delegable,
     /// The user that the daemon runs as, and root.
     Owner,
 }
@@ -187,6 +201,10 @@ pub trait AnyRequest: fmt::Debug + Send {
     fn title(&self) -> &'static str;
     /// [`Request::STREAM`]
     fn stream(&self) -> Option<Direction>;
+    /// [`Request::RIGHTS`]
+    fn rights(&self) -> Rights;
+    /// [`Request::needs`]
+    fn needs(&self, who: &Identity) -> Vec<Need>;
     /// [`Request::lane`]
     fn lane(&self) -> Lane;
     /// [`Request::changes`]
@@ -208,6 +226,12 @@ impl<R: Request> AnyRequest for R {
     }
     fn stream(&self) -> Option<Direction> {
         R::STREAM
+    }
+    fn rights(&self) -> Rights {
+        R::RIGHTS
+    }
+    fn needs(&self, who: &Identity) -> Vec<Need> {
+        Request::needs(self, who)
     }
     fn lane(&self) -> Lane {
         Request::lane(self)
@@ -268,6 +292,7 @@ const KINDS: &[&[Kind]] = &[
     diff::KINDS,
     snaps::KINDS,
     keys::KINDS,
+    allow::KINDS,
     mounts::KINDS,
     nbd::KINDS,
     program::KINDS,
@@ -300,16 +325,53 @@ mod tests {
             "Datasets",
             "FsDeleteQueue",
             "Holds",
+            "Allowed",
             "Mounted",
         ];
         assert_eq!(names, looks);
     }
 
     #[test]
-    fn streams_are_the_owners() {
+    fn streams_are_not_for_everybody() {
         let streams = KINDS.iter().flat_map(|list| list.iter()).filter(|k| k.stream.is_some());
         assert!(streams.clone().count() > 0);
-        assert!(streams.clone().all(|k| k.rights == Rights::Owner));
+        assert!(streams.clone().all(|k| k.rights != Rights::Anyone));
+    }
+
+    #[test]
+    fn permissions_are_about_datasets() {
+        let of = |rights| {
+            let all = KINDS.iter().flat_map(|list| list.iter()).filter(move |k| k.rights == rights);
+            all.map(|k| k.name).collect::<Vec<&str>>()
+        };
+        let delegable = [
+            "FsCreate",
+            "FsDestroy",
+            "FsSet",
+            "FsInherit",
+            "FsRename",
+            "OwnerUses",
+            "ReceiveStream",
+            "ReceiveAbort",
+            "SendStream",
+            "SendSize",
+            "FsDiff",
+            "Snapshot",
+            "Rollback",
+            "FsClone",
+            "Promote",
+            "Hold",
+            "Bookmark",
+            "SnapRename",
+            "Keys",
+            "LoadKey",
+            "UnloadKey",
+            "ChangeKey",
+            "Allow",
+            "Unallow",
+        ];
+        assert_eq!(of(Rights::Delegable), delegable);
+        assert!(of(Rights::Owner).iter().all(|name| name.starts_with("Pool") || !name.starts_with("Fs")));
     }
 
     #[test]

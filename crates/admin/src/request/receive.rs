@@ -3,7 +3,9 @@
 use base::Result;
 use serde::{Deserialize, Serialize};
 
-use super::{Changes, Cx, Direction, Kind, Request, Secret, pool_part};
+use super::{Changes, Cx, Direction, Identity, Kind, Need, Request, Rights, Secret, pool_part};
+
+use crate::fs::receive::Receiver;
 
 pub(super) const KINDS: &[Kind] = &[Kind::of::<ReceiveStream>(), Kind::of::<ReceiveAbort>()];
 
@@ -88,14 +90,21 @@ pub struct ReceiveView {
 impl Request for ReceiveStream {
     const NAME: &'static str = "ReceiveStream";
     const TITLE: &'static str = "zfs receive";
+    const RIGHTS: Rights = Rights::Delegable;
     const STREAM: Option<Direction> = Some(Direction::FromClient);
     type Reply = ReceiveView;
     fn changes(&self) -> Changes {
         if self.0.dry_run { Changes::Nothing } else { Changes::pool_of(&self.0.target) }
     }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        vec![Need::Receive(self.0.target.clone())]
+    }
     fn run(self, cx: &Cx<'_>) -> Result<ReceiveView> {
         let pool = pool_part(&self.0.target).to_string();
-        cx.fill_pool(&pool, move |e, from| async move { e.receive(&self.0, from).await })
+        let (maker, limited) = (cx.caller.maker(), cx.caller.limited());
+        let mut what = self.0;
+        what.no_mount |= maker.leaves_unmounted();
+        cx.fill_pool(&pool, move |e, from| async move { e.receive(&what, Receiver { maker, limited }, from).await })
     }
 }
 
@@ -109,9 +118,13 @@ pub struct ReceiveAbort {
 impl Request for ReceiveAbort {
     const NAME: &'static str = "ReceiveAbort";
     const TITLE: &'static str = "zfs receive -A";
+    const RIGHTS: Rights = Rights::Delegable;
     type Reply = ();
     fn changes(&self) -> Changes {
         Changes::pool_of(&self.name)
+    }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        vec![Need::on(&self.name, &["destroy", "mount"])]
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let running = cx.pools.pool_of(&self.name)?;

@@ -5,7 +5,7 @@ use dsl::send::{PackageOpts, SendOpts};
 use ondisk::stream::Token;
 use serde::{Deserialize, Serialize};
 
-use super::{Changes, Cx, Direction, Kind, Request, pool_part};
+use super::{Changes, Cx, Direction, Identity, Kind, Need, Request, Rights, pool_part};
 
 pub(super) const KINDS: &[Kind] = &[Kind::of::<SendStream>(), Kind::of::<SendSize>()];
 
@@ -90,6 +90,16 @@ impl SendWhat {
         PackageOpts { replicate, all, props, backup, holds, skip_missing, raw: self.raw, exclude }
     }
 
+    /// The permissions that it needs.
+    fn needs(&self) -> Vec<Need> {
+        let name = match &self.item {
+            SendItem::Snapshot { name, .. } | SendItem::Package { name, .. } | SendItem::Saved(name) => name.clone(),
+            SendItem::Token(text) => return vec![Need::SendByToken(text.clone(), self.opts())],
+        };
+        let below = matches!(&self.item, SendItem::Package { letters, .. } if letters.replicate);
+        vec![Need::Send { name, raw: self.raw, below }]
+    }
+
     /// The pool that it is about. Error: `Invalid` for a damaged token.
     fn pool(&self) -> Result<String> {
         match &self.item {
@@ -126,10 +136,14 @@ pub struct SentView {
 impl Request for SendStream {
     const NAME: &'static str = "SendStream";
     const TITLE: &'static str = "zfs send";
+    const RIGHTS: Rights = Rights::Delegable;
     const STREAM: Option<Direction> = Some(Direction::ToClient);
     type Reply = SentView;
     fn changes(&self) -> Changes {
         Changes::Nothing
+    }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        self.0.needs()
     }
     fn run(self, cx: &Cx<'_>) -> Result<SentView> {
         let pool = self.0.pool()?;
@@ -171,9 +185,13 @@ pub struct SendPlan {
 impl Request for SendSize {
     const NAME: &'static str = "SendSize";
     const TITLE: &'static str = "zfs send -n";
+    const RIGHTS: Rights = Rights::Delegable;
     type Reply = SendPlan;
     fn changes(&self) -> Changes {
         Changes::Nothing
+    }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        self.0.needs()
     }
     fn run(self, cx: &Cx<'_>) -> Result<SendPlan> {
         let pool = self.0.pool()?;

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use base::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-use super::{Changes, Cx, Kind, Request, Rights, pool_part};
+use super::fs::LEFT_UNMOUNTED;
+use super::needs::to_set_all;
+use super::{Changes, Cx, Identity, Kind, Need, Request, Rights, pool_part};
 use crate::fs::ops::NewHow;
 use crate::fs::snaps::DestroyHow;
 use crate::pool_set::join_errors;
@@ -23,6 +25,11 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::of::<Redact>(),
     Kind::of::<SnapRename>(),
 ];
+
+/// The file system of a snapshot or bookmark.
+fn head(name: &str) -> &str {
+    name.split(['@', '#']).next().unwrap_or(name)
+}
 
 /// Groups names by pool.
 fn by_pool(names: Vec<String>) -> BTreeMap<String, Vec<String>> {
@@ -47,9 +54,14 @@ pub struct Snapshot {
 impl Request for Snapshot {
     const NAME: &'static str = "Snapshot";
     const TITLE: &'static str = "zfs snapshot";
+    const RIGHTS: Rights = Rights::Delegable;
     type Reply = ();
     fn changes(&self) -> Changes {
         Changes::pools_of(&self.names)
+    }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        let perms: &[&str] = if self.props.is_empty() { &["snapshot"] } else { &["snapshot", "userprop"] };
+        self.names.iter().map(|name| Need::on_or_below(head(name), perms, self.recursive)).collect()
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let Snapshot { names, recursive, props } = self;
@@ -77,9 +89,15 @@ pub struct Rollback {
 impl Request for Rollback {
     const NAME: &'static str = "Rollback";
     const TITLE: &'static str = "zfs rollback";
+    const RIGHTS: Rights = Rights::Delegable;
     type Reply = ();
     fn changes(&self) -> Changes {
         Changes::pool_of(&self.name)
+    }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        let Rollback { recursive, clones, force, .. } = *self;
+        let how = DestroyHow { recursive, clones, force, ..DestroyHow::default() };
+        vec![Need::Rollback(self.name.clone(), how)]
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let running = cx.pools.pool_of(&self.name)?;
@@ -109,13 +127,19 @@ pub struct FsClone {
 impl Request for FsClone {
     const NAME: &'static str = "FsClone";
     const TITLE: &'static str = "zfs clone";
+    const RIGHTS: Rights = Rights::Delegable;
     type Reply = Vec<String>;
     fn changes(&self) -> Changes {
         Changes::pool_of(&self.name)
     }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        vec![Need::on(&self.snapshot, &["clone"]), Need::New(self.name.clone(), to_set_all(&self.props))]
+    }
     fn run(self, cx: &Cx<'_>) -> Result<Vec<String>> {
         let FsClone { snapshot, name, props, parents, no_mount } = self;
-        let how = NewHow { volume: None, parents, no_mount };
+        let maker = cx.caller.maker();
+        let left = maker.leaves_unmounted() && !no_mount;
+        let how = NewHow { volume: None, parents, no_mount: no_mount || left, maker };
         if pool_part(&snapshot) != pool_part(&name) {
             let pool = pool_part(&name);
             if cx.pools.running(pool).is_none() {
@@ -125,7 +149,9 @@ impl Request for FsClone {
             return Err(Error::new(ErrorKind::CrossDevice, why));
         }
         let running = cx.pools.pool_of(&snapshot)?;
-        cx.on(&running, move |e| async move { e.clone_fs(&snapshot, &name, &props, how).await })
+        let mut notes = cx.on(&running, move |e| async move { e.clone_fs(&snapshot, &name, &props, how).await })?;
+        notes.extend(left.then(|| LEFT_UNMOUNTED.to_string()));
+        Ok(notes)
     }
 }
 
@@ -139,9 +165,13 @@ pub struct Promote {
 impl Request for Promote {
     const NAME: &'static str = "Promote";
     const TITLE: &'static str = "zfs promote";
+    const RIGHTS: Rights = Rights::Delegable;
     type Reply = ();
     fn changes(&self) -> Changes {
         Changes::pool_of(&self.name)
+    }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        vec![Need::Promote(self.name.clone())]
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let running = cx.pools.pool_of(&self.name)?;
@@ -165,9 +195,14 @@ pub struct Hold {
 impl Request for Hold {
     const NAME: &'static str = "Hold";
     const TITLE: &'static str = "zfs hold";
+    const RIGHTS: Rights = Rights::Delegable;
     type Reply = ();
     fn changes(&self) -> Changes {
         Changes::pools_of(&self.names)
+    }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        let perm = if self.release { "release" } else { "hold" };
+        self.names.iter().map(|name| Need::on_or_below(head(name), &[perm], self.recursive)).collect()
     }
     fn title(&self) -> &'static str {
         if self.release { "zfs release" } else { Self::TITLE }
@@ -225,9 +260,14 @@ pub struct Bookmark {
 impl Request for Bookmark {
     const NAME: &'static str = "Bookmark";
     const TITLE: &'static str = "zfs bookmark";
+    const RIGHTS: Rights = Rights::Delegable;
     type Reply = ();
     fn changes(&self) -> Changes {
         Changes::pool_of(&self.from)
+    }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        let fs = if self.to.starts_with('#') { head(&self.from) } else { head(&self.to) };
+        vec![Need::on(fs, &["bookmark"])]
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let running = cx.pools.pool_of(&self.from)?;
@@ -278,9 +318,13 @@ pub struct SnapRename {
 impl Request for SnapRename {
     const NAME: &'static str = "SnapRename";
     const TITLE: &'static str = "zfs rename";
+    const RIGHTS: Rights = Rights::Delegable;
     type Reply = ();
     fn changes(&self) -> Changes {
         Changes::pool_of(&self.from)
+    }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        vec![Need::on(&self.from, &["rename", "mount"]), Need::on(head(&self.from), &["create", "mount"])]
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let running = cx.pools.pool_of(&self.from)?;

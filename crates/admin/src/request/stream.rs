@@ -31,8 +31,8 @@
 //!
 //! **Hostile clients** share the flags of the descriptor that they passed, so no call relies on
 //! them (`host::PassedStream`). One that never reads holds one of the threads of
-//! [`Lane::Stream`](super::Lane::Stream), which serve nothing else. No request with public rights
-//! has a stream.
+//! [`Lane::Stream`](super::Lane::Stream), which serve nothing else. No request that every user may
+//! make has a stream; those of users with permissions have threads of their own.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

@@ -448,6 +448,57 @@ get its project; compares them, sets them, or takes them away.
 ",
     },
     Page {
+        name: "zfs allow",
+        usage: &[
+            "allow <filesystem|volume>",
+            "allow [-dglu] <user|group>[,...] <perm|@set>[,...] <filesystem|volume>",
+            "allow [-dl] -e|everyone <perm|@set>[,...] <filesystem|volume>",
+            "allow -c <perm|@set>[,...] <filesystem|volume>",
+            "allow -s <@set> <perm|@set>[,...] <filesystem|volume>",
+        ],
+        text: "\
+Lists who was given permissions on a dataset and on those above it, or gives
+permissions, to users and groups by name or number, on the dataset and on all
+that is below it.
+
+  -l  only on the dataset itself    -d  only on what is below it
+  -u  the names are of users    -g  they are of groups; without both a name is
+      that of a user, or else of a group
+  -e  to everyone; the word 'everyone' in place of a name is the same
+  -c  to those who make a dataset below, on what they have made
+  -s  put permissions into a set, which counts here and below
+
+Permissions are the names of properties, to set and to inherit them, and:
+allow (also needs what is given), bookmark, change-key, clone (also needs create
+and mount), create (mount), destroy (mount), diff, hold, load-key, mount,
+promote (mount, and promote on the origin), receive (mount and create),
+receive:append (the same, without -F), release, rename (mount, and create and
+mount in the new place), rollback, send, send:raw, send:encrypted, share,
+snapshot, userprop, userquota, groupquota, projectquota, userused, groupused,
+projectused, and the same of objects: userobjquota and so on.
+'zpool set delegation=off' makes all of them void.
+",
+    },
+    Page {
+        name: "zfs unallow",
+        usage: &[
+            "unallow [-dglru] <user|group>[,...] [<perm|@set>[,...]] <filesystem|volume>",
+            "unallow [-dlr] -e|everyone [<perm|@set>[,...]] <filesystem|volume>",
+            "unallow [-r] -c [<perm|@set>[,...]] <filesystem|volume>",
+            "unallow [-r] -s <@set> [<perm|@set>[,...]] <filesystem|volume>",
+        ],
+        text: "\
+Takes permissions away that 'zfs allow' gave on this dataset; without their
+names all that somebody has. What is given on a dataset above stays.
+
+  -r  and on everything below
+  -l  only those on the dataset itself    -d  only those on what is below it
+  -u  the names are of users    -g  they are of groups
+  -e  those of everyone    -c  those of who makes datasets
+  -s  those in a set; without names the set itself
+",
+    },
+    Page {
         name: "zfs upgrade",
         usage: &["upgrade [-v]", "upgrade [-r] [-V version] <-a | filesystem ...>"],
         text: "\

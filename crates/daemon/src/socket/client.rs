@@ -91,10 +91,10 @@ impl Client {
         }
     }
 
-    /// A connection to root's daemon, for a request with public rights of a user who has no daemon
-    /// and no pools that a daemon would import.
+    /// A connection to root's daemon, for a request of a user who has no daemon and no pools that a
+    /// daemon would import, if others than the owner may make it.
     fn connect_system(&self, rights: Rights) -> Option<UnixStream> {
-        let dir = self.paths.system().filter(|_| rights == Rights::Anyone)?;
+        let dir = self.paths.system().filter(|_| rights != Rights::Owner)?;
         let own = State::load(&self.paths.state_file()).is_ok_and(|s| s.pools.iter().any(|p| p.imported));
         if own || self.paths.is_held() {
             return None;
@@ -184,7 +184,7 @@ impl Client {
         command: Option<&str>,
         progress: &mut dyn FnMut(&str, u64, u64),
     ) -> Result<R::Reply> {
-        converse(self.connection_for(R::RIGHTS)?, request, command, progress)
+        converse(self.connection_for(R::RIGHTS)?.stream(), request, command, progress)
     }
 
     /// Sends a request for a report. `each` gets `None` when the work has begun, if the request
@@ -211,7 +211,7 @@ impl Client {
             }
             Ok(true)
         };
-        converse_streaming(self.connection_for(R::RIGHTS)?, request, None, progress, &mut take).map(drop)
+        converse_streaming(self.connection_for(R::RIGHTS)?.stream(), request, None, progress, &mut take).map(drop)
     }
 
     /// Sends a request whose stream is bytes; `each` gets them as they come. An error of `each`
@@ -223,7 +223,7 @@ impl Client {
         progress: &mut dyn FnMut(&str, u64, u64),
         each: &mut dyn FnMut(&[u8]) -> Result<()>,
     ) -> Result<R::Reply> {
-        converse_bytes(self.connection_for(R::RIGHTS)?, request, command, progress, each)
+        converse_bytes(self.connection_for(R::RIGHTS)?.stream(), request, command, progress, each)
     }
 
     /// Sends a request whose stream is bytes that go to `output`. A file or a pipe is given to the
@@ -236,10 +236,12 @@ impl Client {
     ) -> Result<R::Reply> {
         let connection = self.connection_for(R::RIGHTS)?;
         if let Some(file) = passable_to(&connection, output.as_fd(), Access::Write) {
-            return converse_with_file(connection, request, None, progress, file);
+            return converse_with_file(connection.stream(), request, None, progress, file);
         }
         let failed = |e: std::io::Error| Error::new(ErrorKind::Io, format!("cannot write the stream: {e}"));
-        converse_bytes(connection, request, None, progress, &mut |bytes| output.write_all(bytes).map_err(failed))
+        converse_bytes(connection.stream(), request, None, progress, &mut |bytes| {
+            output.write_all(bytes).map_err(failed)
+        })
     }
 
     /// Sends a request whose stream is what `input` gives, any descriptor that can be read. A file
@@ -255,9 +257,9 @@ impl Client {
         let broken = |e: std::io::Error| Error::new(ErrorKind::Io, format!("the stream cannot be sent: {e}"));
         let connection = self.connection_for(R::RIGHTS)?;
         if let Some(file) = passable_to(&connection, input.as_fd(), Access::Read) {
-            return converse_with_file(connection, request, command, progress, file);
+            return converse_with_file(connection.stream(), request, command, progress, file);
         }
-        let (mut ours, conversation) = Conversation::with_stream(connection, request, command, None)?;
+        let (mut ours, conversation) = Conversation::with_stream(connection.stream(), request, command, None)?;
         // The daemon closes its end when it needs no more, which ends this with an error.
         let copy = move || drop(std::io::copy(&mut BufReader::with_capacity(128 << 10, input), &mut ours));
         std::thread::Builder::new().name("input".into()).spawn(copy).map_err(broken)?;
@@ -265,12 +267,12 @@ impl Client {
     }
 
     /// A connection for a request; starts a daemon if there is none.
-    fn connection_for(&self, rights: Rights) -> Result<UnixStream> {
+    fn connection_for(&self, rights: Rights) -> Result<Connection> {
         match self.connect()? {
-            Some(Connection::Full(stream) | Connection::Public(stream)) => Ok(stream),
+            Some(connection) => Ok(connection),
             None => match self.connect_system(rights) {
-                Some(stream) => Ok(stream),
-                None => self.start_and_connect(),
+                Some(stream) => Ok(Connection::Public(stream)),
+                None => self.start_and_connect().map(Connection::Full),
             },
         }
     }
@@ -305,8 +307,16 @@ impl Client {
 enum Connection {
     /// Every request.
     Full(UnixStream),
-    /// Requests with public rights.
+    /// Requests that others than the owner may make.
     Public(UnixStream),
+}
+
+impl Connection {
+    fn stream(self) -> UnixStream {
+        match self {
+            Connection::Full(stream) | Connection::Public(stream) => stream,
+        }
+    }
 }
 
 /// Connects to the socket at `path`, if it belongs to the user `owner` and so does the process that
@@ -333,8 +343,10 @@ fn connect_to(path: &Path, owner: u32) -> Result<Option<UnixStream>> {
 }
 
 /// A descriptor of this command's in a form that the daemon of a connection takes in place of a
-/// stream: for root and for this user, since it may do with it what it likes.
-fn passable_to(connection: &UnixStream, fd: BorrowedFd<'_>, access: Access) -> Option<OwnedFd> {
+/// stream: for root and for this user, since it may do with it what it likes. Through the public
+/// socket it takes none.
+fn passable_to(connection: &Connection, fd: BorrowedFd<'_>, access: Access) -> Option<OwnedFd> {
+    let Connection::Full(connection) = connection else { return None };
     let uid = host::peer_cred(connection).ok()?.uid;
     if uid == 0 || uid == host::effective_uid() { host::passable(fd, access) } else { None }
 }

@@ -3,9 +3,9 @@
 //!
 //! There are two listeners. The owner's (`weir.sock`, mode 0600) takes every request from the user
 //! that the daemon runs as and from root. Root's daemon has a second one for all users
-//! (`public.sock`, mode 0666), which takes public requests ([`admin::request::Rights`]). It has a
-//! backlog, a thread and places of its own, so that other users cannot use up the owner's; the mode
-//! of the first socket keeps them out there.
+//! (`public.sock`, mode 0666), which takes public requests and those that permissions may allow
+//! ([`admin::request::Rights`]). It has a backlog, a thread and places of its own, so that other
+//! users cannot use up the owner's; the mode of the first socket keeps them out there.
 //!
 //! One thread per listener polls all its connections. A connection costs a descriptor and the bytes
 //! received, never a thread. A complete message is delivered to [`crate::socket::serve`]. If there

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use admin::request::{AnyRequest, Call, Caller, Lane, Request, Stop, Stream, perform};
+use admin::request::{AnyRequest, Call, Caller, Identity, Lane, Request, Rights, Stop, Stream, denied, perform};
 use admin::waits::{Ticket, enter};
 use base::{Error, ErrorKind};
 
@@ -34,6 +34,9 @@ pub struct Lanes {
     stream: Arc<Queue>,
     work: Arc<Queue>,
     public: Arc<Queue>,
+    /// Those of users with permissions, and of these those with streams, which may take long.
+    delegated: Arc<Queue>,
+    delegated_stream: Arc<Queue>,
 }
 
 impl Default for Lanes {
@@ -44,6 +47,8 @@ impl Default for Lanes {
             stream: Queue::new("weir-stream", 32, 64),
             work: Queue::new("weir-work", 64, 512),
             public: Queue::new("weir-public", 4, 64),
+            delegated: Queue::new("weir-delegated", 8, 64),
+            delegated_stream: Queue::new("weir-del-stream", 16, 64),
         }
     }
 }
@@ -56,10 +61,6 @@ struct Asked {
     stream: Option<Stream>,
 }
 
-fn denied() -> Error {
-    Error::new(ErrorKind::Denied, "permission denied: only the owner of the daemon may do this")
-}
-
 impl Daemon {
     /// Takes a message from a listener; `public`: from the public one.
     pub(crate) fn take(self: &Arc<Self>, message: Message, public: bool) {
@@ -69,7 +70,14 @@ impl Daemon {
         }
         let parsed = Call::parse(message.body());
         let Message { stream, peer, fds, .. } = message;
+        let groups = if public { host::peer_groups(&stream).unwrap_or_default() } else { Vec::new() };
+        let caller = Caller { user: Identity { uid: peer.uid, gid: peer.gid, groups }, public };
         let asked = parsed.and_then(|(request, command)| {
+            // What another user's file does with reads and writes is not known.
+            if public && fds.len() > 1 {
+                let why = "the request cannot be served: only the owner passes files to the daemon";
+                return Err(Error::new(ErrorKind::Denied, why));
+            }
             let stream = Stream::take(request.stream(), fds)?;
             Ok(Asked { request, command, stream })
         });
@@ -87,6 +95,10 @@ impl Daemon {
         let what = asked.command.as_deref().unwrap_or(asked.request.title());
         let ticket = self.keeper.requests.begin(what, peer, public);
         let queue = match asked.request.lane() {
+            lane if public && asked.request.rights() == Rights::Delegable => match lane {
+                Lane::Stream => &self.lanes.delegated_stream,
+                _ => &self.lanes.delegated,
+            },
             _ if public => &self.lanes.public,
             Lane::Status => &self.lanes.status,
             Lane::Control => &self.lanes.control,
@@ -94,7 +106,7 @@ impl Daemon {
             Lane::Work => &self.lanes.work,
         };
         let daemon = self.clone();
-        if !queue.push(Box::new(move || daemon.serve(stream, asked, ticket, public))) {
+        if !queue.push(Box::new(move || daemon.serve(stream, asked, ticket, caller))) {
             let why = "the daemon has too many requests waiting: try again when some have ended ('weir daemon status' shows them)";
             refuse(&spare, &Error::new(ErrorKind::Busy, why));
         }
@@ -104,7 +116,8 @@ impl Daemon {
         self.keeper.requests.all().iter().filter(|e| e.public && e.peer.uid == uid).count()
     }
 
-    fn serve(self: &Arc<Self>, mut stream: UnixStream, asked: Asked, ticket: Ticket, public: bool) {
+    fn serve(self: &Arc<Self>, mut stream: UnixStream, asked: Asked, ticket: Ticket, caller: Caller) {
+        let public = caller.public;
         let Asked { request, command, stream: report } = asked;
         let _ = stream.set_write_timeout(Some(if public { PUBLIC_REPLY_TIMEOUT } else { REPLY_TIMEOUT }));
         let ends = request.name() == Stop::NAME;
@@ -112,7 +125,6 @@ impl Daemon {
         let (tx, rx) = mpsc::channel();
         let work = move || {
             enter(&entry);
-            let caller = Caller { uid: entry.peer.uid, public };
             let done = perform(&daemon.pools, request, command, caller, &entry.progress, report);
             let _ = tx.send(done);
         };

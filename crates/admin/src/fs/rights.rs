@@ -1,0 +1,217 @@
+//! What users may do who do not own the daemon: the permissions that requests need
+//! ([`Need`]), found on the pool's engine thread (format page 24 section 1).
+//!
+//! As in OpenZFS the check comes before the work, and a command that does several things needs all
+//! permissions before it does the first one. A dataset that does not exist has those that it would
+//! have if this user made it.
+
+use base::{Error, ErrorKind, Result};
+use dsl::deleg::{Grants, Identity, at_creation, is_granted};
+use ondisk::stream::Token;
+
+use crate::engine::{PoolEngine, Progress};
+use crate::fs::snaps::DestroyHow;
+use crate::request::{Need, denied, denied_for};
+
+/// The file system or volume in the name of a snapshot or bookmark.
+fn head_of(name: &str) -> &str {
+    name.split(['@', '#']).next().unwrap_or(name)
+}
+
+/// The name of a dataset's parent; its own for a pool.
+fn parent_of(name: &str) -> &str {
+    name.rsplit_once('/').map_or(name, |(parent, _)| parent)
+}
+
+impl PoolEngine {
+    /// The grants that count for a dataset or snapshot, from its own directory upward.
+    async fn grants_for(&self, who: &Identity, name: &str) -> Result<Vec<Grants>> {
+        let dsl = self.pool.dsl();
+        let mut missing = false;
+        let mut at = head_of(name);
+        let dir = loop {
+            match dsl.find_dir(at) {
+                Ok(dir) => break dir,
+                Err(e) if parent_of(at) == at => return Err(e),
+                Err(_) => (at, missing) = (parent_of(at), true),
+            }
+        };
+        let mut levels = dsl.grants_upward(&dir).await?;
+        if missing {
+            let own = at_creation(&levels, who.uid);
+            levels.insert(0, own);
+        }
+        Ok(levels)
+    }
+
+    /// Whether a user has a permission on a dataset or snapshot, or on the file system of a
+    /// bookmark.
+    pub(crate) async fn has_permission(&self, who: &Identity, name: &str, perm: &str) -> Result<bool> {
+        if self.props.borrow().get("delegation") == Some(&0) {
+            return Ok(false);
+        }
+        let levels = self.grants_for(who, name).await?;
+        Ok(is_granted(&levels, name.contains('@'), who, perm))
+    }
+
+    /// Fails unless a user has all of these permissions on a dataset.
+    pub(crate) async fn need_all(&self, who: &Identity, name: &str, perms: &[&str]) -> Result<()> {
+        for perm in perms {
+            if !self.has_permission(who, name, perm).await? {
+                return Err(denied_for(perm, head_of(name)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails unless a user may make the dataset `name`, and those above it that are missing.
+    pub(crate) async fn need_new(&self, who: &Identity, name: &str) -> Result<()> {
+        let mut at = name;
+        loop {
+            at = parent_of(at);
+            self.need_all(who, at, &["create", "mount"]).await?;
+            if self.pool.dsl().find_dir(at).is_ok() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Fails unless a user may send a snapshot or file system.
+    async fn need_send(&self, who: &Identity, name: &str, raw: bool) -> Result<()> {
+        let encrypted = self.pool.dsl().find_dir(head_of(name)).is_ok_and(|dir| dir.is_encrypted());
+        let enough: &[&str] = match (raw, encrypted) {
+            (false, _) => &["send"],
+            (true, false) => &["send", "send:raw"],
+            (true, true) => &["send", "send:raw", "send:encrypted"],
+        };
+        for perm in enough {
+            if self.has_permission(who, name, perm).await? {
+                return Ok(());
+            }
+        }
+        Err(denied_for("send", head_of(name)))
+    }
+
+    /// What has the name of a dataset or snapshot below it.
+    fn below(&self, name: &str) -> Vec<String> {
+        let (fs, tail) = name.split_at(head_of(name).len());
+        let within = format!("{fs}/");
+        let all = self.pool.dsl().all();
+        all.iter().map(|d| d.name()).filter(|n| n.starts_with(&within)).map(|n| format!("{n}{tail}")).collect()
+    }
+
+    /// Fails unless a user may receive into the file system `fs`, which may not exist yet.
+    pub(crate) async fn need_receive(&self, who: &Identity, fs: &str, force: bool) -> Result<()> {
+        let exists = self.pool.dsl().find_dir(fs).is_ok();
+        let on = if exists { fs } else { parent_of(fs) };
+        let appends = !force && self.has_permission(who, on, "receive:append").await?;
+        if !appends {
+            self.need_all(who, on, &["receive"]).await?;
+        }
+        if exists { self.need_all(who, on, &["mount", "create"]).await } else { self.need_new(who, fs).await }
+    }
+
+    /// Fails unless a user may receive anything into a target or below it.
+    async fn need_some_receive(&self, who: &Identity, target: &str) -> Result<()> {
+        let fs = head_of(target);
+        for name in [fs.to_string(), parent_of(fs).to_string(), format!("{fs}@")] {
+            for perm in ["receive", "receive:append"] {
+                if self.has_permission(who, &name, perm).await? {
+                    return Ok(());
+                }
+            }
+        }
+        Err(denied_for("receive", fs))
+    }
+
+    /// Fails unless a user may destroy these.
+    async fn need_destroy(&self, who: &Identity, names: &[String]) -> Result<()> {
+        for name in names {
+            let perms: &[&str] = if name.contains('#') { &["destroy"] } else { &["destroy", "mount"] };
+            self.need_all(who, name, perms).await?;
+        }
+        Ok(())
+    }
+
+    /// Fails unless a user has what is needed.
+    pub(crate) async fn check_need(&self, who: &Identity, need: &Need) -> Result<()> {
+        fn words(perms: &[String]) -> Vec<&str> {
+            perms.iter().map(String::as_str).collect()
+        }
+        match need {
+            Need::Owner => Err(denied()),
+            Need::On(name, perms) => self.need_all(who, &self.resolve(name)?, &words(perms)).await,
+            Need::Any(name, perms) => {
+                let name = self.resolve(name)?;
+                for perm in perms {
+                    if self.has_permission(who, &name, perm).await? {
+                        return Ok(());
+                    }
+                }
+                Err(perms.first().map_or_else(denied, |perm| denied_for(perm, head_of(&name))))
+            }
+            Need::Below(name, perms) => {
+                let name = self.resolve(name)?;
+                let perms = words(perms);
+                self.need_all(who, &name, &perms).await?;
+                for name in self.below(&name) {
+                    self.need_all(who, &name, &perms).await?;
+                }
+                Ok(())
+            }
+            Need::New(name, props) => {
+                self.need_new(who, name).await?;
+                self.need_all(who, name, &words(props)).await
+            }
+            Need::Send { name, raw, below } => {
+                self.need_send(who, name, *raw).await?;
+                for name in self.below(name).iter().filter(|_| *below) {
+                    self.need_send(who, name, *raw).await?;
+                }
+                Ok(())
+            }
+            Need::SendByToken(text, opts) => {
+                let token = Token::parse(text)?;
+                let found = self.pool.dsl().find_token(&token, *opts).await;
+                let found = found.map_err(|e| if e.kind() == ErrorKind::NotFound { denied() } else { e })?;
+                self.need_send(who, &found.name, opts.raw || token.raw_ok).await
+            }
+            Need::Receive(target) => self.need_some_receive(who, target).await,
+            Need::Destroy(name, how) => {
+                // Before the list is made, whose errors say more than that.
+                self.need_destroy(who, std::slice::from_ref(name)).await?;
+                if name.contains('#') {
+                    return Ok(());
+                }
+                let trial = DestroyHow { dry_run: true, ..*how };
+                let planned = self.destroy(name, trial, &Progress::default()).await?;
+                self.need_destroy(who, &planned.names).await
+            }
+            Need::Rollback(name, how) => {
+                self.need_all(who, head_of(name), &["rollback"]).await?;
+                self.need_destroy(who, &self.rolled_over(name, *how).await?).await
+            }
+            Need::Promote(name) => {
+                let name = self.resolve(name)?;
+                self.need_all(who, &name, &["promote", "mount"]).await?;
+                let ds = self.find(&name)?;
+                match self.pool.dsl().origin_of(&ds).await? {
+                    Some(origin) => self.need_all(who, &origin.name(), &["promote"]).await,
+                    None => Ok(()),
+                }
+            }
+            Need::Unmounted(name) => {
+                let name = self.resolve(name)?;
+                let within = format!("{name}/");
+                let mut mounted = self.mounts.list().into_iter().map(|(n, _)| n);
+                match mounted.find(|n| *n == name || n.starts_with(&within)) {
+                    Some(fs) => Err(Error::new(
+                        ErrorKind::Denied,
+                        format!("permission denied: only the owner of the daemon moves mounts, and '{fs}' is mounted"),
+                    )),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
