@@ -68,8 +68,8 @@ fn say(what: &str, path: &Path, e: &io::Error) -> String {
     format!("cannot {what} '{}': {e}", path.display())
 }
 
-/// Looks at a file that is to be read, which must be a regular one: opening a pipe would wait for its
-/// other end.
+/// Looks at a file that is to be read, which must be a regular one: opening a pipe would wait for
+/// its other end.
 fn look(path: &Path) -> Result<Metadata, String> {
     let of = path.metadata().map_err(|e| say("look at", path, &e))?;
     if of.is_file() { Ok(of) } else { Err(format!("cannot copy '{}': it is no regular file", path.display())) }
@@ -113,8 +113,8 @@ fn copy(source: &Path, target: &Path, is_auto: bool) -> Result<(), String> {
     })
 }
 
-/// Does all of `from` in parts: by its token, where a part begins, and its length; the answer is the
-/// bytes done.
+/// Does all of `from` in parts: by its token, where a part begins, and its length; the answer is
+/// the bytes done.
 fn in_parts(from: &File, part: impl Fn(Token, u64, u64) -> io::Result<u64>) -> io::Result<()> {
     let token = host::clone_source(from)?;
     let mut at = 0;

@@ -1,7 +1,7 @@
 //! Scripts that tell of devices (`zpool status -c`, `zpool iostat -c`), as OpenZFS runs them.
 //!
-//! A *script* is an executable file in a folder of `ZPOOL_SCRIPTS_PATH`, by default `~/.zpool.d` and
-//! `/etc/zfs/zpool.d`. It is run for each device, which its environment names, and prints lines
+//! A *script* is an executable file in a folder of `ZPOOL_SCRIPTS_PATH`, by default `~/.zpool.d`
+//! and `/etc/zfs/zpool.d`. It is run for each device, which its environment names, and prints lines
 //! `COLUMN=VALUE`; a line without `=` is the last that counts and stands behind all columns. The
 //! daemon has no part in it: scripts run as the user of the command.
 //!
@@ -62,8 +62,8 @@ pub fn check() -> Result<(), Fail> {
     Ok(())
 }
 
-/// The files of the scripts that a list separated by commas names; those that are not there are left
-/// out.
+/// The files of the scripts that a list separated by commas names; those that are not there are
+/// left out.
 fn found(list: &str) -> Vec<PathBuf> {
     let folders = std::env::var_os("ZPOOL_SCRIPTS_PATH").unwrap_or_else(|| {
         let mut own = std::env::var_os("HOME").unwrap_or_default();

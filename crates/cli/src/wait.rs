@@ -1,5 +1,5 @@
-//! `zpool wait` and `zfs wait`: wait until a pool or file system has no more background work of some
-//! kinds.
+//! `zpool wait` and `zfs wait`: wait until a pool or file system has no more background work of
+//! some kinds.
 
 use std::time::{Duration, Instant};
 

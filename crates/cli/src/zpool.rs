@@ -95,8 +95,8 @@ pub(crate) fn run_other(program: &'static str, command: &str, rest: &[String], n
     }
 }
 
-/// Parses the options of a subcommand; `-h` and `--help` print its help and end it, `-h` of commands of
-/// OpenZFS with the status of a wrong usage, as there.
+/// Parses the options of a subcommand; `-h` and `--help` print its help and end it, `-h` of
+/// commands of OpenZFS with the status of a wrong usage, as there.
 pub(crate) fn parse_for(
     program: &str,
     args: &[String],

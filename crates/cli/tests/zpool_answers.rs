@@ -441,9 +441,8 @@ fn iostat_shows_sections_and_single_vdevs() {
     assert_eq!(json["pools"]["tank"]["l2cache"][w.path("d")]["class"], "l2cache");
 }
 
-/// Pools of another implementation's test suite; their labels have no number of top-level vdevs.
-/// A device that is declared faulted stays so until it is cleared, over imports if that was not to be
-/// for a time only; one that the pool needs is degraded.
+/// A device that is declared faulted stays so until it is cleared, over imports if that was not to
+/// be for a time only; one that the pool needs is degraded.
 #[test]
 fn devices_are_declared_faulted() {
     let w = World::new("cli-fault");
@@ -513,6 +512,7 @@ fn scripts_tell_of_devices() {
     w.ok("zpool destroy tank");
 }
 
+/// Pools of another implementation's test suite; their labels have no number of top-level vdevs.
 #[test]
 fn old_pools_of_several_devices_are_imported() {
     let suite = std::path::Path::new("/usr/share/zfs/zfs-tests/tests/functional/cli_root/zpool_upgrade/blockfiles");

@@ -7,8 +7,8 @@
 //! Chunks stay until the memory and all its boxes are gone, so that locked pages are few and
 //! contiguous (each locked range costs the kernel a mapping).
 //!
-//! Slots are taken on the engine thread; boxes may be made and dropped on any ([`KeySlot`]): jobs of
-//! CPU threads share ciphers, or make one of their own.
+//! Slots are taken on the engine thread; boxes may be made and dropped on any ([`KeySlot`]): jobs
+//! of CPU threads share ciphers, or make one of their own.
 //!
 //! Values that are computed before they are boxed, and the stack frames of ciphers, are overwritten
 //! by [`burn_stack`] before control leaves this crate.

@@ -200,8 +200,8 @@ impl SnapDir {
         Ok(Found::Root(slot, self.zfs(slot)?))
     }
 
-    /// Makes, destroys or renames a snapshot: for those who may administer them, the superuser and the
-    /// user of the daemon.
+    /// Makes, destroys or renames a snapshot: for those who may administer them, the superuser and
+    /// the user of the daemon.
     pub(crate) async fn change(&self, who: Caller, change: SnapChange<'_>) -> Result<(), Errno> {
         self.enabled()?;
         if !self.source.may_change() {

@@ -20,8 +20,8 @@ pub const WEIR_IOC_CLONE_SOURCE: u32 = 0x8010_7780;
 /// of the file of the token; `len` becomes the bytes that were cloned, which may be fewer.
 pub const WEIR_IOC_CLONE: u32 = 0xc028_7781;
 
-/// `_IOWR('w', 0x82, ...)` with the arguments of [`WEIR_IOC_CLONE`]: the same if the bytes are there
-/// already (as `FIDEDUPERANGE`, which Linux passes to no FUSE server either).
+/// `_IOWR('w', 0x82, ...)` with the arguments of [`WEIR_IOC_CLONE`]: the same if the bytes are
+/// there already (as `FIDEDUPERANGE`, which Linux passes to no FUSE server either).
 pub const WEIR_IOC_SHARE_EQUAL: u32 = 0xc028_7782;
 
 /// A token for the file, which is open for reading. Its changed pages are written back first.
@@ -53,8 +53,8 @@ pub fn clone_range(file: &File, token: [u8; CLONE_TOKEN_LEN], from: u64, to: u64
     ask(file, WEIR_IOC_CLONE, CloneArgs { len, from, to, token })
 }
 
-/// As [`clone_range`] for a range of `file` that has the same bytes as the source; the bytes that are
-/// shared from then on. Error: one that [`is_unequal`] if they differ.
+/// As [`clone_range`] for a range of `file` that has the same bytes as the source; the bytes that
+/// are shared from then on. Error: one that [`is_unequal`] if they differ.
 pub fn share_equal(file: &File, token: [u8; CLONE_TOKEN_LEN], from: u64, to: u64, len: u64) -> io::Result<u64> {
     ask(file, WEIR_IOC_SHARE_EQUAL, CloneArgs { len, from, to, token })
 }

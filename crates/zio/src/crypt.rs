@@ -15,9 +15,9 @@
 //! Encryption comes after compression and before the checksum, so checksums can be verified, trees
 //! walked and blocks freed without the key.
 //!
-//! Invariants: each write gets a new pair of salt and IV, but a block to be deduplicated gets the pair
-//! that its bytes give, so that equal blocks are stored as equal bytes; encryption keeps the size of a
-//! block.
+//! Invariants: each write gets a new pair of salt and IV, but a block to be deduplicated gets the
+//! pair that its bytes give, so that equal blocks are stored as equal bytes; encryption keeps the
+//! size of a block.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

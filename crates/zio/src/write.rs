@@ -279,8 +279,8 @@ impl Zio {
         self.read_sealed(&stored, Prio::SyncRead).await
     }
 
-    /// Whether the block at `bp`, which has the checksum and the sizes of `data`, is stored as that.
-    /// One that cannot be read is not.
+    /// Whether the block at `bp`, which has the checksum and the sizes of `data`, is stored as
+    /// that. One that cannot be read is not.
     async fn is_stored(&self, bp: &Blkptr, data: &Bytes) -> bool {
         match self.read_as_stored(bp).await {
             Ok(found) => self.0.is_equal(found, data.clone()).await,

@@ -1,8 +1,8 @@
 //! Properties of vdevs: table, parser and views of `zpool get|set PROPERTY POOL VDEV`. No other
 //! file handles a single one.
 //!
-//! Those that can be set are kept with the vdev, as OpenZFS keeps them; of them `allocating` and `path`
-//! alone change what weir does. User properties are texts whose names have a colon.
+//! Those that can be set are kept with the vdev, as OpenZFS keeps them; of them `allocating` and
+//! `path` alone change what weir does. User properties are texts whose names have a colon.
 
 use std::collections::BTreeMap;
 

@@ -116,8 +116,8 @@ impl PoolEngine {
             .ok_or_else(|| Error::not_found(format!("cannot open '{name}': not a path of a mounted weir file system")))
     }
 
-    /// Objects in the delete queue of a file system, 0 of one that is not mounted: then nothing frees
-    /// them.
+    /// Objects in the delete queue of a file system, 0 of one that is not mounted: then nothing
+    /// frees them.
     pub(crate) async fn delete_queue(&self, name: &str) -> Result<u64> {
         let ds = self.find(name)?;
         let os = ds.objset().await?;

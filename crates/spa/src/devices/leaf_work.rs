@@ -10,8 +10,8 @@
 //! resumes after an import. Invariant: a range counts as done on disk only after it is done on the
 //! device.
 //!
-//! A trim may have a rate: after each discard it waits until the run as a whole is no faster. A trim
-//! that is resumed without a rate keeps the one that it had.
+//! A trim may have a rate: after each discard it waits until the run as a whole is no faster. A
+//! trim that is resumed without a rate keeps the one that it had.
 
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroU64;
@@ -40,8 +40,8 @@ const TRIM_MAX: u64 = 128 << 20;
 const TRIM_MIN: u64 = 32 << 10;
 /// Longest sleep of a run that keeps to a rate: a command is seen after that (as in OpenZFS).
 const PAUSE_MAX: Nanos = Nanos::from_secs(1);
-/// Keys of a trim in the ZAP of a leaf beside those that [`WorkKind::keys`] has, as in OpenZFS: bytes
-/// a second; whether ranges without space maps are left out; whether it is a secure one.
+/// Keys of a trim in the ZAP of a leaf beside those that [`WorkKind::keys`] has, as in OpenZFS:
+/// bytes a second; whether ranges without space maps are left out; whether it is a secure one.
 const TRIM_RATE: &[u8] = b"org.zfsonlinux:vdev_trim_rate";
 const TRIM_PARTIAL: &[u8] = b"org.zfsonlinux:vdev_trim_partial";
 const TRIM_SECURE: &[u8] = b"org.zfsonlinux:vdev_trim_secure";

@@ -227,7 +227,8 @@ pub(crate) fn update_presence(tree: &VdevTree) {
                     Some(VdevKind::Absent(_)) => leaf.not_present = true,
                     Some(VdevKind::Leaf(l)) => {
                         leaf.not_present = false;
-                        // Faults of the last import are detected anew, but those that a command made.
+                        // Faults of the last import are detected anew, but those that a command
+                        // made.
                         let is_faulted = l.condition.health() == Health::Faulted;
                         (leaf.faulted, leaf.degraded, leaf.removed) = (is_faulted, false, false);
                         leaf.aux_state.take_if(|_| !is_faulted);

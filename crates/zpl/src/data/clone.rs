@@ -9,9 +9,9 @@
 //!
 //! What cannot be cloned is an error of a kind that says so ([`is_no_clone`]): the caller copies.
 //!
-//! Ranges that are the same already are *shared* ([`Zfs::share_equal`]) by the same path: a piece is
-//! compared under its locks and cloned if it is equal. It changes no content, so neither times nor
-//! the log say anything of it.
+//! Ranges that are the same already are *shared* ([`Zfs::share_equal`]) by the same path: a piece
+//! is compared under its locks and cloned if it is equal. It changes no content, so neither times
+//! nor the log say anything of it.
 
 use base::{Error, ErrorKind, ObjectId, Result, Txg};
 use dmu::CloneSource;

@@ -1,5 +1,5 @@
-//! Deduplication in encrypted file systems (format page 12, section 4): equal blocks under one key are
-//! stored once, with the salt and IV that their bytes give, as those of the kernel are.
+//! Deduplication in encrypted file systems (format page 12, section 4): equal blocks under one key
+//! are stored once, with the salt and IV that their bytes give, as those of the kernel are.
 
 use base::ObjectId;
 use dsl::crypto::KeyFormat;
@@ -103,8 +103,8 @@ fn shared_under_one_key(fast: bool) {
     });
 }
 
-/// A file copied in an encrypted file system of the kernel, with `dedup` on, has the blocks that the
-/// kernel wrote.
+/// A file copied in an encrypted file system of the kernel, with `dedup` on, has the blocks that
+/// the kernel wrote.
 #[test]
 fn blocks_of_the_kernel_are_found() {
     let Some(images) = images_of("encrypted") else {
