@@ -273,6 +273,41 @@ fn others_do_what_is_delegated() {
     assert!(m.ok(0, 0, "zpool history -l tank").contains(&format!("user {USER} ")));
 }
 
+/// Limits bind those who have permissions, unless these let them change the limits, and never the
+/// owner.
+#[test]
+fn limits_bind_others() {
+    let Some(m) = Machine::new("access-limits", USER, OTHER) else { return };
+    m.pool(0);
+    let over = |line: &str, limit: &str| {
+        let s = m.say(USER, 0, line);
+        assert!(s.code == 1 && s.err.contains(&format!("the {limit} of 'tank/a' is ")), "{line}: {}{}", s.out, s.err);
+    };
+    let count = |what: &str| m.ok(OTHER, 0, &format!("zfs get -H -o value {what} tank/a"));
+    assert_eq!(count("snapshot_count"), "none\n");
+    m.ok(0, 0, &format!("zfs allow -u {USER} snapshot,create,mount,rename tank/a"));
+    m.ok(0, 0, "zfs set filesystem_limit=1 snapshot_limit=2 tank/a");
+    assert_eq!((count("filesystem_count").as_str(), count("snapshot_count").as_str()), ("0\n", "1\n"));
+    m.ok(USER, 0, "zfs create tank/a/one");
+    over("zfs create tank/a/two", "filesystem_limit");
+    over("zfs create tank/a/one/two", "filesystem_limit");
+    over("zfs snapshot -r tank/a@two", "snapshot_limit");
+    m.ok(USER, 0, "zfs snapshot tank/a/one@two");
+    over("zfs snapshot tank/a@two", "snapshot_limit");
+    // A new name within is no other file system, one from elsewhere is.
+    m.ok(USER, 0, "zfs rename tank/a/one tank/a/uno");
+    m.ok(USER, 0, "zfs rename tank/a/uno tank/a/one");
+    m.ok(0, 0, "zfs create tank/out");
+    m.ok(0, 0, &format!("zfs allow -u {USER} create,mount,rename tank/out"));
+    over("zfs rename tank/out tank/a/in", "filesystem_limit");
+    m.ok(0, 0, "zfs snapshot -r tank/a@owner");
+    m.ok(0, 0, &format!("zfs allow -u {USER} snapshot_limit tank/a"));
+    m.ok(USER, 0, "zfs snapshot tank/a@free");
+    assert_eq!((count("filesystem_count").as_str(), count("snapshot_count").as_str()), ("1\n", "5\n"));
+    m.ok(0, 0, "zfs set filesystem_limit=none tank/a");
+    m.ok(USER, 0, "zfs create tank/a/two");
+}
+
 /// Rows of [`others_do_what_is_delegated`] say what is needed; here is what else there is to
 /// grants.
 #[test]

@@ -9,6 +9,7 @@ use rt::LocalBoxFuture;
 use crate::core::{Space, signed};
 use crate::create::check_name;
 use crate::dir::{Dir, Used};
+use crate::limits::Counted;
 use crate::pool::DslPool;
 use crate::props::{self, PropValue};
 use crate::space::SpaceCheck;
@@ -30,6 +31,9 @@ impl DslPool {
     pub(crate) async fn write_prop(&self, dir: &Rc<Dir>, name: &str, value: Option<&PropValue>, tx: &Tx) -> Result<()> {
         if let Some(value) = value {
             self.ensure_salt(name, value, tx).await?;
+            if Counted::ALL.iter().any(|c| c.limit() == name) && value.num() != u64::MAX {
+                self.begin_counting(dir, tx).await?;
+            }
         }
         let dn = self.mos().hold(ObjectId(dir.phys().props_zapobj)).await?;
         match value {
@@ -289,6 +293,7 @@ impl DslPool {
                 let new_map = pool.mos().hold(ObjectId(parent.phys().child_dir_zapobj)).await?;
                 zap::remove(&old_map, dir.name().as_bytes(), &tx).await?;
                 zap::add_u64(&new_map, last.as_bytes(), dir.object.0, &tx).await?;
+                pool.move_counts(&dir, &old_parent, &parent, &tx).await?;
                 let used = Space::used_by(&phys);
                 let extra = Space { used: signed(charge - phys.used_bytes), ..Space::default() };
                 old_parent.did_use(Used::Child, used.negated());

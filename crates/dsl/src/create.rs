@@ -150,8 +150,11 @@ impl DslPool {
         if let Some(parent) = parent {
             let map = mos.hold(ObjectId(parent.phys().child_dir_zapobj)).await?;
             zap::add_u64(&map, name.as_bytes(), dn.object().0, tx).await?;
+            self.count_dir(name, parent, 1, tx).await?;
         }
-        Ok(self.new_dir(dn.object(), name.to_string(), parent, phys, Default::default()))
+        let dir = self.new_dir(dn.object(), name.to_string(), parent, phys, Default::default());
+        self.count_from_now(&dir, tx).await?;
+        Ok(dir)
     }
 
     // As above.

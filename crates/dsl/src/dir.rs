@@ -138,7 +138,7 @@ impl Dir {
     }
 
     /// This directory and its descendants, parents first, including the hidden ones.
-    pub(crate) fn subtree(self: &Rc<Self>) -> Vec<Rc<Dir>> {
+    pub fn subtree(self: &Rc<Self>) -> Vec<Rc<Dir>> {
         let mut out = vec![self.clone()];
         let mut i = 0;
         while i < out.len() {

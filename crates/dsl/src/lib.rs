@@ -38,6 +38,7 @@ pub mod dir;
 pub mod features;
 mod free;
 pub mod iolimit;
+pub mod limits;
 pub mod pool;
 pub mod props;
 pub mod receive;

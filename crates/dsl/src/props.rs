@@ -429,6 +429,7 @@ pub fn needed_feature(name: &str, value: &PropValue) -> Option<FeatureId> {
         "recordsize" | "volblocksize" if n > base::OLD_MAX_BLOCK => Some(FeatureId::LargeBlocks),
         "dnodesize" if n != 0 => Some(FeatureId::LargeDnode),
         "longname" if n != 0 => Some(FeatureId::Longname),
+        "filesystem_limit" | "snapshot_limit" if n != u64::MAX => Some(FeatureId::FilesystemLimits),
         _ => None,
     }
 }

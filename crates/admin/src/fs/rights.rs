@@ -5,8 +5,12 @@
 //! permissions before it does the first one. A dataset that does not exist has those that it would
 //! have if this user made it.
 
+use std::rc::Rc;
+
 use base::{Error, ErrorKind, Result};
 use dsl::deleg::{Grants, Identity, at_creation, is_granted};
+use dsl::dir::Dir;
+use dsl::limits::Counted;
 use ondisk::stream::Token;
 
 use crate::engine::{PoolEngine, Progress};
@@ -21,6 +25,11 @@ fn head_of(name: &str) -> &str {
 /// The name of a dataset's parent; its own for a pool.
 fn parent_of(name: &str) -> &str {
     name.rsplit_once('/').map_or(name, |(parent, _)| parent)
+}
+
+/// A directory and those below it that users see.
+fn visible(dir: &Rc<Dir>) -> Vec<Rc<Dir>> {
+    dir.subtree().into_iter().filter(|d| !d.is_hidden()).collect()
 }
 
 impl PoolEngine {
@@ -66,14 +75,47 @@ impl PoolEngine {
 
     /// Fails unless a user may make the dataset `name`, and those above it that are missing.
     pub(crate) async fn need_new(&self, who: &Identity, name: &str) -> Result<()> {
-        let mut at = name;
+        let (dir, more) = self.need_place(who, name).await?;
+        self.need_room(who, Counted::FileSystems, &dir, more).await
+    }
+
+    /// Fails unless a user may make these, limits aside. The directory that they would be in, and how
+    /// many they are.
+    async fn need_place(&self, who: &Identity, name: &str) -> Result<(Rc<Dir>, u64)> {
+        let (mut at, mut more) = (name, 0);
         loop {
-            at = parent_of(at);
+            (at, more) = (parent_of(at), more + 1);
             self.need_all(who, at, &["create", "mount"]).await?;
-            if self.pool.dsl().find_dir(at).is_ok() {
-                return Ok(());
+            if let Ok(dir) = self.pool.dsl().find_dir(at) {
+                return Ok((dir, more));
             }
         }
+    }
+
+    /// Fails unless a user may move the dataset `from` to the name `to`.
+    async fn need_move(&self, who: &Identity, from: &str, to: &str) -> Result<()> {
+        let (parent, more) = self.need_place(who, to).await?;
+        let dsl = self.pool.dsl();
+        let dir = dsl.find_dir(from)?;
+        let counts = dsl.counts(&dir).await?;
+        let [below, snaps] = counts.unwrap_or_else(|| [visible(&dir).len() as u64 - 1, 0]);
+        for (what, n) in [(Counted::FileSystems, below.saturating_add(more)), (Counted::Snapshots, snaps)] {
+            // What is above both counts it already.
+            let is_free = async |above: &Rc<Dir>| {
+                let name = above.full_name();
+                let is_above = from.strip_prefix(&name).is_some_and(|rest| rest.starts_with('/'));
+                Ok(is_above || self.has_permission(who, &name, what.limit()).await?)
+            };
+            dsl.check_limit(what, &parent, n, is_free).await?;
+        }
+        Ok(())
+    }
+
+    /// Fails unless so many more are within the limits of a directory and those above it. A limit
+    /// that the user may change does not bind.
+    pub(crate) async fn need_room(&self, who: &Identity, what: Counted, dir: &Rc<Dir>, more: u64) -> Result<()> {
+        let is_free = async |dir: &Rc<Dir>| self.has_permission(who, &dir.full_name(), what.limit()).await;
+        self.pool.dsl().check_limit(what, dir, more, is_free).await
     }
 
     /// Fails unless a user may send a snapshot or file system.
@@ -108,7 +150,15 @@ impl PoolEngine {
         if !appends {
             self.need_all(who, on, &["receive"]).await?;
         }
-        if exists { self.need_all(who, on, &["mount", "create"]).await } else { self.need_new(who, fs).await }
+        if exists {
+            self.need_all(who, on, &["mount", "create"]).await?
+        } else {
+            self.need_new(who, fs).await?
+        }
+        match self.pool.dsl().find_dir(on) {
+            Ok(dir) => self.need_room(who, Counted::Snapshots, &dir, 1).await,
+            Err(_) => Ok(()),
+        }
     }
 
     /// Fails unless a user may receive anything into a target or below it.
@@ -163,6 +213,7 @@ impl PoolEngine {
                 self.need_new(who, name).await?;
                 self.need_all(who, name, &words(props)).await
             }
+            Need::Move(from, to) => self.need_move(who, &self.resolve(from)?, to).await,
             Need::Send { name, raw, below } => {
                 self.need_send(who, name, *raw).await?;
                 for name in self.below(name).iter().filter(|_| *below) {
@@ -199,6 +250,15 @@ impl PoolEngine {
                     Some(origin) => self.need_all(who, &origin.name(), &["promote"]).await,
                     None => Ok(()),
                 }
+            }
+            Need::SnapshotsFit { name, below } => {
+                let dir = self.pool.dsl().find_dir(&self.resolve(name)?)?;
+                let dirs = if *below { visible(&dir) } else { vec![dir] };
+                for dir in dirs {
+                    let more = if *below { visible(&dir).len() as u64 } else { 1 };
+                    self.need_room(who, Counted::Snapshots, &dir, more).await?;
+                }
+                Ok(())
             }
             Need::Unmounted(name) => {
                 let name = self.resolve(name)?;

@@ -322,7 +322,7 @@ impl Request for FsRename {
     }
     fn needs(&self, _who: &Identity) -> Vec<Need> {
         // With -u as well: the next command that mounts it anew would do so in the new place.
-        let needs = [Need::on(&self.from, &["rename", "mount"]), Need::New(self.to.clone(), Vec::new())];
+        let needs = [Need::on(&self.from, &["rename", "mount"]), Need::Move(self.from.clone(), self.to.clone())];
         needs.into_iter().chain([Need::Unmounted(self.from.clone())]).collect()
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {

@@ -33,6 +33,8 @@ pub enum Need {
     Below(String, Vec<String>),
     /// To make a dataset, and those above it that are missing, and these on the new one.
     New(String, Vec<String>),
+    /// To move a dataset, the first, to the second name.
+    Move(String, String),
     /// To send a snapshot or file system.
     Send {
         /// Its name.
@@ -52,6 +54,13 @@ pub enum Need {
     Rollback(String, DestroyHow),
     /// To promote a clone.
     Promote(String),
+    /// That another snapshot of a dataset, and with `below` of each one below it, is within the limits.
+    SnapshotsFit {
+        /// Its name.
+        name: String,
+        /// And those below.
+        below: bool,
+    },
     /// That nothing is mounted of a dataset and of those below.
     Unmounted(String),
 }
@@ -79,7 +88,9 @@ impl Need {
             | Need::Any(name, _)
             | Need::Below(name, _)
             | Need::New(name, _)
+            | Need::Move(name, _)
             | Need::Send { name, .. }
+            | Need::SnapshotsFit { name, .. }
             | Need::Receive(name)
             | Need::Destroy(name, _)
             | Need::Rollback(name, _)

@@ -61,7 +61,9 @@ impl Request for Snapshot {
     }
     fn needs(&self, _who: &Identity) -> Vec<Need> {
         let perms: &[&str] = if self.props.is_empty() { &["snapshot"] } else { &["snapshot", "userprop"] };
-        self.names.iter().map(|name| Need::on_or_below(head(name), perms, self.recursive)).collect()
+        let may = self.names.iter().map(|name| Need::on_or_below(head(name), perms, self.recursive));
+        let fits = |name: &String| Need::SnapshotsFit { name: head(name).to_string(), below: self.recursive };
+        may.chain(self.names.iter().map(fits)).collect()
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let Snapshot { names, recursive, props } = self;

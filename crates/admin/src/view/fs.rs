@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use base::{Error, ObjectId, Result};
 use dmu::zap;
+use dsl::limits::Counted;
 use dsl::props::{self, DatasetKind, PropSource, PropType, PropValue};
 use dsl::{Dataset, dir::Used};
 use ondisk::dsl::{DS_FLAG_DEFER_DESTROY, DslDatasetPhys};
@@ -150,6 +151,13 @@ impl PoolEngine {
             && let Ok(holds) = self.pool.dsl().holds(ds).await
         {
             out.numbers.insert("userrefs", holds.len() as u64);
+        }
+        let counted = Counted::ALL.map(Counted::count);
+        if needs(&counted)
+            && !ds.is_snapshot()
+            && let Ok(Some(counts)) = self.pool.dsl().counts(&ds.dir()).await
+        {
+            out.numbers.extend(counted.into_iter().zip(counts));
         }
         if ds.is_snapshot() && needs(&["clones"]) {
             let clones = self.pool.dsl().clones_of(ds).await.unwrap_or_default();
@@ -380,7 +388,10 @@ impl PoolEngine {
                 row(name, base::NiceNum(limit).to_string(), limit.to_string(), "-")
             }
             "userrefs" => number(inside.numbers.get(name).copied().unwrap_or(0)),
-            "filesystem_count" | "snapshot_count" => row(name, "none", u64::MAX.to_string(), "default"),
+            "filesystem_count" | "snapshot_count" => match inside.numbers.get(name) {
+                Some(n) => row(name, n.to_string(), n.to_string(), "-"),
+                None => row(name, "none", u64::MAX.to_string(), "default"),
+            },
             "encryption" | "keylocation" | "keyformat" | "pbkdf2iters" | "encryptionroot" | "keystatus" => {
                 self.crypt_prop(ds, name)
             }

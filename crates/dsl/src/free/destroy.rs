@@ -144,6 +144,7 @@ impl DslPool {
     async fn remove_dir(&self, dir: &Rc<Dir>, parent: &Rc<Dir>, tx: &Tx) -> Result<()> {
         let mos = self.mos();
         let p = dir.phys();
+        self.count_dir(&dir.name(), parent, -1, tx).await?;
         self.drop_crypt(dir, tx).await?;
         self.drop_grants(dir, tx).await?;
         if mos.hold(dir.object).await?.otype() == ObjectType::OTN_ZAP_METADATA {

@@ -20,6 +20,7 @@ use crate::core::Space;
 use crate::dataset::Dataset;
 use crate::dir::{Dir, Used};
 use crate::free::deadlist::Deadlist;
+use crate::limits::Counted;
 use crate::pool::DslPool;
 use crate::space::SpaceCheck;
 
@@ -184,7 +185,7 @@ impl DslPool {
         let of = (format!("{}@{name}", dir.full_name()), snap.object);
         self.core().log_internal_ds("destroy", of, String::new(), tx);
         zap::remove(&names, name.as_bytes(), tx).await?;
-        self.count_snapshots(&dir, -1, tx).await?;
+        self.count(Counted::Snapshots, &dir, -1, tx).await?;
         self.snapshots_change(&dir, tx).await?;
         self.free_dataset(snap, tx).await
     }

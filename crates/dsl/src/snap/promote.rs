@@ -16,6 +16,7 @@ use crate::dataset::Dataset;
 use crate::dir::{Dir, Used};
 use crate::free::deadlist::Deadlist;
 use crate::free::destroy::remove_listed;
+use crate::limits::Counted;
 use crate::pool::DslPool;
 use crate::space::SpaceCheck;
 
@@ -226,8 +227,8 @@ impl DslPool {
             }
         }
         let moved = p.moving.len() as i64;
-        self.count_snapshots(&p.old, -moved, tx).await?;
-        self.count_snapshots(&p.clone, moved, tx).await?;
+        self.count(Counted::Snapshots, &p.old, -moved, tx).await?;
+        self.count(Counted::Snapshots, &p.clone, moved, tx).await?;
         self.move_bookmarks(&p.old_head, &p.clone_head, p.origin.phys().creation_txg, tx).await?;
         if self.is_encryption_root(&p.old) {
             self.move_encryption_root(&p.old, &p.clone, tx).await?;

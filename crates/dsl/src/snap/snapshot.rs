@@ -18,12 +18,12 @@ use rt::LocalBoxFuture;
 use crate::dataset::Dataset;
 use crate::dir::Dir;
 use crate::free::deadlist::Deadlist;
+use crate::limits::Counted;
 use crate::pool::{DslPool, NAME_MAX};
 use crate::props::{self, PropValue};
 use crate::space::SpaceCheck;
 
 /// Key of a directory's number of snapshots, kept if limits were ever used.
-const SNAPSHOT_COUNT: &[u8] = b"com.joyent:snapshot_count";
 /// Key of the time when a directory's snapshots changed last (`snapshots_changed`, format page 17
 /// section 8): seconds and nanoseconds.
 pub(crate) const SNAPS_CHANGED_KEY: &[u8] = b"com.ixsystems:snapshots_changed";
@@ -242,7 +242,7 @@ impl DslPool {
         head.put_deadlist(list);
         head.set_unique(0);
         zap::add_u64(&mos.hold(ObjectId(h.snapnames_zapobj)).await?, snap.as_bytes(), object.0, tx).await?;
-        self.count_snapshots(&dir, 1, tx).await?;
+        self.count(Counted::Snapshots, &dir, 1, tx).await?;
         self.snapshots_change(&dir, tx).await?;
         self.core().notify_watch(|w| w.snapshotted(head.object, object));
         let ds = self.new_dataset(object, p, Some(features), dir, false);
@@ -304,21 +304,6 @@ impl DslPool {
             other => other?,
         }
         zap::add_int(&dn, new.0, new.0, tx).await
-    }
-
-    /// Adds `delta` to the snapshot counts of a directory and all above it, where they exist.
-    pub(crate) async fn count_snapshots(&self, dir: &Rc<Dir>, delta: i64, tx: &Tx) -> Result<()> {
-        let mut at = Some(dir.clone());
-        while let Some(dir) = at {
-            let dn = self.mos().hold(dir.object).await?;
-            if dn.otype() == ObjectType::OTN_ZAP_METADATA
-                && let Some(old) = zap::lookup_u64(&dn, SNAPSHOT_COUNT).await?
-            {
-                zap::update_u64(&dn, SNAPSHOT_COUNT, old.saturating_add_signed(delta), tx).await?;
-            }
-            at = dir.parent();
-        }
-        Ok(())
     }
 
     /// A snapshot of the directory was made, renamed or destroyed now (syncing context): the

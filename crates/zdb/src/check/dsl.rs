@@ -54,6 +54,7 @@ impl DslCheck<'_> {
         self.clone_links(&clones, sink);
         let dead = self.deadlists(sink);
         self.bpobjs(sink);
+        self.limits(sink);
         for ds in self.dsl.datasets.values() {
             self.dataset_space(ds, &dead, sink);
         }
@@ -91,6 +92,50 @@ impl DslCheck<'_> {
             && root.phys.parent_obj != 0
         {
             sink.error(format!("{}: the root directory has parent {}", root.name, root.phys.parent_obj));
+        }
+    }
+
+    /// File systems and snapshots below a directory, without those that are hidden or temporary.
+    fn count_below(&self, dir: &Dir) -> [u64; 2] {
+        let is_counted = |name: &str| !name.starts_with(['$', '%']);
+        let head = self.ds(dir.phys.head_dataset_obj);
+        let snaps = head.map_or(0, |h| h.snapshots.iter().filter(|(name, _)| is_counted(name)).count());
+        let below = dir.children.iter().filter(|(name, _)| is_counted(name));
+        let below = below.filter_map(|(_, child)| self.dsl.dirs.get(child));
+        below.fold([0, snaps as u64], |[dirs, snaps], child| {
+            let more = self.count_below(child);
+            [dirs + 1 + more[0], snaps + more[1]]
+        })
+    }
+
+    /// Checks the numbers that directories have for limits (format page 24 section 3).
+    fn limits(&self, sink: &mut Sink<'_>) {
+        const KEYS: [&str; 2] = ["com.joyent:filesystem_count", "com.joyent:snapshot_count"];
+        let numbers = |dir: &Dir| {
+            let map = self.pool.mos.object(dir.obj).and_then(|o| zap::map(&o)).at(|| dir.name.clone())?;
+            let found: Vec<u64> = KEYS.iter().filter_map(|k| map.get(*k)?.as_u64()).collect();
+            Ok(<[u64; 2]>::try_from(found).ok())
+        };
+        let mut counting = BTreeSet::new();
+        for dir in self.dsl.dirs.values().filter(|d| d.zapified) {
+            let Some(Some(have)) = sink.take(numbers(dir)) else { continue };
+            counting.insert(dir.obj);
+            let want = self.count_below(dir);
+            // Snapshots that are temporary have names of their own while they last.
+            if have != want {
+                sink.error(format!("{}: counts {have:?} file systems and snapshots, there are {want:?}", dir.name));
+            }
+        }
+        for dir in self.dsl.dirs.values().filter(|d| counting.contains(&d.obj)) {
+            let visible = dir.children.iter().filter(|(name, _)| !name.starts_with(['$', '%']));
+            for (name, _) in visible.filter(|(_, child)| !counting.contains(child)) {
+                sink.error(format!("{}: counts, but '{name}' below it does not", dir.name));
+            }
+        }
+        let active = self.pool.entry_object("features_for_write").ok().flatten().and_then(|o| zap::map_u64(&o).ok());
+        let active = active.and_then(|m| m.get("com.joyent:filesystem_limits").copied()).unwrap_or(0);
+        if !counting.is_empty() && active == 0 {
+            sink.error("directories count, but the feature filesystem_limits is not active".to_string());
         }
     }
 

@@ -32,7 +32,7 @@ const PER_DATASET: [&str; 15] = [
     "com.truenas:physical_rewrite",
 ];
 /// Others whose counts can be recomputed.
-const POOL_WIDE: [&str; 18] = [
+const POOL_WIDE: [&str; 17] = [
     "com.delphix:extensible_dataset",
     "com.delphix:bookmarks",
     "com.datto:bookmark_v2",
@@ -41,7 +41,6 @@ const POOL_WIDE: [&str; 18] = [
     "com.delphix:spacemap_histogram",
     "com.delphix:empty_bpobj",
     "com.delphix:async_destroy",
-    "com.joyent:filesystem_limits",
     "com.delphix:livelist",
     "com.delphix:log_spacemap",
     "com.delphix:zpool_checkpoint",
@@ -119,7 +118,6 @@ fn count_object(pool: &PoolReader, num: u64, c: &mut Counts) -> Result<()> {
         (t, ObjectType::DSL_DIR) if t.is_zap() => {
             inc(c, "com.delphix:extensible_dataset", 1);
             let z = zap::map(&o)?;
-            inc(c, "com.joyent:filesystem_limits", u64::from(z.contains_key("com.joyent:filesystem_count")));
             inc(c, "com.delphix:livelist", u64::from(z.contains_key("com.delphix:livelist")));
         }
         (t, ObjectType::DSL_DATASET) if t.is_zap() => {

@@ -20,6 +20,7 @@ mod images;
 mod imports;
 mod kinds;
 mod layouts;
+mod limits;
 mod logs;
 mod losses;
 mod mutations;
