@@ -79,8 +79,8 @@ impl PoolEngine {
         self.need_room(who, Counted::FileSystems, &dir, more).await
     }
 
-    /// Fails unless a user may make these, limits aside. The directory that they would be in, and how
-    /// many they are.
+    /// Fails unless a user may make these, limits aside. The directory that they would be in, and
+    /// how many they are.
     async fn need_place(&self, who: &Identity, name: &str) -> Result<(Rc<Dir>, u64)> {
         let (mut at, mut more) = (name, 0);
         loop {

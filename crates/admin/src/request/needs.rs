@@ -54,7 +54,8 @@ pub enum Need {
     Rollback(String, DestroyHow),
     /// To promote a clone.
     Promote(String),
-    /// That another snapshot of a dataset, and with `below` of each one below it, is within the limits.
+    /// That another snapshot of a dataset, and with `below` of each one below it, is within the
+    /// limits.
     SnapshotsFit {
         /// Its name.
         name: String,
