@@ -91,11 +91,8 @@ impl DslPool {
         let mut at = Some(dir.clone());
         while let Some(dir) = at.filter(|_| delta != 0) {
             let Some(counts) = self.counts(&dir).await? else { break };
-            let old = counts[what as usize];
-            let new = old.checked_add_signed(delta).ok_or_else(|| {
-                let name = dir.full_name();
-                Error::corrupt(format!("'{name}' counts {old} in {}, which is too few", what.count()))
-            })?;
+            // In pools that earlier versions wrote a number may be too small.
+            let new = counts[what as usize].saturating_add_signed(delta);
             zap::update_u64(&self.mos().hold(dir.object).await?, what.key(), new, tx).await?;
             at = dir.parent();
         }
