@@ -128,6 +128,7 @@ const PROFILES: &[Profile] = &[
     profile("volumes", 4, Runner::Ztest(&["--volumes", "{}"])),
     profile("volume-cuts", 4, Runner::Ztest(&["--volcuts", "{}", "--every", "5", "--images", "1000000"])),
     profile("foreign", 3, Runner::Ztest(&["--foreign", "{}"])),
+    profile("foreign24", 3, Runner::Ztest(&["--foreign24", "{}"])),
     profile("rescues", 3, Runner::Ztest(&["--rescues", "{}"])),
     profile("sends", 2, Runner::Ztest(&["--sends", "{}"])),
     profile("receive-cuts", 2, Runner::Ztest(&["--recvcuts", "{}", "--every", "10"])),

@@ -2,7 +2,11 @@
 //! imported, and verified to the last block. The findings must be those of `zdb -cc`.
 //!
 //! A third of the seeds damages one device (which redundancy must make good), another third all of
-//! them (blocks are lost, and both must report the same ones).
+//! them (blocks are lost, and both must report the same ones). A pool that nothing is wrong with is
+//! then changed by random operations and judged.
+//!
+//! Two releases make such pools ([`Maker`]); that of 2.4 also leaves RAID-Z that is expanded or is
+//! being expanded.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,20 +17,29 @@ use base::{ErrorKind, Nanos};
 use sim::{DiskImage, Rng};
 use spa::{EngineOpts, ImportOpts, Pool};
 
-use crate::judge::{self, Scratch};
+use crate::judge::{self, Level, Scratch};
 use crate::lab::Lab;
+use crate::reference::judge_change;
 use crate::zdb_run;
 use crate::{Check, Fault};
 
 /// The name that `ztest` gives its pool.
 const POOL: &str = "ztest";
+/// The raw key that `ztest` encrypts file systems with (OpenZFS 2.4.4, ztest_wkeydata).
+pub(crate) const KEY: &str = "abcdefghijklmnopqrstuvwxyz012345";
 /// The longest that anything here may take, in virtual time.
 const SPAN_MAX: Nanos = Nanos::from_secs(24 * 3600);
 /// Bytes of a sector of the modelled disks.
 const SECTOR: u64 = 512;
-/// Layouts by seed: mirror copies (0: none; else `ztest` makes mirrors of RAID-Z, which no pool
-/// has), RAID disks, parity, kind, top-level vdevs.
-const LAYOUTS: [(&str, &str, &str, &str, &str); 8] = [
+/// Random operations on a pool without damage.
+const OPS: u64 = 40;
+
+/// The options of a layout: mirror copies (0: none; else `ztest` makes mirrors of RAID-Z, which no
+/// pool has), RAID disks, parity, kind, top-level vdevs.
+type Layout = (&'static str, &'static str, &'static str, &'static str, &'static str);
+
+/// Layouts by seed.
+const LAYOUTS: [Layout; 8] = [
     ("2", "1", "1", "raidz", "2"),
     ("0", "4", "1", "raidz", "2"),
     ("0", "5", "2", "raidz", "1"),
@@ -37,26 +50,83 @@ const LAYOUTS: [(&str, &str, &str, &str, &str); 8] = [
     ("0", "1", "1", "raidz", "3"),
 ];
 
+/// Layouts that 2.4 has beside them. `eraidz` is a RAID-Z that is expanded now and then.
+const LAYOUTS_24: [Layout; 3] =
+    [("0", "4", "1", "eraidz", "2"), ("0", "5", "2", "eraidz", "1"), ("0", "4", "1", EXPANDING, "1")];
+
+/// Not a kind of `ztest`: `eraidz` with the option `-X`, which does little but expand.
+const EXPANDING: &str = "expanding";
+
+/// The `ztest` that makes the pools, and the zdb of the same release.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Maker {
+    /// The installed one.
+    Installed,
+    /// That of OpenZFS 2.4, which `shared/judges/get-zfs24` unpacks.
+    V24,
+}
+
+impl Maker {
+    fn layout(self, seed: u64) -> Layout {
+        let seed = seed as usize;
+        match self {
+            Maker::V24 if seed % 2 == 1 => LAYOUTS_24[seed / 2 % LAYOUTS_24.len()],
+            Maker::V24 => LAYOUTS[seed / 2 % LAYOUTS.len()],
+            Maker::Installed => LAYOUTS[seed % LAYOUTS.len()],
+        }
+    }
+
+    fn ztest(self) -> Option<Command> {
+        match self {
+            Maker::Installed => Some(Command::new("ztest")),
+            Maker::V24 => zdb_run::program24("ztest24").map(Command::new),
+        }
+    }
+
+    fn zdb(self, args: &[&str]) -> Option<(i32, String)> {
+        match self {
+            Maker::Installed => zdb_run::zdb(args),
+            Maker::V24 => zdb_run::zdb24(args),
+        }
+    }
+}
+
 /// A damaged block: object set, object, level, number.
 type Place = (u64, u64, i64, u64);
 
 /// The outcome of a seed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Both found the same so many damaged blocks; `true`: imported for writing as well, scrubbed
-    /// and exported.
-    Same(usize, bool),
+    /// Both found the same so many damaged blocks; how far it was written to.
+    Same(usize, Wrote),
     /// Neither can open it.
     Refused,
-    /// A program that is needed is not there.
+    /// A program that is needed is not there, or a judge could not look at everything.
     Missing(String),
 }
 
+/// How far weir wrote to a pool.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Wrote {
+    /// Not at all: it can be imported for reading only, for this reason.
+    ReadOnly(String),
+    /// Imported, scrubbed twice and exported.
+    Scrubbed,
+    /// Also changed and judged. A note.
+    Changed(String),
+}
+
 /// Lets the real `ztest` make a pool in `dir`.
-fn make(seed: u64, dir: &Path) -> Check<bool> {
-    let (mirrors, disks, parity, kind, vdevs) = LAYOUTS[seed as usize % LAYOUTS.len()];
+fn make(maker: Maker, seed: u64, dir: &Path) -> Check<bool> {
+    let (mirrors, disks, parity, kind, vdevs) = maker.layout(seed);
     let ashift = ["9", "12", "0"][(seed / 8) as usize % 3];
-    let mut c = Command::new("ztest");
+    let Some(mut c) = maker.ztest() else { return Ok(false) };
+    let kind = if kind == EXPANDING {
+        c.arg("-X");
+        "eraidz"
+    } else {
+        kind
+    };
     c.args(["-m", mirrors, "-r", disks, "-R", parity, "-K", kind, "-v", vdevs, "-a", ashift]);
     c.args(["-T", "12", "-P", "6", "-t", "8", "-d", "3", "-s", "128m", "-D", "3", "-S", "1", "-f"]).arg(dir);
     let Some((_, text)) = zdb_run::run(c) else { return Ok(false) };
@@ -91,8 +161,8 @@ fn damage(image: &mut DiskImage, count: u64, rng: &mut Rng) {
 }
 
 /// The findings of `zdb`; `None` if it cannot open the pool.
-fn ask_zdb(dir: &Path) -> Check<Option<BTreeSet<Place>>> {
-    let (_, text) = zdb_run::zdb(&["-e", "-p", judge::utf8(dir)?, "-cc", POOL]).ok_or("zdb is not there")?;
+fn ask_zdb(maker: Maker, dir: &Path) -> Check<Option<BTreeSet<Place>>> {
+    let (_, text) = maker.zdb(&["-e", "-p", judge::utf8(dir)?, "-cc", POOL]).ok_or("zdb is not there")?;
     let mut out = BTreeSet::new();
     for line in text.split(['\n', '\r']).filter(|l| l.contains("Got error")) {
         let inner = line.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map(|(inner, _)| inner);
@@ -121,10 +191,14 @@ fn places(found: Vec<ondisk::bpobj::Bookmark>) -> BTreeSet<Place> {
 }
 
 /// Makes the pool of a seed and compares the findings.
-pub fn run_seed(seed: u64) -> Check<Outcome> {
+pub fn run_seed(maker: Maker, seed: u64, level: Level) -> Check<Outcome> {
     let scratch = Scratch::new(&format!("foreign{seed}")).map_err(|e| e.to_string())?;
-    if !make(seed, scratch.path())? {
-        return Ok(Outcome::Missing("ztest (zfs-test)".into()));
+    if !make(maker, seed, scratch.path())? {
+        let what = match maker {
+            Maker::Installed => "ztest (zfs-test)",
+            Maker::V24 => "ztest of OpenZFS 2.4 (shared/judges/get-zfs24)",
+        };
+        return Ok(Outcome::Missing(what.into()));
     }
     let mut images = load(scratch.path())?;
     let mut rng = Rng::new(seed);
@@ -145,11 +219,31 @@ pub fn run_seed(seed: u64) -> Check<Outcome> {
             image.save(path).map_err(|e| e.to_string())?;
         }
     }
-    let theirs = ask_zdb(scratch.path())?;
-    compare(seed, images, theirs)
+    let theirs = ask_zdb(maker, scratch.path())?;
+    let bad = |images: &[DiskImage], why: Fault| {
+        format!("{why}\n    {}: ztest makes another one each time", judge::keep(images, &format!("foreign{seed}")))
+    };
+    let (same, exported) = compare(maker, seed, images.clone(), theirs).map_err(|why| bad(&images, why))?;
+    if !matches!(same, Outcome::Same(0, Wrote::Scrubbed)) || !seed.is_multiple_of(3) {
+        return Ok(same);
+    }
+    match judge_change(exported.clone(), seed, OPS, level, &format!("foreign{seed}")) {
+        crate::reference::Outcome::Good(note) => Ok(Outcome::Same(0, Wrote::Changed(note))),
+        crate::reference::Outcome::ReadOnly(why) => {
+            Err(bad(&exported, format!("it was imported for writing, and now: {why}")))
+        }
+        crate::reference::Outcome::Missing(what) => Ok(Outcome::Missing(what)),
+        crate::reference::Outcome::Bad(why) => Err(bad(&exported, why)),
+    }
 }
 
-fn compare(seed: u64, images: Vec<DiskImage>, theirs: Option<BTreeSet<Place>>) -> Check<Outcome> {
+/// Compares the findings, and writes to the pool. Also returns its disks at the end.
+fn compare(
+    maker: Maker,
+    seed: u64,
+    images: Vec<DiskImage>,
+    theirs: Option<BTreeSet<Place>>,
+) -> Check<(Outcome, Vec<DiskImage>)> {
     let lab = Lab::with_images(seed, images.clone(), true);
     let ours = lab.sim.try_block_on_for(SPAN_MAX, async {
         let pool = import(&lab, true).await.map_err(|e| format!("{e}"))?;
@@ -162,7 +256,7 @@ fn compare(seed: u64, images: Vec<DiskImage>, theirs: Option<BTreeSet<Place>>) -
     });
     let ours = ours.map_err(|report| format!("stalled: {report}"))?;
     let (ours, theirs) = match (ours, theirs) {
-        (Err(_), None) => return Ok(Outcome::Refused),
+        (Err(_), None) => return Ok((Outcome::Refused, images)),
         (Err(e), Some(_)) => return Err(format!("zdb opens it, and weir says: {e}")),
         (Ok(_), None) => return Err("weir opens it, and zdb does not".into()),
         (Ok(a), Some(b)) => (a, b),
@@ -179,7 +273,7 @@ fn compare(seed: u64, images: Vec<DiskImage>, theirs: Option<BTreeSet<Place>>) -
         let pool = match import(&lab, false).await {
             Ok(pool) => pool,
             // Refused with an error, and nothing was written.
-            Err(e) if e.kind() == ErrorKind::Unsupported => return Ok(false),
+            Err(e) if e.kind() == ErrorKind::Unsupported => return Ok(Wrote::ReadOnly(e.to_string())),
             Err(e) => return Err(format!("import for writing: {e}")),
         };
         crate::scan::wait(&pool).await?;
@@ -193,16 +287,17 @@ fn compare(seed: u64, images: Vec<DiskImage>, theirs: Option<BTreeSet<Place>>) -
             return Err(format!("the second scrub: {:?}, the first: {:?}", second.phys, first.phys));
         }
         pool.export().await.map_err(|e| format!("export: {e}"))?;
-        Ok(true)
+        Ok(Wrote::Scrubbed)
     });
     let wrote = wrote.map_err(|report| format!("stalled: {report}"))??;
-    if wrote && ours.is_empty() {
+    let after = lab.images();
+    if wrote == Wrote::Scrubbed && ours.is_empty() {
         let scratch = Scratch::new(&format!("foreign{seed}-after")).map_err(|e| e.to_string())?;
-        judge::save(&lab.images(), scratch.path())?;
-        match ask_zdb(scratch.path())? {
+        judge::save(&after, scratch.path())?;
+        match ask_zdb(maker, scratch.path())? {
             Some(found) if found.is_empty() => {}
             other => return Err(format!("after weir's scrub zdb finds {other:?}")),
         }
     }
-    Ok(Outcome::Same(ours.len(), wrote))
+    Ok((Outcome::Same(ours.len(), wrote), after))
 }

@@ -16,6 +16,8 @@
 //!   allocated until its entry leaves the log. zdb takes it for leaked; weir's checker counts the
 //!   bytes of such blocks, and only as many are excused.
 //!
+//! * *Keys.* zdb dies of an assertion of its own on some ZAPs of encrypted file systems, since it
+//!   has no keys.
 //! * *Fast dedup.* zfsdump does not know it, and judges nothing of such a pool; zdb of OpenZFS 2.4
 //!   does, and weir's checker recomputes the tables.
 //!
@@ -70,14 +72,18 @@ fn is_generation_of_sender(line: &str) -> bool {
     parts.is_some_and(|(object, generation)| number(object) && number(generation))
 }
 
+/// `judge` about pools with encrypted file systems.
+const UNLOCKED: &str = "zdb24 -dddd: stopped halfway on an assertion of its own; the pool has encrypted file systems";
+
 /// Whether nothing is missing in an incomplete judgement but what zfsdump says of pools with fast
-/// dedup, and zdb of 2.4 found them good.
-pub(crate) fn lacks_fast_dedup_only(said: &str) -> bool {
+/// dedup, and the end of a list by zdb that needed a key, and zdb of 2.4 found the blocks good.
+pub(crate) fn lacks_known_only(said: &str) -> bool {
     let mut open = said.lines().filter_map(|l| l.strip_prefix("--")).map(str::trim);
     let known = |l: &str| {
         let unknown = l.split_once(": does not know ").filter(|(judge, _)| judge.starts_with("zfsdump check"));
         l.starts_with("active features that OpenZFS 2.1 lacks: ")
             || unknown.is_some_and(|(_, what)| what == "com.klarasystems:fast_dedup; nothing was judged")
+            || l == UNLOCKED
     };
     said.lines().any(|l| l == "ok    zdb24 -bcc") && open.all(known)
 }
@@ -121,7 +127,7 @@ pub(crate) fn excused(said: &str, waiting: u64) -> Option<Vec<&str>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{excused, lacks_fast_dedup_only};
+    use super::{excused, lacks_known_only};
 
     const KEYS: &str = "ok    zdb -bcc\nBAD   zfsdump check after it\n        note: space map histograms: 0 as they are\n                  lab: deadlist keys [0, 1, 10, 39], snapshots before the last [0, 1, 10]\n        667 blocks, 1 errors\nlab: bad\n";
 
@@ -138,14 +144,15 @@ mod tests {
 
     #[test]
     fn fast_dedup_is_left_to_zdb() {
-        let said = "--    active features that OpenZFS 2.1 lacks: com.klarasystems:fast_dedup\nok    zdb24 -bcc\n--    zfsdump check: does not know com.klarasystems:fast_dedup; nothing was judged\nlab: good as far as judged\n";
-        assert!(lacks_fast_dedup_only(said));
+        let said = "--    active features that OpenZFS 2.1 lacks: com.klarasystems:fast_dedup\nok    zdb24 -bcc\n--    zdb24 -dddd: stopped halfway on an assertion of its own; the pool has encrypted file systems\n--    zfsdump check: does not know com.klarasystems:fast_dedup; nothing was judged\nlab: good as far as judged\n";
+        assert!(lacks_known_only(said));
         for (from, to) in [
             ("ok    zdb24 -bcc\n", ""),
+            ("zdb24 -dddd", "zdb24 -mmm"),
             ("know com.klarasystems:fast_dedup;", "know com.truenas:physical_rewrite;"),
             ("lab: good", "--    zhack24 (get-zfs24): not there\nlab: good"),
         ] {
-            assert!(!lacks_fast_dedup_only(&said.replace(from, to)), "{to}");
+            assert!(!lacks_known_only(&said.replace(from, to)), "{to}");
         }
     }
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use ztest::campaign::{Tally, judge_seed};
 use ztest::cuts::{CutTally, cut_on};
+use ztest::foreign::Maker;
 use ztest::judge::{Level, Verdict};
 use ztest::lab::{SHAPES, shape_of};
 use ztest::mutate::{MutateTally, Victim, kinds, mutate};
@@ -50,7 +51,9 @@ ztest --volumes N|FROM..TO [--layout NAME] [--ops 60] [--state FILE]
                                                     volumes: writes, discards, resizes, snapshots, clones, rollbacks, all layouts
 ztest --volcuts N|FROM..TO [--every 1] [--images N] [--state FILE] [--bug NAME]
                                                     power cuts under the load of a volume; N images go to zdb
-ztest --foreign N|FROM..TO                          pools of the real ztest: a scrub finds what zdb -cc finds
+ztest --foreign N|FROM..TO                          pools of the real ztest: a scrub finds what zdb -cc finds; those
+                                                    without damage are changed and judged
+ztest --foreign24 N|FROM..TO                        the same with ztest and zdb of OpenZFS 2.4, RAID-Z being expanded too
 ztest --receives N|FROM..TO [--state FILE]          random streams, received on other layouts, with stops and power cuts
 ztest --sends N|FROM..TO [--state FILE]             send streams of random pools are OpenZFS's, byte by byte
 ztest --rescues N|FROM..TO [--layout NAME] [--state FILE]
@@ -438,21 +441,25 @@ fn volcuts(args: &Args, from: u64, to: u64) -> bool {
     seeds.end(&["cuts", "lost", "torn", "future", "replayed", "acks", "zdb"])
 }
 
-fn foreign(args: &Args, from: u64, to: u64) -> bool {
-    use ztest::foreign::{Outcome, run_seed};
-    let total = Mutex::new([0u64; 6]);
+fn foreign(args: &Args, maker: Maker, from: u64, to: u64, level: Level) -> bool {
+    use ztest::foreign::{Outcome, Wrote, run_seed};
+    let total = Mutex::new([0u64; 7]);
     spread(args, from, to, |seed| {
-        let got = caught(|| run_seed(seed));
+        let got = caught(|| run_seed(maker, seed, level));
         let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
         total[0] += 1;
         match got {
             Ok(Outcome::Same(damaged, wrote)) => {
-                println!(
-                    "seed {seed}: {damaged} damaged blocks, as zdb says{}",
-                    if wrote { "; mended and exported" } else { "" }
-                );
+                let how = match &wrote {
+                    Wrote::ReadOnly(why) => format!("read-only: {why}"),
+                    Wrote::Scrubbed => "mended and exported".into(),
+                    Wrote::Changed(note) if note.is_empty() => "mended, changed and judged".into(),
+                    Wrote::Changed(note) => format!("mended, changed and judged ({note})"),
+                };
+                println!("seed {seed}: {damaged} damaged blocks, as zdb says; {how}");
                 total[1] += 1;
-                total[2] += u64::from(wrote);
+                total[2] += u64::from(!matches!(wrote, Wrote::ReadOnly(_)));
+                total[6] += u64::from(matches!(wrote, Wrote::Changed(_)));
                 total[3] += damaged as u64;
             }
             Ok(Outcome::Refused) => {
@@ -470,7 +477,7 @@ fn foreign(args: &Args, from: u64, to: u64) -> bool {
         }
     });
     let t = total.into_inner().unwrap_or_else(|e| e.into_inner());
-    println!("same={} written={} damaged={}", t[1], t[2], t[3]);
+    println!("same={} written={} changed={} damaged={}", t[1], t[2], t[6], t[3]);
     println!("seeds={} bad={} missing={}", t[0], t[5], t[4]);
     t[4] + t[5] == 0
 }
@@ -705,7 +712,9 @@ fn main() -> ExitCode {
     } else if let Some((from, to)) = of("--volcuts") {
         volcuts(&args, from, to)
     } else if let Some((from, to)) = of("--foreign") {
-        foreign(&args, from, to)
+        foreign(&args, Maker::Installed, from, to, level)
+    } else if let Some((from, to)) = of("--foreign24") {
+        foreign(&args, Maker::V24, from, to, level)
     } else if let Some((from, to)) = of("--sends") {
         sends(&args, from, to)
     } else if let Some((from, to)) = of("--rescues") {

@@ -191,6 +191,11 @@ pub fn try_pool(reference: &Reference, seed: u64, ops: u64, level: Level) -> Out
         Ok(None) => return Outcome::Missing(format!("{}.tar.zst", reference.archive)),
         Err(e) => return Outcome::Missing(e),
     };
+    judge_change(before, seed, ops, level, reference.name)
+}
+
+/// Changes a pool and has it judged: no judge finds what it did not find before.
+pub fn judge_change(before: Vec<DiskImage>, seed: u64, ops: u64, level: Level, name: &str) -> Outcome {
     let changed = match run_named(before.clone(), seed, ops) {
         Ok(changed) => changed,
         Err(why) => match why.strip_prefix("read-only: ") {
@@ -200,7 +205,7 @@ pub fn try_pool(reference: &Reference, seed: u64, ops: u64, level: Level) -> Out
     };
     let ask = |images: &[DiskImage], when: &str| {
         let images: Vec<DiskImage> = images.iter().map(without_table).collect();
-        judge::judge_pool(&images, level, &format!("{}-{when}", reference.name), &changed.pool)
+        judge::judge_pool(&images, level, &format!("{name}-{when}"), &changed.pool)
     };
     match ask(&changed.images, "after") {
         Verdict::Good => Outcome::Good(String::new()),

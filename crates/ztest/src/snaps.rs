@@ -293,8 +293,10 @@ async fn unlock(pool: &Pool) -> Check {
     for root in dsl.encryption_roots(&dsl.root().name()).map_err(say)? {
         let dir = dsl.find_dir(&root).map_err(say)?;
         let info = dsl.crypt_info(&dir).ok_or_else(|| format!("{root} is not encrypted"))?;
-        let key = KeyMaterial::new(crate::reference::key(info.format).as_bytes());
-        dsl.load_key(&root, &key, false).await.map_err(|e| format!("key of {root}: {e:?}"))?;
+        let load = async |key: &'static str| dsl.load_key(&root, &KeyMaterial::new(key.as_bytes()), false).await;
+        if load(crate::reference::key(info.format)).await.is_err() {
+            load(crate::foreign::KEY).await.map_err(|e| format!("key of {root}: {e:?}"))?;
+        }
     }
     Ok(())
 }

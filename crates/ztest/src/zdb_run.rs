@@ -81,9 +81,14 @@ pub fn zdb(args: &[&str]) -> Option<(i32, String)> {
     }
 }
 
-/// The zdb of OpenZFS 2.4, which `shared/judges/get-zfs24` unpacks beside the installed one: where
-/// ZFS24_DIR says, or in the judges' cache. Pools with features of 2.2 and later are judged by it.
+/// The zdb of OpenZFS 2.4. Pools with features of 2.2 and later are judged by it.
 pub fn zdb24_program() -> Option<PathBuf> {
+    program24("zdb24")
+}
+
+/// A program of OpenZFS 2.4, which `shared/judges/get-zfs24` unpacks beside the installed ones:
+/// where ZFS24_DIR says, or in the judges' cache.
+pub(crate) fn program24(name: &str) -> Option<PathBuf> {
     let cache = || {
         if let Some(own) = std::env::var_os("JUDGE_CACHE") {
             return Some(PathBuf::from(own));
@@ -95,7 +100,7 @@ pub fn zdb24_program() -> Option<PathBuf> {
         Some(dir) => PathBuf::from(dir),
         None => cache()?.join("zfs24"),
     };
-    Some(folder.join("bin/zdb24")).filter(|p| p.is_file())
+    Some(folder.join("bin").join(name)).filter(|p| p.is_file())
 }
 
 /// Runs the zdb of OpenZFS 2.4; `None` if it is not there.

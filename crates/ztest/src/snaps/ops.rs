@@ -383,8 +383,8 @@ impl Snaps {
             return Ok(());
         }
         let key = self.key_of(&from);
-        // A root takes its key along, others stay below their root, what is plain stays plain.
-        let bound = key.as_ref().is_none_or(|root| *root != from) && self.key_of(&parent) != key
+        // A root takes its key along, others stay below their root, what is plain moves anywhere.
+        let bound = key.as_ref().is_some_and(|root| *root != from) && self.key_of(&parent) != key
             || self.is_volume(&parent).await?;
         self.note(format!("rename {from} {to}"));
         let got = dsl.rename(&from, &to).await;
