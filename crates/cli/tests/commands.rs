@@ -978,17 +978,17 @@ fn pools_with_features_of_others_are_listed_and_refused() {
             let region = &mut bytes[at as usize..][..ondisk::label::CONFIG_SIZE];
             let mut config =
                 ondisk::label::LabelConfig::from_nvlist(&ondisk::label::parse_config(region, at).unwrap()).unwrap();
-            config.features_for_read.push("org.openzfs:draid_failure_domains".into());
+            config.features_for_read.push("com.seagate:draid_failure_domains".into());
             region.copy_from_slice(&ondisk::label::seal_config(&config.to_nvlist(), at).unwrap());
         }
         std::fs::write(image, bytes).unwrap();
     }
     let before = images.each_ref().map(|i| std::fs::read(i).unwrap());
     let listed = w.ok("zpool import -d .");
-    let want = "  state: UNAVAIL\n status: The pool uses the following feature(s) not supported on this system:\n\torg.openzfs:draid_failure_domains\n action: The pool cannot be imported. ";
+    let want = "  state: UNAVAIL\n status: The pool uses the following feature(s) not supported on this system:\n\tcom.seagate:draid_failure_domains\n action: The pool cannot be imported. ";
     assert!(listed.contains(want), "{listed}");
     assert!(listed.contains("UNAVAIL  unsupported feature(s)\n"), "{listed}");
-    let why = "cannot import 'tank': the pool uses org.openzfs:draid_failure_domains, which weir cannot read: import it with the software that wrote it";
+    let why = "cannot import 'tank': the pool uses com.seagate:draid_failure_domains, which weir cannot read: import it with the software that wrote it";
     for how in ["", "-f", "-F", "-Fn", "-o readonly=on"] {
         w.fails(&format!("zpool import -d . {how} tank"), 1, why);
     }

@@ -78,6 +78,11 @@ fn limits_are_set_and_shown_without_a_mount() {
     assert!(w.ok("zfs get all tank/fs").contains("defaultprojectobjquota  2K "));
     assert_eq!(w.ok("zfs get -H -o value userquota@root tank/fs"), "none\n");
     assert_eq!(w.ok("zfs userspace -Hp -o name,quota tank/fs"), format!("54321\t{}\nroot\t{}\n", 1 << 30, 9 << 20));
+    // A new file system has those of its parent.
+    w.ok("zfs create -o defaultprojectobjquota=none -o defaultgroupquota=2M tank/fs/below");
+    let line = "zfs get -H -o value defaultuserquota,defaultprojectobjquota,defaultgroupquota tank/fs/below";
+    assert_eq!(w.ok(line), "9M\n0\n2M\n");
+    w.ok("zfs destroy tank/fs/below");
     for (line, what) in [
         ("zfs set defaultuserquota=1M tank/fs@s", "can not be modified for snapshots"),
         ("zfs set defaultuserquota=much tank/fs", "not a size"),

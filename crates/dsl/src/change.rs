@@ -31,12 +31,24 @@ impl DslPool {
     pub(crate) async fn write_prop(&self, dir: &Rc<Dir>, name: &str, value: Option<&PropValue>, tx: &Tx) -> Result<()> {
         if let Some(value) = value {
             self.ensure_salt(name, value, tx).await?;
-            if Counted::ALL.iter().any(|c| c.limit() == name) && value.num() != u64::MAX {
+            // A received limit binds as a local one.
+            let plain = name.strip_suffix("$recvd").unwrap_or(name);
+            if Counted::ALL.iter().any(|c| c.limit() == plain) && value.num() != u64::MAX {
                 self.begin_counting(dir, tx).await?;
             }
         }
         let dn = self.mos().hold(ObjectId(dir.phys().props_zapobj)).await?;
-        match value {
+        let mut stored = value.cloned();
+        if let Some((newer, is_newer)) = props::newer(name, value) {
+            match value {
+                Some(value) if is_newer => {
+                    zap::update_u64(&dn, newer.as_bytes(), value.num(), tx).await?;
+                    stored = props::find(name).map(|p| p.default_value());
+                }
+                _ => remove_entry(&dn, &newer, tx).await?,
+            }
+        }
+        match &stored {
             Some(PropValue::Num(n)) => zap::update_u64(&dn, name.as_bytes(), *n, tx).await?,
             Some(PropValue::Text(t)) => zap::update_text(&dn, name.as_bytes(), t, tx).await?,
             None => remove_entry(&dn, name, tx).await?,

@@ -34,15 +34,25 @@ pub(crate) const ROOT: u32 = 0;
 /// Fills a new object set, in syncing context.
 pub type Init = Box<dyn FnOnce(Objset, Rc<Tx>) -> LocalBoxFuture<'static, Result<()>>>;
 
-/// A head that does not exist yet.
-pub(crate) struct NewHead {
+/// A file system or volume that does not exist yet.
+pub struct NewHead {
     /// A file system or a volume.
     pub os_type: ObjsetType,
+    /// Its properties, which can be set.
     pub props: Vec<(String, PropValue)>,
+    /// The choice of encryption; by default that of the parent.
     pub crypt: NewCrypt,
-    /// The user who makes it.
+    /// The user who makes it, who gets what is granted to creators.
     pub creator: u32,
+    /// Fills it.
     pub init: Init,
+}
+
+impl NewHead {
+    /// A file system without properties of its own, encrypted if its parent is.
+    pub fn plain_fs(creator: u32, init: Init) -> NewHead {
+        NewHead { os_type: ObjsetType::Zfs, props: Vec::new(), crypt: NewCrypt::default(), creator, init }
+    }
 }
 
 /// Checks a full dataset name: parts of letters, digits and `-_.: `, at most 255 bytes, not too
@@ -352,24 +362,11 @@ impl DslPool {
         crypt: NewCrypt,
         init: Init,
     ) -> Result<Rc<Dataset>> {
-        self.create_fs_by(ROOT, name, props, crypt, init).await
+        self.create_dataset(name, NewHead { props, crypt, ..NewHead::plain_fs(ROOT, init) }).await
     }
 
-    /// As [`DslPool::create_fs_encrypted`], by the user `creator`, who gets what is granted to
-    /// creators.
-    pub async fn create_fs_by(
-        self: &Rc<Self>,
-        creator: u32,
-        name: &str,
-        props: Vec<(String, PropValue)>,
-        crypt: NewCrypt,
-        init: Init,
-    ) -> Result<Rc<Dataset>> {
-        self.create_dataset(name, NewHead { os_type: ObjsetType::Zfs, props, crypt, creator, init }).await
-    }
-
-    /// Creates a file system or volume.
-    pub(crate) async fn create_dataset(self: &Rc<Self>, name: &str, new: NewHead) -> Result<Rc<Dataset>> {
+    /// Creates a file system or volume. The parent must exist.
+    pub async fn create_dataset(self: &Rc<Self>, name: &str, new: NewHead) -> Result<Rc<Dataset>> {
         let NewHead { os_type, props, crypt, creator, init } = new;
         check_name(name)?;
         for (prop, _) in &props {

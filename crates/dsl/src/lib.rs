@@ -53,7 +53,7 @@ mod tests;
 pub mod volume;
 pub mod walk;
 
-pub use create::{Init, check_name};
+pub use create::{Init, NewHead, check_name};
 pub use dataset::Dataset;
 pub use dir::Dir;
 pub use free::deadlist;

@@ -183,10 +183,7 @@ impl DslPool {
         let mut at = Some(dir.clone());
         while let Some(dir) = at {
             let Some(counts) = self.counts(&dir).await? else { return Ok(()) };
-            let limit = match dir.local_props().get(what.limit()) {
-                Some(value) => value.num(),
-                None => u64::MAX,
-            };
+            let limit = dir.prop(what.limit()).0.num();
             let after = counts[what as usize].saturating_add(more);
             if after > limit && !is_free(&dir).await? {
                 let why = format!("the {} of '{}' is {limit}", what.limit(), dir.full_name());

@@ -25,7 +25,7 @@ use crate::dir::Dir;
 use crate::features::Features;
 use crate::free::freeing::Freeing;
 use crate::free::livelist::LIVELIST_KEY;
-use crate::props::PropValue;
+use crate::props::{self, PropValue};
 use crate::redact::ListsInUse;
 use crate::registry::Registry;
 use crate::snap::snapshot::{SNAPS_CHANGED_KEY, moment};
@@ -205,16 +205,20 @@ impl DslPool {
 
     /// The properties in a ZAP.
     pub(crate) async fn read_props(&self, object: ObjectId) -> Result<BTreeMap<String, PropValue>> {
-        let mut props = BTreeMap::new();
-        for entry in zap::list(&self.mos.hold(object).await?).await? {
-            let name = String::from_utf8_lossy(&entry.name).into_owned();
+        Ok(self.stored_props(object).await?.into_iter().collect())
+    }
+
+    /// The stored properties of a directory or snapshot, in the order of their ZAP.
+    pub(crate) async fn stored_props(&self, object: ObjectId) -> Result<Vec<(String, PropValue)>> {
+        let entries = zap::list(&self.mos.hold(object).await?).await?;
+        let stored = entries.into_iter().map(|entry| {
             let value = match entry.value.as_text() {
                 Some(text) => PropValue::Text(text),
                 None => PropValue::Num(entry.value.as_u64().unwrap_or(0)),
             };
-            props.insert(name, value);
-        }
-        Ok(props)
+            (String::from_utf8_lossy(&entry.name).into_owned(), value)
+        });
+        Ok(props::with_newer(stored.collect()))
     }
 
     pub(crate) fn new_dir(

@@ -533,6 +533,35 @@ pub fn is_default_quota(name: &str) -> bool {
     ondisk::zpl::master_key::DEFAULT_QUOTAS.contains(&name)
 }
 
+/// What follows the name of a property whose value is one that releases before it do not know: the
+/// value is kept under this name, and the default under the plain one (format page 17 section 8).
+const NEWER_SUFFIX: &str = "$iuv";
+
+/// Properties with such values.
+const NEWER: [(&str, &[u64]); 2] = [("snapdir", &[2]), ("redundant_metadata", &[2, 3])];
+
+/// The name under which newer values of a property are kept, if it has any, and whether `value` is
+/// one.
+pub(crate) fn newer(name: &str, value: Option<&PropValue>) -> Option<(String, bool)> {
+    let (_, values) = NEWER.iter().find(|(n, _)| *n == name)?;
+    Some((format!("{name}{NEWER_SUFFIX}"), value.is_some_and(|v| values.contains(&v.num()))))
+}
+
+/// Stored properties with newer values under their plain names, as far as they are known.
+pub(crate) fn with_newer(stored: Vec<(String, PropValue)>) -> Vec<(String, PropValue)> {
+    let known = |(name, value): &(String, PropValue)| {
+        let name = name.strip_suffix(NEWER_SUFFIX)?;
+        let PropType::Index(values) = find(name)?.ty else { return None };
+        values.iter().any(|(_, n)| *n == value.num()).then(|| name.to_string())
+    };
+    let newer: Vec<String> = stored.iter().filter_map(known).collect();
+    let named = stored.into_iter().filter_map(|(name, value)| match name.strip_suffix(NEWER_SUFFIX) {
+        Some(plain) => newer.iter().any(|n| n == plain).then(|| (plain.to_string(), value)),
+        None => (!newer.contains(&name)).then_some((name, value)),
+    });
+    named.collect()
+}
+
 /// The names of the properties that `zfs get all` shows of a kind of dataset, in its order.
 pub fn shown_of(kind: DatasetKind) -> Vec<&'static str> {
     let mut names: Vec<&str> = PROPS.iter().filter(|p| p.kinds.contains(&kind)).map(|p| p.name).collect();

@@ -101,19 +101,8 @@ impl DslPool {
         crypt: NewCrypt,
         init: Init,
     ) -> Result<Rc<Dataset>> {
-        self.create_volume_by(ROOT, name, props, crypt, init).await
-    }
-
-    /// As [`DslPool::create_volume`], by the user `creator`, who gets what is granted to creators.
-    pub async fn create_volume_by(
-        self: &Rc<Self>,
-        creator: u32,
-        name: &str,
-        props: Vec<(String, PropValue)>,
-        crypt: NewCrypt,
-        init: Init,
-    ) -> Result<Rc<Dataset>> {
-        self.create_dataset(name, NewHead { os_type: ObjsetType::Zvol, props, crypt, creator, init }).await
+        let os_type = ObjsetType::Zvol;
+        self.create_dataset(name, NewHead { os_type, props, crypt, ..NewHead::plain_fs(ROOT, init) }).await
     }
 
     /// Fails if `dir` is that of a volume, which has no children.

@@ -156,7 +156,7 @@ features! {
     BlockCloningEndian "block_cloning_endian" "com.truenas:block_cloning_endian" Write [] [] OpenZfs24 Write "The table of shared blocks in one byte order everywhere.";
     DynamicGangHeader "dynamic_gang_header" "com.klarasystems:dynamic_gang_header" Read [mos] [] OpenZfs24 Write "Gang headers as large as the pool's sectors.";
     PhysicalRewrite "physical_rewrite" "com.truenas:physical_rewrite" Write [per_dataset] [ExtensibleDataset] OpenZfs24 Write "Blocks can be rewritten and keep their logical birth.";
-    DraidFailureDomains "draid_failure_domains" "org.openzfs:draid_failure_domains" Read [mos] [Draid] Master None "Draids that survive the loss of an enclosure.";
+    DraidFailureDomains "draid_failure_domains" "com.seagate:draid_failure_domains" Read [mos] [Draid] Master None "Draids that survive the loss of an enclosure.";
 }
 
 impl Feature {

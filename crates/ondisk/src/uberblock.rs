@@ -80,7 +80,7 @@ impl Reflow {
     }
 }
 
-/// Words of an uberblock that a checkpoint keeps.
+/// Words of an uberblock that a checkpoint keeps: all that OpenZFS knows before 2.3.
 pub const KEPT_WORDS: usize = 26;
 
 /// Bytes of a slot on a top-level vdev of `ashift`.
@@ -220,10 +220,12 @@ impl Uberblock {
         (words[0] == MAGIC && possible).then_some(ub)
     }
 
-    /// The words that a checkpoint keeps of it.
-    pub fn to_kept(&self) -> [u64; KEPT_WORDS] {
+    /// The words that a checkpoint keeps of it: with `expandable`, where a RAID-Z may be expanded,
+    /// also the 27th of OpenZFS 2.3, which reads garbage if it is not there. Earlier releases have
+    /// no room for it.
+    pub fn to_kept(&self, expandable: bool) -> Vec<u64> {
         let slot = self.seal(1 << SLOT_SHIFT_MIN, 0);
-        std::array::from_fn(|i| le64(&slot, 8 * i))
+        (0..KEPT_WORDS + usize::from(expandable)).map(|i| le64(&slot, 8 * i)).collect()
     }
 
     /// Whether its writer has `multihost` on.
@@ -326,7 +328,12 @@ mod tests {
             let ub = Uberblock::new(Txg(txg), 1, 2, Blkptr::hole());
             let read = Uberblock::parse(&ub.seal(1 << SLOT_SHIFT_MIN, 4096), 4096);
             assert_eq!(read.is_ok_and(|ub| ub.is_some()), good, "{txg}");
-            assert_eq!(Uberblock::from_kept(&ub.to_kept()).is_some(), good, "{txg}");
+            for (expandable, words) in [(false, 26), (true, 27)] {
+                let kept = ub.to_kept(expandable);
+                assert_eq!(kept.len(), words);
+                let first = kept.first_chunk().expect("26 words and more");
+                assert_eq!(Uberblock::from_kept(first).is_some(), good, "{txg}");
+            }
         }
     }
 }

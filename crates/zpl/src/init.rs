@@ -37,11 +37,20 @@ pub struct FsCreateProps {
     pub utf8only: bool,
     /// ZPL version; only 5 can be created.
     pub version: u64,
+    /// Limits of owners without one of their own, in the order of [`master_key::DEFAULT_QUOTAS`];
+    /// 0: none.
+    pub default_quotas: [u64; 6],
 }
 
 impl Default for FsCreateProps {
     fn default() -> FsCreateProps {
-        FsCreateProps { normalization: 0, casesensitivity: Case::Sensitive, utf8only: false, version: ZPL_VERSION }
+        FsCreateProps {
+            normalization: 0,
+            casesensitivity: Case::Sensitive,
+            utf8only: false,
+            version: ZPL_VERSION,
+            default_quotas: [0; 6],
+        }
     }
 }
 
@@ -71,6 +80,9 @@ async fn fill(os: Objset, tx: Rc<Tx>, owner: InitOwner, props: FsCreateProps) ->
     put(master_key::UTF8ONLY, u64::from(utf8only)).await?;
     put(master_key::CASESENSITIVITY, case).await?;
     put(master_key::VERSION, props.version).await?;
+    for (key, limit) in master_key::DEFAULT_QUOTAS.into_iter().zip(props.default_quotas).filter(|(_, n)| *n != 0) {
+        put(key, limit).await?;
+    }
 
     let sa_master = SaTable::create(&os, tx).await?;
     put(master_key::SA_ATTRS, sa_master.0).await?;

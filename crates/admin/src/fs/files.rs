@@ -23,6 +23,9 @@ pub struct OnceProps {
     casesensitivity: Option<u64>,
     utf8only: Option<u64>,
     version: Option<u64>,
+    /// Limits of owners without one of their own: those of the parent, 0 where it has none. They
+    /// can be changed later.
+    default_quotas: [u64; 6],
 }
 
 impl OnceProps {
@@ -63,7 +66,12 @@ impl OnceProps {
             None => zap::lookup_u64(&master, key.as_bytes()).await,
             own => Ok(own),
         };
+        let mut default_quotas = [0; 6];
+        for (limit, key) in default_quotas.iter_mut().zip(master_key::DEFAULT_QUOTAS) {
+            *limit = zap::lookup_u64(&master, key.as_bytes()).await?.unwrap_or(0);
+        }
         Ok(OnceProps {
+            default_quotas,
             normalization: or(self.normalization, master_key::NORMALIZATION).await?,
             casesensitivity: or(self.casesensitivity, master_key::CASESENSITIVITY).await?,
             utf8only: or(self.utf8only, master_key::UTF8ONLY).await?,
@@ -87,6 +95,7 @@ pub fn init_root(rt: &Rt, once: OnceProps, owner: Option<(u32, u32)>) -> Init {
         },
         utf8only: once.utf8only.map_or(default.utf8only, |n| n != 0),
         version: once.version.unwrap_or(default.version),
+        default_quotas: once.default_quotas,
     };
     init_fs(owner, props)
 }

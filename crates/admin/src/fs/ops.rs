@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Result};
-use dsl::crypto::NewCrypt;
 use dsl::props::{self, DatasetKind, PropKind, PropValue};
-use dsl::{Dataset, Dir, check_name};
+use dsl::{Dataset, Dir, NewHead, check_name};
+use ondisk::objset::ObjsetType;
 
 use crate::engine::PoolEngine;
 use crate::fs::files::{self, OnceProps};
@@ -251,13 +251,11 @@ impl PoolEngine {
         let result = async {
             for parent in missing {
                 let init = files::init_root(self.pool.rt(), usual, how.maker.owner);
-                dsl.create_fs_by(how.maker.uid, &parent, Vec::new(), NewCrypt::default(), init).await?;
+                dsl.create_dataset(&parent, NewHead::plain_fs(how.maker.uid, init)).await?;
                 created.push(parent);
             }
-            match how.volume {
-                Some(_) => dsl.create_volume_by(how.maker.uid, name, props, crypt, init).await?,
-                None => dsl.create_fs_by(how.maker.uid, name, props, crypt, init).await?,
-            };
+            let os_type = if how.volume.is_some() { ObjsetType::Zvol } else { ObjsetType::Zfs };
+            dsl.create_dataset(name, NewHead { os_type, props, crypt, creator: how.maker.uid, init }).await?;
             created.push(name.to_string());
             if !how.no_mount && path.is_some() {
                 self.mount_new(&created).await?;
@@ -555,7 +553,7 @@ impl PoolEngine {
                         let parent = above.rsplit_once('/').map_or(above, |(parent, _)| parent);
                         let usual = OnceProps::default().below(&*dsl.find(parent)?).await?;
                         let init = files::init_root(self.pool.rt(), usual, maker.owner);
-                        dsl.create_fs_by(maker.uid, above, Vec::new(), NewCrypt::default(), init).await?;
+                        dsl.create_dataset(above, NewHead::plain_fs(maker.uid, init)).await?;
                         created.push(above.to_string());
                     }
                 }

@@ -56,21 +56,24 @@ impl PoolEngine {
     /// Whether a user has a permission on a dataset or snapshot, or on the file system of a
     /// bookmark.
     pub(crate) async fn has_permission(&self, who: &Identity, name: &str, perm: &str) -> Result<bool> {
+        Ok(self.missing_permission(who, name, &[perm]).await?.is_none())
+    }
+
+    /// The first of these permissions that a user does not have.
+    async fn missing_permission<'a>(&self, who: &Identity, name: &str, perms: &[&'a str]) -> Result<Option<&'a str>> {
         if self.props.borrow().get("delegation") == Some(&0) {
-            return Ok(false);
+            return Ok(perms.first().copied());
         }
         let levels = self.grants_for(who, name).await?;
-        Ok(is_granted(&levels, name.contains('@'), who, perm))
+        Ok(perms.iter().copied().find(|perm| !is_granted(&levels, name.contains('@'), who, perm)))
     }
 
     /// Fails unless a user has all of these permissions on a dataset.
     pub(crate) async fn need_all(&self, who: &Identity, name: &str, perms: &[&str]) -> Result<()> {
-        for perm in perms {
-            if !self.has_permission(who, name, perm).await? {
-                return Err(denied_for(perm, head_of(name)));
-            }
+        match self.missing_permission(who, name, perms).await? {
+            Some(perm) => Err(denied_for(perm, head_of(name))),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Fails unless a user may make the dataset `name`, and those above it that are missing.

@@ -160,7 +160,7 @@ impl DslPool {
             };
             let has_list = opts.has_list();
             if has_list {
-                let stored = self.stored_props(dir.phys().props_zapobj).await?;
+                let stored = self.props_of(dir.phys().props_zapobj).await?;
                 out.props = sent_props(&stored, opts.backup, false);
             }
             for snap in self.snapshots(head).await? {
@@ -168,7 +168,7 @@ impl DslPool {
                 let phys = snap.phys();
                 let mut s = Snap { name: snap.snapname(), guid: phys.guid, txg: phys.creation_txg, ..Snap::default() };
                 if has_list {
-                    s.props = sent_props(&self.stored_props(phys.props_obj).await?, opts.backup, true);
+                    s.props = sent_props(&self.props_of(phys.props_obj).await?, opts.backup, true);
                 }
                 if opts.holds {
                     s.holds = self.stored_holds(&snap).await?;
@@ -190,17 +190,12 @@ impl DslPool {
         })
     }
 
-    /// The properties in the ZAP `object` (0: none), in its order.
-    async fn stored_props(&self, object: u64) -> Result<Named<PropValue>> {
-        if object == 0 {
-            return Ok(Vec::new());
+    /// The stored properties of an object that there may be none of.
+    async fn props_of(&self, object: u64) -> Result<Named<PropValue>> {
+        match object {
+            0 => Ok(Vec::new()),
+            object => self.stored_props(ObjectId(object)).await,
         }
-        let entries = zap::list(&self.mos().hold(ObjectId(object)).await?).await?;
-        let value = |e: &zap::ZapEntry| match e.value.as_text() {
-            Some(text) => PropValue::Text(text),
-            None => PropValue::Num(e.value.as_u64().unwrap_or(0)),
-        };
-        Ok(entries.iter().map(|e| (String::from_utf8_lossy(&e.name).into_owned(), value(e))).collect())
     }
 
     /// The holds of a snapshot, in the order of their ZAP.

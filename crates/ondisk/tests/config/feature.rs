@@ -79,8 +79,8 @@ fn closures_put_dependencies_first() {
 #[test]
 fn support_is_the_weakest_of_all() {
     let (s, why) =
-        support_of(FeatureZap::Read, ["org.illumos:lz4_compress", "org.openzfs:draid_failure_domains", "x:y"]);
-    assert_eq!((s, why), (Support::None, vec!["org.openzfs:draid_failure_domains", "x:y"]));
+        support_of(FeatureZap::Read, ["org.illumos:lz4_compress", "com.seagate:draid_failure_domains", "x:y"]);
+    assert_eq!((s, why), (Support::None, vec!["com.seagate:draid_failure_domains", "x:y"]));
     assert_eq!(support_of(FeatureZap::Write, ["x:y"]), (Support::Read, vec!["x:y"]));
     assert_eq!(support_of(FeatureZap::Write, ["com.delphix:spacemap_histogram"]).0, Support::Write);
     assert_eq!(support_of(FeatureZap::Read, []).0, Support::Write);

@@ -188,7 +188,8 @@ impl Checkpoint {
             Some(CheckpointRequest::Create) => {
                 let mut ub = committed.clone();
                 ub.checkpoint_txg = ub.txg.0;
-                zap::add(cx.directory, ENTRY, &ZapValue::from_u64s(&ub.to_kept()), tx).await?;
+                let kept = ub.to_kept(cx.features.is_enabled(FeatureId::RaidzExpansion));
+                zap::add(cx.directory, ENTRY, &ZapValue::from_u64s(&kept), tx).await?;
                 cx.features.add(FeatureId::ZpoolCheckpoint, 1, tx).await?;
                 self.txg.set(Some(ub.txg));
                 self.time.set(ub.timestamp);

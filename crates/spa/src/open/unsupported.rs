@@ -163,8 +163,8 @@ mod tests {
             );
         }
         assert_eq!(
-            said(&["org.openzfs:draid_failure_domains", "org.openzfs:raidz_expansion"], &[], true),
-            "the pool uses org.openzfs:draid_failure_domains, which weir cannot read: import it with the software that wrote it, or a newer release of weir"
+            said(&["com.seagate:draid_failure_domains", "org.openzfs:raidz_expansion"], &[], true),
+            "the pool uses com.seagate:draid_failure_domains, which weir cannot read: import it with the software that wrote it, or a newer release of weir"
         );
         assert_eq!(
             said(&["com.delphix:redaction_list_spill"], &["x:y", "x:z"], false),

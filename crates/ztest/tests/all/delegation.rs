@@ -1,9 +1,8 @@
 //! Delegated permissions on disk: granted, taken away, given to creators, gone with their datasets;
 //! judged by the independent checker and by zdb, which shows them.
 
-use dsl::DslPool;
-use dsl::crypto::NewCrypt;
 use dsl::deleg::{GrantChange, Grants};
+use dsl::{DslPool, NewHead};
 use sim::{DiskImage, Rng};
 use ztest::judge::{Level, Scratch, Verdict, judge, save};
 use ztest::lab::{Lab, Layout, POOL, SHAPES, new_fs};
@@ -89,7 +88,7 @@ fn permissions_come_and_go_with_their_objects() {
         assert_eq!(granted(dsl, &a).await, want);
         // Creators get theirs: of a file system, a clone and what is received.
         let at_b = grants(&[("Ul$1000", "@ops"), ("ul$1000", "destroy,mount,rollback")]);
-        dsl.create_fs_by(1000, &b, Vec::new(), NewCrypt::default(), new_fs(&sim)).await.unwrap();
+        dsl.create_dataset(&b, NewHead::plain_fs(1000, new_fs(&sim))).await.unwrap();
         assert_eq!(granted(dsl, &b).await, at_b);
         dsl.snapshot(vec![format!("{b}@s")], false, Vec::new()).await.unwrap();
         dsl.clone_snapshot_by(7, &format!("{b}@s"), &format!("{POOL}/c"), Vec::new()).await.unwrap();

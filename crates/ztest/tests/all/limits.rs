@@ -136,6 +136,14 @@ fn limits_bind_on_every_level() {
             assert_eq!(over.is_some_and(named), got.is_err(), "{on} {more} {free}: {got:?}");
             assert_eq!(over.is_some(), got.is_err(), "{on} {more} {free}: {got:?}");
         }
+        // A received limit binds like a local one.
+        dsl.inherit(&b, "snapshot_limit", false).await.unwrap_err();
+        let c = format!("{POOL}/c");
+        dsl.create_fs(&c, Vec::new(), new_fs(&lab.sim)).await.unwrap();
+        assert_eq!(check(&c, 2, "").await, Ok(()));
+        let came = vec![("snapshot_limit".to_string(), PropValue::Num(1))];
+        assert!(dsl.set_received(&c, came, Vec::new(), false).await.is_empty());
+        assert!(check(&c, 1, "").await.is_ok() && check(&c, 2, "").await.is_err());
         pool.export().await.unwrap();
     });
 }

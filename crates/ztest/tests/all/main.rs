@@ -18,6 +18,7 @@ mod growth;
 mod history;
 mod images;
 mod imports;
+mod kept_values;
 mod kinds;
 mod layouts;
 mod limits;
