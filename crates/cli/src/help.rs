@@ -3,8 +3,11 @@
 //! A [`Page`] has the usage lines of a command and the text behind them; the pages of a program are
 //! in a file each. Help shows the whole page, a mistake in a command line only its usage lines, and
 //! the overview lists the commands. Every command has a page, and usage names every letter that the
-//! command takes: tests compare both with the sources.
+//! command takes: tests compare both with the sources. Manual pages ([`man`]) are made of the
+//! same text.
 
+pub mod man;
+mod text;
 mod weir;
 mod zfs;
 mod zpool;
@@ -20,6 +23,29 @@ struct Page {
 /// All pages, by program.
 const PAGES: [&[Page]; 4] = [zpool::PAGES, zfs::PAGES, zstream::PAGES, weir::PAGES];
 
+/// The programs that have commands, and what each is about.
+const PROGRAMS: &[(&str, &str)] =
+    &[("zpool", "pools and their devices"), ("zfs", "file systems and snapshots"), ("zstream", "send streams")];
+
+/// The group of commands of weir itself.
+const LAB: (&str, &str) = ("lab", "studies in virtual time");
+
+/// The commands of weir itself, in the order of the overview, and what each does.
+const OWN: &[(&str, &str)] = &[
+    ("zdb", "look into and check pools that are not imported"),
+    ("rescue", "copy what can be read from a pool that does not import"),
+    ("defrag", "which files to rewrite for faster reads or longer free segments"),
+    ("cp", "copy files by sharing their blocks"),
+    ("daemon", "start, stop, status of the daemon that owns imported pools"),
+    ("nbd", "serve volumes as network block devices"),
+    ("quickstart", "a tour on a scratch pool"),
+    ("tune", "settings, at run time"),
+    ("top", "how data flow through pools, drawn anew every second"),
+    ("trace", "what a pool does, live"),
+    ("advise", "settings that would serve what a pool does better"),
+    ("man", "write the manual pages"),
+];
+
 /// Other names of commands.
 const ALIASES: &[(&str, &str)] =
     &[("zfs recv", "zfs receive"), ("zfs snap", "zfs snapshot"), ("zfs umount", "zfs unmount")];
@@ -34,6 +60,34 @@ impl Page {
             None if usage == name || usage.starts_with(&format!("{name} ")) => format!("weir {usage}"),
             None => format!("weir {name} {usage}"),
         }
+    }
+
+    /// The words that call the command: `zpool create`, `weir daemon`, `weir lab zil`.
+    fn words(&self) -> String {
+        match self.name.split_once(' ') {
+            Some(("zpool" | "zfs" | "zstream", _)) => self.name.to_string(),
+            _ => format!("weir {}", self.name),
+        }
+    }
+
+    /// What the command does, in a few words: its line in the overview, or the beginning of its
+    /// page.
+    fn summary(&self) -> String {
+        if let Some((_, what)) = OWN.iter().find(|(name, _)| *name == self.name) {
+            return what.to_string();
+        }
+        let first = self.text.split("\n\n").next().unwrap_or_default().replace('\n', " ");
+        let sentence = first.split(". ").next().unwrap_or_default().trim_end_matches(['.', ':']);
+        match sentence.split_once([':', ';']) {
+            Some((short, _)) if sentence.len() > 72 => short.to_string(),
+            _ => sentence.to_string(),
+        }
+    }
+
+    /// The text, with what is added to it from other tables.
+    fn whole_text(&self) -> String {
+        let tunables = if self.name == "daemon" { tunables() } else { String::new() };
+        format!("{}{tunables}", self.text)
     }
 }
 
@@ -105,8 +159,7 @@ pub fn topic(name: &str) -> Option<String> {
     }
     if let Some(page) = page(name) {
         let lines: String = page.usage.iter().map(|u| format!("  {}\n", page.line(u))).collect();
-        let tunables = if name == "daemon" { tunables() } else { String::new() };
-        return Some(format!("usage:\n{lines}\n{}{tunables}", page.text));
+        return Some(format!("usage:\n{lines}\n{}", page.whole_text()));
     }
     matches!(name, "zpool" | "zfs" | "zstream" | "lab").then(|| {
         let group = format!("{name} ");
@@ -117,14 +170,17 @@ pub fn topic(name: &str) -> Option<String> {
 }
 
 fn tunables() -> String {
-    let lines = admin::tunables::Tunables::meanings().map(|(n, m)| format!("  {n:<28} {m}\n"));
+    let lines = admin::tunables::Tunables::meanings().map(|(n, m)| format!("  {n:<30}  {m}\n"));
     format!("\ntunables:\n{}", lines.collect::<String>())
 }
 
 /// The overview of all commands.
 pub fn overview() -> String {
     let row = |name: &str, text: &str| format!("  {name:<12}{text}\n");
-    let list = |name: &str, what: &str| row(name, &format!("{what}:\n{:14}{}", "", wrapped(&commands(name), 14)));
+    let list = |groups: &[(&str, &str)]| {
+        let text = |what: &str, name: &str| format!("{what}:\n{:14}{}", "", wrapped(&commands(name), 14));
+        groups.iter().map(|(name, what)| row(name, &text(what, name))).collect::<String>()
+    };
     let mut out = "\
 weir: OpenZFS in user space
 
@@ -132,24 +188,9 @@ usage: weir <command> ...
 
 "
     .to_string();
-    out.push_str(&list("zpool", "pools and their devices"));
-    out.push_str(&list("zfs", "file systems and snapshots"));
-    out.push_str(&list("zstream", "send streams"));
-    for (name, text) in [
-        ("zdb", "look into and check pools that are not imported"),
-        ("rescue", "copy what can be read from a pool that does not import"),
-        ("defrag", "which files to rewrite for faster reads or longer free segments"),
-        ("cp", "copy files by sharing their blocks"),
-        ("daemon", "start, stop, status of the daemon that owns imported pools"),
-        ("quickstart", "a tour on a scratch pool"),
-        ("tune", "settings, at run time"),
-        ("top", "how data flow through pools, drawn anew every second"),
-        ("trace", "what a pool does, live"),
-        ("advise", "settings that would serve what a pool does better"),
-    ] {
-        out.push_str(&row(name, text));
-    }
-    out.push_str(&list("lab", "studies in virtual time"));
+    out += &list(PROGRAMS);
+    out.extend(OWN.iter().map(|(name, what)| row(name, what)));
+    out += &list(&[LAB]);
     out.push_str(&row("version", "the version"));
     out.push_str(&row("help", "this, or 'weir help zpool create' and the like"));
     out + "\nCalled through a symbolic link named zpool, zfs, zdb or zstream it is that

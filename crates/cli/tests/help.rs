@@ -55,7 +55,7 @@ fn every_command_shows_its_page_in_every_way() {
 
 #[test]
 fn commands_of_weir_name_themselves_in_their_usage() {
-    for command in ["cp", "tune", "top", "trace", "advise", "daemon", "lab", "nbd", "quickstart"] {
+    for command in ["cp", "tune", "top", "trace", "advise", "daemon", "lab", "man", "nbd", "quickstart"] {
         for line in [format!("{command} --help"), format!("help {command}")] {
             let (code, out, err) = weir(&line);
             assert!(code == 0 && out.starts_with(&format!("usage:\n  weir {command} ")), "{line}: {code} {out}{err}");
@@ -116,4 +116,44 @@ fn usage_names_the_letters_that_are_taken() {
             }
         }
     }
+}
+
+/// What `program` says about a file, or nothing where it is not installed.
+fn said(program: &str, args: &[&str], file: &std::path::Path) -> Option<String> {
+    let Ok(o) = Command::new(program).args(args).arg(file).env("LC_ALL", "C.UTF-8").output() else {
+        eprintln!("NOT RUN: {program} on {}: it is not installed", file.display());
+        return None;
+    };
+    Some(format!("{}{}", String::from_utf8_lossy(&o.stdout), String::from_utf8_lossy(&o.stderr)))
+}
+
+/// Manual pages are in a folder under OpenZFS's names, and groff finds nothing wrong with them.
+#[test]
+fn man_writes_pages_that_groff_takes() {
+    let dir = TempDir::new("cli-man").unwrap();
+    let at = dir.join("a/man8");
+    let (code, out, err) = weir(&format!("man {}", at.display()));
+    assert_eq!((code, out.as_str(), err.as_str()), (0, "", ""));
+    let mut names: Vec<_> = std::fs::read_dir(&at).unwrap().map(|e| e.unwrap().file_name()).collect();
+    names.sort();
+    for program in ["zpool", "zfs", "zstream"] {
+        for command in commands(program) {
+            let name = format!("{program}-{command}.8");
+            assert!(names.iter().any(|n| *n == *name), "{name} is not there");
+        }
+    }
+    for name in ["weir.8", "weir-lab.8", "weir-lab-zil.8", "weir-daemon.8", "zdb.8", "zfs-recv.8"] {
+        assert!(names.iter().any(|n| n == name), "{name} is not there");
+    }
+    for name in &names {
+        // An alias leads to a file below the folder of all sections.
+        let file = at.join(name);
+        let alias = std::fs::read_to_string(&file).unwrap().starts_with(".so ");
+        let Some(warnings) = said("groff", &["-man", "-Tutf8", "-ww", "-z"], &file).filter(|_| !alias) else {
+            continue;
+        };
+        assert_eq!(warnings, "", "{}", name.display());
+    }
+    assert_eq!(weir("man").0, 2);
+    assert_eq!(weir("man /dev/null/x").0, 1);
 }

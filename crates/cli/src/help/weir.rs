@@ -484,6 +484,16 @@ the pool, compares every byte, and removes everything again.
 ",
     },
     Page {
+        name: "man",
+        usage: &["<folder>"],
+        text: "\
+Writes the manual pages of all commands into a folder, which is made if it does
+not exist: weir.8, zpool.8, zpool-create.8 and so on. They say what 'weir help'
+says. 'man -l FILE' shows one; below /usr/local/share/man/man8 'man' finds them
+by their names.
+",
+    },
+    Page {
         name: "zdb",
         usage: &["zdb [options] [pool | device]"],
         text: "\
