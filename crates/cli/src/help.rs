@@ -3,9 +3,10 @@
 //! A [`Page`] has the usage lines of a command and the text behind them; the pages of a program are
 //! in a file each. Help shows the whole page, a mistake in a command line only its usage lines, and
 //! the overview lists the commands. Every command has a page, and usage names every letter that the
-//! command takes: tests compare both with the sources. Manual pages ([`man`]) are made of the
-//! same text.
+//! command takes: tests compare both with the sources. Manual pages ([`man`]) and what shells
+//! complete ([`completion`]) are made of the same text.
 
+pub mod completion;
 pub mod man;
 mod text;
 mod weir;
@@ -44,6 +45,7 @@ const OWN: &[(&str, &str)] = &[
     ("trace", "what a pool does, live"),
     ("advise", "settings that would serve what a pool does better"),
     ("man", "write the manual pages"),
+    ("completions", "print what completes commands in bash, zsh and fish"),
 ];
 
 /// Other names of commands.

@@ -144,6 +144,7 @@ fn weir(args: &[String]) -> u8 {
         Some("cp") => report("cp", cp::run(rest)),
         Some("top") => report("top", top::run(rest)),
         Some("lab") => report("lab", lab::run(rest)),
+        Some("completions") => report("completions", help::completion::run(rest)),
         Some("man") => report("man", help::man::run(rest)),
         Some("quickstart") => report("quickstart", quickstart::run(rest)),
         Some("version" | "--version" | "-V") => {

@@ -120,6 +120,11 @@ fn find(name: &str) -> Option<&'static Prop> {
     PROPS.iter().find(|p| p.name == name || p.aliases.contains(&name))
 }
 
+/// The names of all properties except features; those that can be set only if `settable`.
+pub fn names(settable: bool) -> impl Iterator<Item = &'static str> {
+    PROPS.iter().filter(move |p| !settable || !matches!(p.kind, Kind::Computed(_))).map(|p| p.name)
+}
+
 /// The full name of a property, if there is one of that name (`name`, `feature@NAME` and
 /// `unsupported@NAME` as well).
 pub fn canonical(name: &str) -> Option<String> {

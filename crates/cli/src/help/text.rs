@@ -62,6 +62,12 @@ pub(super) fn blocks(text: &str) -> Vec<Block> {
     out
 }
 
+/// The terms of all tables.
+pub(super) fn items_of(text: &str) -> Vec<Item> {
+    let items = |b| if let Block::Items(items) = b { items } else { Vec::new() };
+    blocks(text).into_iter().flat_map(items).collect()
+}
+
 /// The columns of a line.
 fn columns(line: &str) -> impl Iterator<Item = &str> {
     line.split("  ").map(str::trim).filter(|c| !c.is_empty())

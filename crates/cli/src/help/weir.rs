@@ -494,6 +494,20 @@ by their names.
 ",
     },
     Page {
+        name: "completions",
+        usage: &["bash|zsh|fish"],
+        text: "\
+Prints a script that completes commands, letters, and the names of properties,
+pools and datasets behind weir, zpool, zfs and zstream. Names come from the
+daemon that runs; a shell starts none.
+
+  bash  eval \"$(weir completions bash)\", or the file weir in
+        /etc/bash_completion.d
+  zsh   the file _weir in a folder of $fpath
+  fish  the file weir.fish in /etc/fish/completions
+",
+    },
+    Page {
         name: "zdb",
         usage: &["zdb [options] [pool | device]"],
         text: "\
