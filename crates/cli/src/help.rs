@@ -39,6 +39,7 @@ const OWN: &[(&str, &str)] = &[
     ("cp", "copy files by sharing their blocks"),
     ("daemon", "start, stop, status of the daemon that owns imported pools"),
     ("nbd", "serve volumes as network block devices"),
+    ("mount.zfs", "what mount(8) calls for 'mount -t zfs'"),
     ("quickstart", "a tour on a scratch pool"),
     ("tune", "settings, at run time"),
     ("top", "how data flow through pools, drawn anew every second"),
@@ -59,6 +60,8 @@ impl Page {
         match name.split_once(' ') {
             Some((program @ ("zpool" | "zfs" | "zstream"), _)) => format!("{program} {usage}"),
             Some((group, _)) => format!("weir {group} {usage}"),
+            // The name by which mount(8) calls it.
+            None if name == "mount.zfs" => format!("{name} {usage}"),
             None if usage == name || usage.starts_with(&format!("{name} ")) => format!("weir {usage}"),
             None => format!("weir {name} {usage}"),
         }
@@ -68,6 +71,7 @@ impl Page {
     fn words(&self) -> String {
         match self.name.split_once(' ') {
             Some(("zpool" | "zfs" | "zstream", _)) => self.name.to_string(),
+            None if self.name == "mount.zfs" => self.name.to_string(),
             _ => format!("weir {}", self.name),
         }
     }
@@ -195,8 +199,8 @@ usage: weir <command> ...
     out += &list(&[LAB]);
     out.push_str(&row("version", "the version"));
     out.push_str(&row("help", "this, or 'weir help zpool create' and the like"));
-    out + "\nCalled through a symbolic link named zpool, zfs, zdb or zstream it is that
-command.\n"
+    out + "\nCalled through a symbolic link named zpool, zfs, zdb, zstream or mount.zfs it
+is that command.\n"
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! The commands of `weir`: they parse the command line, send requests to the daemon, and print the
 //! replies.
 //!
-//! [`run`] looks at the name that the program was called by: `zpool`, `zfs`, `zdb` and `zstream`
-//! (symbolic links) are those commands, anything else is `weir`, whose first argument chooses.
-//! Option letters, columns and exit codes are OpenZFS's (2.1): 0 success, 1 failure, 2 invalid
-//! command line.
+//! [`run`] looks at the name that the program was called by: `zpool`, `zfs`, `zdb`, `zstream` and
+//! `mount.zfs` (symbolic links) are those commands, anything else is `weir`, whose first argument
+//! chooses. Option letters, columns and exit codes are OpenZFS's (2.1): 0 success, 1 failure, 2
+//! invalid command line.
 //!
 //! Reading order: [`opts`] (options), [`table`] (columns), `zpool` and `zfs` with their `_out`
 //! modules (pure functions from views to text), `help`, `quickstart`.
@@ -20,6 +20,7 @@ mod json;
 mod lab;
 mod lab_replay;
 mod lab_zil;
+mod mount_zfs;
 mod nbd;
 pub mod opts;
 mod progress;
@@ -90,6 +91,7 @@ pub fn run(args: &[String]) -> u8 {
         "zfs" => report("zfs", zfs::run(rest)),
         "zdb" => zdb(rest),
         "zstream" => report("zstream", zstream::run(rest)),
+        "mount.zfs" => mount_zfs::run(rest),
         _ => weir(rest),
     }
 }
@@ -136,6 +138,7 @@ fn weir(args: &[String]) -> u8 {
         Some("rescue") => rescue(rest),
         Some("defrag") => defrag(rest),
         Some("zstream") => report("zstream", zstream::run(rest)),
+        Some("mount.zfs") => mount_zfs::run(rest),
         Some("daemon") => report("daemon", daemon_cmd::run(rest)),
         Some("nbd") => report("nbd", nbd::run(rest)),
         Some("tune") => report("tune", tune::run(rest)),

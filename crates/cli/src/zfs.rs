@@ -384,8 +384,8 @@ fn mount(p: &Parsed) -> Done {
             print(&all.iter().map(|(n, at)| format!("{n:<30}  {at}\n")).collect::<String>());
             Ok(())
         }
-        (true, []) => ask_and_warn(&Mount { name: None, how }),
-        (false, [name]) => ask_and_warn(&Mount { name: Some(name.clone()), how }),
+        (true, []) => ask_and_warn(&Mount { name: None, how, at: None }),
+        (false, [name]) => ask_and_warn(&Mount { name: Some(name.clone()), how, at: None }),
         _ => Err(Fail::Usage("too many arguments".into(), "mount")),
     }
 }

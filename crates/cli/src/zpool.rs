@@ -274,7 +274,7 @@ fn mount_with_keys(done: &mut Imported) -> Done {
         done.unmounted.push(e.to_string());
     }
     for at in crate::zfs::mountable(&done.pools)? {
-        match ask(&Mount { name: Some(at), how: Default::default() }) {
+        match ask(&Mount { name: Some(at), how: Default::default(), at: None }) {
             Ok(warnings) => done.notices.extend(warnings),
             Err(Fail::Error(e)) => done.unmounted.push(e.to_string()),
             Err(e) => return Err(e),

@@ -38,8 +38,21 @@ pub fn usable() -> Result<()> {
     front_end()?.usable()
 }
 
+/// A file system that was unmounted and is to be mounted again as it was.
+#[derive(Clone, Debug)]
+pub struct Unmounted {
+    /// Its name.
+    pub name: String,
+    /// The temporary properties of its mount.
+    pub temp: TempProps,
+    /// Where it was, if mount(8) had chosen that.
+    pub at: Option<PathBuf>,
+}
+
 struct Mounted {
     path: PathBuf,
+    /// mount(8) has chosen the path.
+    is_given: bool,
     zfs: Rc<Zfs>,
     front: Rc<dyn ActiveMount>,
     temp: TempProps,
@@ -186,6 +199,11 @@ impl Mounts {
         let mounts = self.active.borrow();
         let attached = mounts.values().filter(|m| m.is_mounted(table.as_deref()));
         attached.map(|m| m.front.clone()).collect()
+    }
+
+    /// Where `name` is mounted, if mount(8) has chosen that.
+    pub fn given_place_of(&self, name: &str) -> Option<PathBuf> {
+        self.active.borrow().get(name).filter(|m| m.is_given).map(|m| m.path.clone())
     }
 
     /// The temporary properties of the mount of `name`.
@@ -342,12 +360,17 @@ impl PoolEngine {
 
     /// Mounts one file system at its mount point.
     pub async fn mount(&self, ds: &Rc<Dataset>, temp: TempProps) -> Result<()> {
-        let temp = TempProps { redacted: temp.redacted || self.mounts_redacted.get(), ..temp };
-        let name = ds.name();
-        self.mount_inner(ds, temp).await.map_err(|e| e.at(format!("cannot mount '{name}'")))
+        self.mount_at(ds, temp, None).await
     }
 
-    async fn mount_inner(&self, ds: &Rc<Dataset>, temp: TempProps) -> Result<()> {
+    /// Mounts one file system at another place than its mount point, if there is one.
+    pub async fn mount_at(&self, ds: &Rc<Dataset>, temp: TempProps, at: Option<&Path>) -> Result<()> {
+        let temp = TempProps { redacted: temp.redacted || self.mounts_redacted.get(), ..temp };
+        let name = ds.name();
+        self.mount_inner(ds, temp, at).await.map_err(|e| e.at(format!("cannot mount '{name}'")))
+    }
+
+    async fn mount_inner(&self, ds: &Rc<Dataset>, temp: TempProps, at: Option<&Path>) -> Result<()> {
         let name = ds.name();
         if let Some(path) = self.mounts.path_of(&name) {
             let why = format!("filesystem already mounted at '{}'", path.display());
@@ -360,14 +383,15 @@ impl PoolEngine {
             let why = "Dataset is not complete, was created by receiving a redacted zfs send stream.";
             return Err(Error::invalid(why));
         }
-        let path = match self.mount_point(&ds.dir()) {
-            MountPoint::Path(path) => path,
-            MountPoint::Legacy => {
+        let path = match (at, self.mount_point(&ds.dir())) {
+            (Some(at), _) => at.to_path_buf(),
+            (None, MountPoint::Path(path)) => path,
+            (None, MountPoint::Legacy) => {
                 return Err(Error::invalid(format!(
-                    "legacy mountpoint: set one with 'zfs set mountpoint=PATH {name}'"
+                    "legacy mountpoint: set one with 'zfs set mountpoint=PATH {name}', or use 'mount -t zfs {name} DIR'"
                 )));
             }
-            MountPoint::None => {
+            (None, MountPoint::None) => {
                 return Err(Error::invalid(format!(
                     "no mountpoint set: set one with 'zfs set mountpoint=PATH {name}'"
                 )));
@@ -404,7 +428,7 @@ impl PoolEngine {
             Ok(front) => {
                 let flags = self.effective_flags(&*front, flags);
                 self.close_when_ended(front.clone());
-                let mounted = Mounted { path, zfs, front, temp, flags };
+                let mounted = Mounted { path, is_given: at.is_some(), zfs, front, temp, flags };
                 self.mounts.active.borrow_mut().insert(name, mounted);
                 Ok(())
             }
@@ -490,22 +514,22 @@ impl PoolEngine {
     /// Unmounts these file systems, if mounted, and those of the pool within them, the innermost
     /// first; returns them in the order for mounting them again. If one fails, the others are
     /// mounted again.
-    pub async fn unmount_these(&self, names: &[String], force: bool) -> Result<Vec<(String, TempProps)>> {
+    pub async fn unmount_these(&self, names: &[String], force: bool) -> Result<Vec<Unmounted>> {
         let mut todo = self.mounts.all();
         let places: Vec<PathBuf> = names.iter().filter_map(|n| self.mounts.path_of(n)).collect();
         // A file system unmounted from outside has no mounts within it.
         todo.retain(|(n, p)| names.contains(n) || places.iter().any(|place| p.starts_with(place)));
         todo.sort_by(|a, b| b.1.cmp(&a.1));
-        let mut done: Vec<(PathBuf, String, TempProps)> = Vec::new();
+        let mut done: Vec<(PathBuf, Unmounted)> = Vec::new();
         let mut result = Ok(());
         let mut hidden: Vec<(String, PathBuf)> = Vec::new();
         for last in [false, true] {
             // A mount below a later one can be reached only after that is unmounted.
             for (name, path) in if last { std::mem::take(&mut hidden) } else { std::mem::take(&mut todo) } {
-                let temp = self.mounts.temp_of(&name);
+                let (temp, at) = (self.mounts.temp_of(&name), self.mounts.given_place_of(&name));
                 let was_mounted = self.mounts.path_of(&name).is_some();
                 match self.unmount(&name, force).await {
-                    Ok(()) if was_mounted => done.push((path, name, temp)),
+                    Ok(()) if was_mounted => done.push((path, Unmounted { name, temp, at })),
                     Ok(()) => {}
                     Err(e) if e.kind() == ErrorKind::NotFound && !last => hidden.push((name, path)),
                     Err(e) => result = result.and(Err(e)),
@@ -515,8 +539,8 @@ impl PoolEngine {
                 }
             }
         }
-        done.sort_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
-        let done: Vec<(String, TempProps)> = done.into_iter().map(|(_, name, temp)| (name, temp)).collect();
+        done.sort_by(|a, b| (&a.0, &a.1.name).cmp(&(&b.0, &b.1.name)));
+        let done: Vec<Unmounted> = done.into_iter().map(|(_, unmounted)| unmounted).collect();
         if let Err(e) = result {
             self.mount_again(&done).await;
             return Err(e);
@@ -525,11 +549,11 @@ impl PoolEngine {
     }
 
     /// Mounts the result of [`PoolEngine::unmount_these`]; returns the errors.
-    pub async fn mount_again(&self, names: &[(String, TempProps)]) -> Vec<Error> {
+    pub async fn mount_again(&self, unmounted: &[Unmounted]) -> Vec<Error> {
         let mut errors = Vec::new();
-        for (name, temp) in names {
+        for Unmounted { name, temp, at } in unmounted {
             let result = match self.pool.dsl().find(name) {
-                Ok(ds) => self.mount(&ds, *temp).await,
+                Ok(ds) => self.mount_at(&ds, *temp, at.as_deref()).await,
                 Err(e) => Err(e),
             };
             errors.extend(result.err());
@@ -538,7 +562,7 @@ impl PoolEngine {
     }
 
     /// Unmounts everything.
-    pub async fn unmount_all(&self, force: bool) -> Result<Vec<(String, TempProps)>> {
+    pub async fn unmount_all(&self, force: bool) -> Result<Vec<Unmounted>> {
         let names: Vec<String> = self.mounts.all().into_iter().map(|(n, _)| n).collect();
         self.unmount_these(&names, force).await
     }

@@ -16,12 +16,12 @@ use ondisk::objset::ObjsetType;
 use crate::engine::PoolEngine;
 use crate::fs::files::{self, OnceProps};
 use crate::fs::keys::take_crypt;
-use crate::fs::mounts::{self, MountPoint, make_dirs, remove_dirs};
+use crate::fs::mounts::{self, MountPoint, Unmounted, make_dirs, remove_dirs};
 use crate::fs::owners::take_limits;
 use crate::fs::places::{check_real_place, path_blocking};
 use crate::fs::temp_props::{MountHow, TempProps};
 use crate::fs::volumes::{AUTO, NewVolume};
-use crate::request::Secret;
+use crate::request::{MountAt, Secret};
 
 /// Properties that apply to a mounted file system or an open volume at once.
 const MOUNT_PROPS: &[&str] =
@@ -488,7 +488,7 @@ impl PoolEngine {
         }
         drop(dirs);
         let mut errors = Vec::new();
-        for (name, temp) in &unmounted {
+        for Unmounted { name, temp, .. } in &unmounted {
             let ds = self.pool.dsl().find(name)?;
             let mountable =
                 ds.dir().prop("canmount").0.num() != 0 && matches!(self.mount_point(&ds.dir()), MountPoint::Path(_));
@@ -596,11 +596,13 @@ impl PoolEngine {
             Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{to}{rest}"),
             _ => n,
         };
-        let moved = unmounted.into_iter().map(|(n, temp)| (new_name(n), temp));
-        for (name, temp) in moved {
-            let ds = dsl.find(&name)?;
-            if matches!(self.mount_point(&ds.dir()), MountPoint::Path(_)) {
-                errors.extend(self.mount(&ds, temp).await.err());
+        for Unmounted { name, temp, at } in unmounted {
+            let ds = dsl.find(&new_name(name))?;
+            match self.mount_point(&ds.dir()) {
+                MountPoint::Path(_) => errors.extend(self.mount(&ds, temp).await.err()),
+                // Where mount(8) had it.
+                MountPoint::Legacy => errors.extend(self.mount_at(&ds, temp, at.as_deref()).await.err()),
+                MountPoint::None => {}
             }
         }
         match errors.into_iter().next() {
@@ -619,17 +621,35 @@ impl PoolEngine {
     }
 
     /// `zfs mount`. The answer is a list of warnings.
-    pub async fn fs_mount(&self, name: &str, how: MountHow) -> Result<Vec<String>> {
+    pub async fn fs_mount(&self, name: &str, how: MountHow, at: Option<MountAt>) -> Result<Vec<String>> {
         let _admin = self.admin.acquire(1).await;
         let ds = self.find(name)?;
         self.check_mountable_kind(&ds).await?;
+        if let Some(at) = at.as_ref().filter(|_| !how.remount) {
+            self.check_given_place(&ds, at)?;
+        }
         self.mounts.take_notices();
         if how.remount {
             self.remount(&ds, how.temp).await.map_err(|e| e.at(format!("cannot remount '{name}'")))?;
         } else {
-            self.mount(&ds, how.temp).await?;
+            let at = at.map(|at| PathBuf::from(at.path));
+            self.mount_at(&ds, how.temp, at.as_deref()).await?;
         }
         Ok(self.mounts.take_notices())
+    }
+
+    /// Whether mount(8) may mount a file system at a place of its choice.
+    fn check_given_place(&self, ds: &Dataset, at: &MountAt) -> Result<()> {
+        let (name, path) = (ds.name(), &at.path);
+        match (self.mount_point(&ds.dir()), at.util) {
+            (MountPoint::Legacy, false) | (MountPoint::None | MountPoint::Path(_), true) => Ok(()),
+            (MountPoint::Legacy, true) => Err(Error::invalid(format!(
+                "filesystem '{name}' cannot be mounted using 'zfs mount': use 'mount -t zfs {name} {path}'"
+            ))),
+            (MountPoint::None | MountPoint::Path(_), false) => Err(Error::invalid(format!(
+                "filesystem '{name}' cannot be mounted using 'mount': use 'zfs set mountpoint=legacy {name}' or 'zfs mount {name}'"
+            ))),
+        }
     }
 
     /// Replaces the temporary properties of a mount; mounts it again if the kernel evaluates one of
@@ -677,7 +697,10 @@ impl PoolEngine {
         let _admin = self.admin.acquire(1).await;
         // As in OpenZFS, what is mounted by hand is unmounted by hand.
         let dsl = self.pool.dsl();
-        let by_hand = |name: &str| dsl.find_dir(name).is_ok_and(|d| d.prop("canmount").0.num() == CANMOUNT_NOAUTO);
+        let by_hand = |name: &str| {
+            let noauto = dsl.find_dir(name).is_ok_and(|d| d.prop("canmount").0.num() == CANMOUNT_NOAUTO);
+            noauto || self.mounts.given_place_of(name).is_some()
+        };
         let names: Vec<String> = self.mounts.list().into_iter().map(|(n, _)| n).filter(|n| !by_hand(n)).collect();
         let unmounted = self.unmount_these(&names, force).await;
         let unmounted = unmounted.map_err(|e| mounts::advise_force(e, "zfs unmount -f"))?;
@@ -685,9 +708,9 @@ impl PoolEngine {
     }
 
     /// Unloads the keys of the encryption roots among `names`.
-    async fn unload_keys_of(&self, unmounted: &[(String, TempProps)]) -> Result<()> {
+    async fn unload_keys_of(&self, unmounted: &[Unmounted]) -> Result<()> {
         let dsl = self.pool.dsl();
-        for (name, _) in unmounted.iter().rev() {
+        for Unmounted { name, .. } in unmounted.iter().rev() {
             let info = dsl.crypt_info(&*dsl.find_dir(name)?);
             if info.is_some_and(|i| i.root == *name && i.available) {
                 let unloaded = dsl.unload_key(name).await;

@@ -529,7 +529,7 @@ impl PoolEngine {
         let mut unmounted = unmounted;
         let done = receiving.finish().await;
         // A file system that is redacted now is not shown any more.
-        unmounted.retain(|(fs, temp)| *fs != name || temp.redacted || target.redaction().is_none());
+        unmounted.retain(|u| u.name != name || u.temp.redacted || target.redaction().is_none());
         drop(target);
         let errors = self.mount_again(&unmounted).await;
         view.warnings.extend(errors.iter().map(Error::to_string));

@@ -16,6 +16,7 @@ use dsl::receive::{Head, Input};
 use ondisk::nvlist::{NvList, NvValue};
 
 use crate::engine::PoolEngine;
+use crate::fs::mounts::Unmounted;
 use crate::fs::receive::{Part, Receiver, parse_given};
 use crate::request::{ReceiveView, ReceiveWhat};
 
@@ -347,9 +348,9 @@ impl PoolEngine {
         let done = dsl.rename(&name, to).await;
         let again: Vec<_> = unmounted
             .into_iter()
-            .map(|(n, temp)| match (n.strip_prefix(&name), &done) {
-                (Some(rest), Ok(())) => (format!("{to}{rest}"), temp),
-                _ => (n, temp),
+            .map(|u| match (u.name.strip_prefix(&name), &done) {
+                (Some(rest), Ok(())) => Unmounted { name: format!("{to}{rest}"), ..u },
+                _ => u,
             })
             .collect();
         let errors = self.mount_again(&again).await;

@@ -9,7 +9,7 @@ use dsl::{Dataset, check_name};
 
 use crate::engine::{PoolEngine, Progress};
 use crate::fs::dependents::{destroy_refusal, rollback_refusal};
-use crate::fs::mounts;
+use crate::fs::mounts::{self, Unmounted};
 use crate::fs::ops::{NewHow, parse_props};
 use crate::fs::temp_props::TempProps;
 use crate::view::{Destroyed, HoldView};
@@ -218,7 +218,7 @@ impl PoolEngine {
             progress.step();
         }
         // File systems that still exist, and others that were mounted within destroyed ones.
-        let again: Vec<(String, TempProps)> = unmounted.into_iter().filter(|(n, _)| !gone.contains(n)).collect();
+        let again: Vec<Unmounted> = unmounted.into_iter().filter(|u| !gone.contains(&u.name)).collect();
         self.mount_again(&again).await;
         result
     }

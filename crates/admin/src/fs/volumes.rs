@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 use zvol::{DATA_OBJ, PROPS_OBJ, SIZE_KEY, Volume, check_size, init_volume};
 
 use crate::engine::PoolEngine;
+use crate::fs::mounts::Unmounted;
 use crate::fs::open_volumes::VolumeHold;
 use crate::fs::ops::parse_props;
-use crate::fs::temp_props::TempProps;
 
 /// The parsed value of `refreservation=auto`.
 pub const AUTO: u64 = u64::MAX;
@@ -215,7 +215,7 @@ impl PoolEngine {
 
     /// Ends all use of the pool's datasets: closes volumes and unmounts file systems. The answer is
     /// that of [`PoolEngine::unmount_all`].
-    pub(crate) async fn end_all_use(&self, force: bool) -> Result<Vec<(String, TempProps)>> {
+    pub(crate) async fn end_all_use(&self, force: bool) -> Result<Vec<Unmounted>> {
         // Refused before anything is unmounted.
         self.volumes.close(|_| true, force).await?;
         self.hide_volumes(force).await?;

@@ -618,7 +618,7 @@ async fn close(engine: &Rc<PoolEngine>, force: bool, state: PoolState) -> Result
         return Err(e);
     }
     clear_dead_mounts(&engine.pool.name(), None).await?;
-    for (name, _) in unmounted.iter().rev() {
+    for name in unmounted.iter().rev().map(|u| &u.name) {
         if let Ok(dir) = engine.pool.dsl().find_dir(name)
             && let Some(place) = engine.own_mount_dir(&dir)
         {

@@ -17,6 +17,19 @@ pub struct Mount {
     pub name: Option<String>,
     /// The options of this mount.
     pub how: MountHow,
+    /// Another place than its mount point.
+    #[serde(default)]
+    pub at: Option<MountAt>,
+}
+
+/// A place that mount(8) names.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MountAt {
+    /// An existing folder, without symbolic links on the way.
+    pub path: String,
+    /// Also a file system with a mount point of its own (the option `zfsutil`); otherwise only one
+    /// with `mountpoint=legacy`.
+    pub util: bool,
 }
 
 impl Request for Mount {
@@ -30,7 +43,7 @@ impl Request for Mount {
         let how = self.how;
         if let Some(name) = self.name {
             let running = cx.pools.pool_of(&name)?;
-            return cx.on(&running, move |e| async move { e.fs_mount(&name, how).await });
+            return cx.on(&running, move |e| async move { e.fs_mount(&name, how, self.at).await });
         }
         let (mut errors, mut notices): (Vec<String>, Vec<String>) = Default::default();
         for running in cx.pools.all_running() {

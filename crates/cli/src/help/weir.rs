@@ -508,6 +508,29 @@ daemon that runs; a shell starts none.
 ",
     },
     Page {
+        name: "mount.zfs",
+        usage: &["[-sfnv] [-o option,...] <filesystem> <folder>"],
+        text: "\
+Mounts a file system whose property mountpoint is 'legacy': mount(8) calls it
+for 'mount -t zfs tank/x /srv/x' and for lines of fstab(5), where it is a link
+to weir in /sbin. Others are refused: 'zfs mount' mounts them.
+
+  -o  ro, rw, atime, noatime, relatime, norelatime, strictatime, exec, noexec,
+      suid, nosuid, dev, nodev, xattr, noxattr, for this mount only; remount
+      changes the mount that is there; zfsutil: also a file system with a mount
+      point of its own. Words of fstab(5) that do not concern how it is mounted
+      are left out (noauto, nofail, user, x-systemd.requires=... and so on)
+  -s  leave out options that are not known
+  -f  a trial: only look whether there is such a file system
+  -v  say what is mounted where
+  -n  nothing: no list of mounts is written anyway
+
+A mount ends with the daemon, and 'zfs unmount -a' leaves it. The exit status is
+0 success, 1 wrong command line, no such file system or no permission, 2 an
+error of the system, 4 a mistake in weir, 32 the mount failed.
+",
+    },
+    Page {
         name: "zdb",
         usage: &["zdb [options] [pool | device]"],
         text: "\
