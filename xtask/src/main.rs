@@ -11,6 +11,7 @@
 //! | `kill9` | kills the daemon under synchronous load and checks that acknowledged data is there |
 //! | `fuzz` | runs the fuzz targets, each for a number of seconds |
 //! | `campaign` | runs a slice of every long profile within a number of minutes |
+//! | `deb` | makes the Debian package |
 //! | `judges` | installs the independent checkers (Debian packages) and lists those present |
 
 mod bench_fs;
@@ -19,6 +20,7 @@ mod bench_fs_jobs;
 mod bench_fs_table;
 mod book;
 mod campaign;
+mod deb;
 mod deps;
 mod fuzz;
 mod judges;
@@ -48,9 +50,10 @@ fn main() -> ExitCode {
         Some("book") => book::run(),
         Some("fuzz") => fuzz::run(&args[1..]),
         Some("campaign") => campaign::run(&args[1..]),
+        Some("deb") => deb::run(&args[1..]),
         Some("judges") => judges::install().map(|there| println!("{there}")),
         _ => Err(
-            "usage: cargo xtask test [--keep-going] | layers | unused | width | book | bench-fs | kill9 | fuzz | campaign | judges"
+            "usage: cargo xtask test [--keep-going] | layers | unused | width | book | bench-fs | kill9 | fuzz | campaign | deb | judges"
                 .to_string(),
         ),
     };
