@@ -23,6 +23,7 @@ use crate::fs::mounts::Mounts;
 use crate::fs::open_volumes::OpenVolumes;
 use crate::fs::volume_folder::VolumeFolder;
 use crate::keeper::{Keeper, Level};
+use crate::pool::cache_file::CacheFile;
 use crate::pool::devices::HostDoor;
 use crate::tunables::Settings;
 use crate::waits::{Wait, waiting};
@@ -39,6 +40,8 @@ pub struct PoolEngine {
     pub volumes: Rc<OpenVolumes>,
     /// The folder with the files of its volumes.
     pub folder: VolumeFolder,
+    /// `cachefile`
+    pub(crate) cache_file: RefCell<CacheFile>,
     /// Identifies this import (`load_guid`).
     pub load_guid: u64,
     /// Properties of the pool as stored in its MOS, by name.
@@ -104,6 +107,7 @@ impl PoolEngine {
             mounts,
             volumes,
             folder: VolumeFolder::default(),
+            cache_file: RefCell::default(),
             load_guid,
             props,
             traces,

@@ -195,8 +195,9 @@ impl PoolSet {
             e.hold_aux();
             Ok(())
         })?;
-        lock(&self.pools).insert(running.name.clone(), running);
+        lock(&self.pools).insert(running.name.clone(), running.clone());
         self.balance();
+        self.update_cache_file(&running, None);
         self.keeper.remember(known)
     }
 
@@ -221,6 +222,8 @@ impl PoolSet {
         let new = new.map(Guid);
         let new = cx.on(&running, move |e| async move { e.pool.devices().change_guid(new).await })?.0;
         let old = running.guid.swap(new, Ordering::Relaxed);
+        self.leave_cache_file(self.cache_file_of(&running).as_deref(), old);
+        self.update_cache_file(&running, None);
         lock(&self.broker).remove(old);
         self.balance();
         // A process that ends in between finds the pool by its name.

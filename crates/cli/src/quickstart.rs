@@ -243,7 +243,7 @@ fn with_daemon(scratch: &Scratch, source: &Source, client: &Client) -> Result<()
     say(&format!("zpool export {POOL}; zpool import -d {} {POOL}", text(&scratch.0)));
     tour.ask(&PoolExport { pools: vec![POOL.to_string()], all: false, force: false })?;
     let import = PoolImport {
-        search: Search { paths: vec![text(&scratch.0)], destroyed: false },
+        search: Search { paths: vec![text(&scratch.0)], ..Search::default() },
         pool: Some(POOL.to_string()),
         ..PoolImport::default()
     };

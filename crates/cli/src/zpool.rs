@@ -23,7 +23,7 @@ pub fn run(args: &[String]) -> Done {
     match command.as_str() {
         "create" => create(&parse(rest, "fndo:O:m:R:t:", &[("size", true, 'z')], "create")?),
         "destroy" => destroy(&parse(rest, "f", &[], "destroy")?),
-        "import" => import(&parse(rest, "aDd:fmNno:R:lsFXt", &[("rewind-to-checkpoint", false, 'k')], "import")?),
+        "import" => import(&parse(rest, "ac:Dd:fmNno:R:lsFXt", &[("rewind-to-checkpoint", false, 'k')], "import")?),
         "checkpoint" => checkpoint(&parse(rest, "dw", &[("discard", false, 'd'), ("wait", false, 'w')], "checkpoint")?),
         "ddtprune" => ddtprune(&parse(rest, "d:p:", &[], "ddtprune")?),
         "prefetch" => prefetch(&parse(rest, "t:", &[], "prefetch")?),
@@ -207,7 +207,11 @@ fn import(p: &Parsed) -> Done {
         return Err(Fail::Usage("-n can be used with -F only".into(), "import"));
     }
     let paths = p.values('d').map(absolute).collect::<Result<Vec<_>, _>>()?;
-    let search = Search { paths, destroyed: p.has('D') };
+    if p.has('c') && p.has('d') {
+        return Err(Fail::Usage("-c is incompatible with -d".into(), "import"));
+    }
+    let cache_file = p.value('c').map(absolute).transpose()?;
+    let search = Search { paths, destroyed: p.has('D'), cache_file };
     let (pool, new_name) = match (p.has('a'), p.operands.as_slice()) {
         (true, []) | (false, []) => (None, None),
         (false, [pool]) => (Some(pool.clone()), None),

@@ -325,7 +325,7 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, in_use: InUse) -> Res
         stored: plan.wanted.stored.clone(),
         user: plan.wanted.user.clone(),
         compatibility: plan.wanted.compatibility.clone(),
-        no_cachefile: plan.wanted.no_cachefile,
+        cache_file: plan.wanted.cache_file.clone(),
         ..Wanted::default()
     };
     let mut result = engine.set_pool_props(stored).await;

@@ -170,6 +170,7 @@ impl PoolSet {
     /// Updates the keeper's list of a pool's devices.
     pub(crate) fn remember_devices(&self, running: &Running) -> Result<()> {
         let devices = running.thread.with_pool(|e| async move { Ok(e.refresh_devices()) })?;
+        self.update_cache_file(running, None);
         self.keeper.set_devices(running.guid(), devices)
     }
 

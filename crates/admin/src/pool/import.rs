@@ -21,6 +21,7 @@ use crate::fs::mounts::{advise_force, remove_dir};
 use crate::fs::places::clear_dead_mounts;
 use crate::fs::temp_props::TempProps;
 use crate::keeper::KnownPool;
+use crate::pool::cache_file;
 use crate::pool::create::{open_device, stored_props};
 use crate::pool::props::{Wanted, When};
 use crate::pool_set::{PoolSet, Running, join_errors};
@@ -317,7 +318,19 @@ async fn import_here(rt: Rt, job: Job, progress: Arc<Progress>) -> Result<Outcom
 
 impl PoolSet {
     fn search(&self, search: &Search, examine: bool, progress: &Arc<Progress>) -> Result<Vec<Found>> {
-        let paths = search_paths(search, self.keeper.remembered_paths())?;
+        let listed = search.cache_file.as_ref().map(|file| cache_file::listed(Path::new(file))).transpose()?;
+        let paths = match &listed {
+            // A folder that is gone has no devices.
+            Some(listed) => {
+                let folders = listed.folders.iter().filter(|f| f.is_dir()).filter_map(|f| f.to_str());
+                let paths: Vec<String> = folders.map(str::to_string).collect();
+                match paths.is_empty() {
+                    true => Vec::new(),
+                    false => search_paths(&Search { paths, ..Search::default() }, Vec::new())?,
+                }
+            }
+            None => search_paths(search, self.keeper.remembered_paths())?,
+        };
         let progress = progress.clone();
         let examine = examine.then(|| self.engine_opts("", 1));
         let thread = EngineThread::start(Some(self.keeper.clone()))?;
@@ -330,6 +343,9 @@ impl PoolSet {
         let running = self.all_running();
         let mut out = found;
         out.retain(|f| !running.iter().any(|r| r.guid() == f.candidate.guid));
+        if let Some(listed) = listed {
+            out.retain(|f| listed.guids.contains(&f.candidate.guid));
+        }
         Ok(out)
     }
 
@@ -558,10 +574,12 @@ impl PoolSet {
 
     fn export_one(&self, name: &str, force: bool) -> Result<()> {
         let running = self.need_running(name)?;
+        let cache_file = self.cache_file_of(&running);
         running
             .thread
             .with_pool(move |engine| async move { close(&engine, force, PoolState::Exported).await })
             .map_err(|e| e.at(format!("cannot export '{name}'")))?;
+        self.leave_cache_file(cache_file.as_deref(), running.guid());
         self.remove_running(&running);
         self.keeper.exported(running.guid())
     }
@@ -570,10 +588,12 @@ impl PoolSet {
     pub(crate) fn pool_destroy(&self, name: &str, force: bool) -> Result<()> {
         let _namespace = self.namespace();
         let running = self.need_running(name).map_err(|_| no_such_pool(name))?;
+        let cache_file = self.cache_file_of(&running);
         running
             .thread
             .with_pool(move |engine| async move { close(&engine, force, PoolState::Destroyed).await })
             .map_err(|e| e.at(format!("cannot destroy '{name}'")))?;
+        self.leave_cache_file(cache_file.as_deref(), running.guid());
         self.remove_running(&running);
         self.keeper.forget(running.guid())
     }
@@ -642,7 +662,7 @@ mod tests {
         std::fs::write(dir.join("note.txt"), b"short").unwrap();
         let paths = |list: &[&str]| {
             let paths = list.iter().map(|n| dir.join(n).display().to_string()).collect();
-            search_paths(&Search { paths, destroyed: false }, Vec::new())
+            search_paths(&Search { paths, ..Search::default() }, Vec::new())
         };
         assert_eq!(paths(&["."]).unwrap().len(), 2);
         assert_eq!(paths(&[".", "a.img"]).unwrap().len(), 2);

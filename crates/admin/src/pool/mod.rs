@@ -1,5 +1,6 @@
 //! Pools as wholes: create, import, export, their devices, properties, scans, history and events.
 
+pub mod cache_file;
 pub(crate) mod compatibility;
 pub mod create;
 pub mod devices;

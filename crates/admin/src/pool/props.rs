@@ -16,6 +16,7 @@ use ondisk::object_type::ObjectType;
 
 use crate::engine::{PoolEngine, say};
 use crate::keeper::Level;
+use crate::pool::cache_file::CacheFile;
 use crate::pool::compatibility::allowed_features;
 use crate::view::pool::capacity;
 use crate::view::{PropView, fmt};
@@ -164,8 +165,8 @@ pub struct Wanted {
     pub allowed: Option<Vec<FeatureId>>,
     /// `compatibility` as it was given.
     pub compatibility: Option<String>,
-    /// True for `cachefile=none`, false for an empty `cachefile`; weir writes no cache file.
-    pub no_cachefile: Option<bool>,
+    /// `cachefile`
+    pub cache_file: Option<CacheFile>,
     /// `bootfs`, to be looked up.
     pub bootfs: Option<String>,
 }
@@ -313,18 +314,16 @@ fn show_bootfs(l: &Look<'_>) -> PropView {
 }
 
 fn take_cachefile(to: &mut Wanted, value: &str, _: When) -> Result<()> {
-    if !value.is_empty() && value != "none" {
-        return Err(Error::unsupported("weir keeps no cache file: only cachefile=none can be set"));
-    }
-    to.no_cachefile = Some(value == "none");
+    to.cache_file = Some(CacheFile::parse(value)?);
     Ok(())
 }
 
-/// A pool below an alternate root is in no cache file.
+/// A pool below an alternate root is in no cache file, if nothing is said.
 fn show_cachefile(l: &Look<'_>) -> PropView {
-    match l.stored.get("cachefile").map_or(l.engine.altroot.is_some(), |n| *n == 1) {
-        true => l.fixed("none", "local"),
-        false => l.fixed("-", "default"),
+    let below = l.engine.altroot.is_some();
+    match &*l.engine.cache_file.borrow() {
+        CacheFile::Usual if below => l.fixed("none", "local"),
+        file => l.optional(file.shown()),
     }
 }
 
@@ -570,8 +569,8 @@ impl PoolEngine {
             // No entry means off.
             self.pool.set_compatibility((value != "off").then_some(value))?;
         }
-        if let Some(none) = wanted.no_cachefile {
-            self.props.borrow_mut().numbers.insert("cachefile".to_string(), u64::from(none));
+        if let Some(file) = wanted.cache_file {
+            *self.cache_file.borrow_mut() = file;
         }
         if wanted.comment.is_some() {
             self.pool.set_comment(wanted.comment.filter(|c| !c.is_empty()))?;

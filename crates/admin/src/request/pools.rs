@@ -104,6 +104,9 @@ pub struct Search {
     pub paths: Vec<String>,
     /// Destroyed pools only (`-D`).
     pub destroyed: bool,
+    /// Only the pools of this cache file, in the folders where it has their devices (`-c`).
+    #[serde(default)]
+    pub cache_file: Option<String>,
 }
 
 /// `zpool import` without a pool: look for pools.
@@ -367,9 +370,14 @@ impl Request for PoolSet {
             Ok(wanted)
         });
         let wanted = wanted.map_err(|e| e.at(format!("cannot set property for '{pool}'")))?;
+        let before = wanted.cache_file.as_ref().map(|_| cx.pools.cache_file_of(&running));
         cx.on(&running, move |e| async move {
             e.set_pool_props(wanted).await.map_err(|e| e.at(format!("cannot set property for '{pool}'")))
-        })
+        })?;
+        if let Some(before) = before {
+            cx.pools.update_cache_file(&running, before.as_deref());
+        }
+        Ok(())
     }
 }
 

@@ -233,9 +233,9 @@ used for something else the pool can be brought back with 'zpool import -D'.
     Page {
         name: "zpool import",
         usage: &[
-            "import [-d dir|file] ... [-D]",
-            "import [-d dir|file] ... [-D] [-f] [-l | -N] [-m] [-s] [-F [-n]] [-R root] [-o property=value] ... -a",
-            "import [-d dir|file] ... [-D] [-f] [-l | -N] [-m] [-s] [-F [-n]] [--rewind-to-checkpoint] [-R root] [-o property=value] ... <pool | id> [[-t] newpool]",
+            "import [-c cachefile | -d dir|file ...] [-D]",
+            "import [-c cachefile | -d dir|file ...] [-D] [-f] [-l | -N] [-m] [-s] [-F [-n]] [-R root] [-o property=value] ... -a",
+            "import [-c cachefile | -d dir|file ...] [-D] [-f] [-l | -N] [-m] [-s] [-F [-n]] [--rewind-to-checkpoint] [-R root] [-o property=value] ... <pool | id> [[-t] newpool]",
         ],
         text: "\
 Without a pool: lists the pools that could be imported. With a pool's name or
@@ -243,6 +243,8 @@ id: takes it into use, under a new name if one is given. -a: all of them.
 
   -d  a folder or file to search; may be repeated. Without it: the devices that
       weir remembers, then /dev
+  -c  only the pools of a cache file (property cachefile), in the folders where
+      it has their devices
   -D  destroyed pools; to import one -f is needed as well
   -f  also a pool that was last used by another host and not exported
   -F  if the newest state is damaged, one of the last few before it
@@ -401,9 +403,10 @@ vdev above all).
         usage: &["set <property=value> <pool>", "set <property=value> <pool> <vdev>"],
         text: "\
 Sets a property of a pool: comment, failmode, autoexpand, autoreplace,
-autotrim, delegation, listsnapshots, ashift, bootfs, cachefile=none,
-compatibility, feature@<name>=enabled; names with a colon are properties of your
-own, which an empty value removes.
+autotrim, delegation, listsnapshots, ashift, bootfs, cachefile, compatibility,
+feature@<name>=enabled; names with a colon are properties of your own, which an
+empty value removes. cachefile=FILE keeps the configuration in that file as long
+as the pool is imported, for 'zpool import -c FILE' and other programs.
 
 Of a vdev: comment, names with a colon, allocating=off (nothing new goes to that
 top-level vdev), and failfast, checksum_n, checksum_t, io_n, io_t, slow_io_n,

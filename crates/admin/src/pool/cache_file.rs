@@ -1,0 +1,240 @@
+//! Cache files: the configurations of imported pools in a file, as OpenZFS keeps them (property
+//! `cachefile`, `zpool import -c`).
+//!
+//! A cache file is a packed nvlist that has, under the name of each pool, the configuration that
+//! the MOS has. The commands that make, import, change and export a pool write the file that its
+//! property names; pools in one file take turns. weir does not need it, since it remembers its
+//! pools elsewhere ([`crate::keeper`]): without the property there is none.
+//!
+//! Of a file that is read only guids and paths are used: the devices themselves say the rest. A
+//! device may have another name in its folder now, so the folders are searched.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
+
+use base::{Error, Result, ResultExt};
+use ondisk::nvlist::{NvList, NvValue};
+use ondisk::vdev_config::VdevConfig;
+
+use crate::engine::PoolEngine;
+use crate::keeper::Level;
+use crate::pool_set::{PoolSet, Running};
+
+/// The file that OpenZFS uses if nothing is said.
+const USUAL: &str = "/etc/zfs/zpool.cache";
+/// The largest file that is read, in bytes; a pool of a hundred disks has some 100 KiB.
+const SIZE_MAX: u64 = 64 << 20;
+
+/// The value of the property `cachefile`.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub enum CacheFile {
+    /// Nothing said: no file.
+    #[default]
+    Usual,
+    /// `none`
+    None,
+    /// This file.
+    At(PathBuf),
+}
+
+impl CacheFile {
+    /// The value that a command gives. A file has to be named by its path, in a folder that is
+    /// there.
+    pub fn parse(value: &str) -> Result<CacheFile> {
+        match value {
+            "" => return Ok(CacheFile::Usual),
+            "none" => return Ok(CacheFile::None),
+            _ => {}
+        }
+        let path = Path::new(value);
+        let bad = |what: String| Error::invalid(format!("property 'cachefile': {what}"));
+        if !path.is_absolute() {
+            return Err(bad(format!("'{value}' must be empty, an absolute path, or 'none'")));
+        }
+        let folder = path.parent().filter(|_| path.file_name().is_some() && !value.ends_with(['/', '.']));
+        let folder = folder.ok_or_else(|| bad(format!("'{value}' is not a valid file")))?;
+        if !folder.is_dir() {
+            return Err(bad(format!("'{}' is not a valid directory", folder.display())));
+        }
+        if path.is_dir() {
+            return Err(bad(format!("'{value}' is a directory")));
+        }
+        Ok(CacheFile::At(path.to_path_buf()))
+    }
+
+    /// The file to write.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            CacheFile::At(path) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// The value as `zpool get` shows it; none: the default.
+    pub fn shown(&self) -> Option<String> {
+        match self {
+            CacheFile::Usual => None,
+            CacheFile::None => Some("none".into()),
+            CacheFile::At(path) => path.to_str().filter(|p| *p != USUAL).map(str::to_string),
+        }
+    }
+}
+
+/// One writer of files at a time.
+static WRITERS: Mutex<()> = Mutex::new(());
+
+fn read(file: &Path) -> Result<NvList> {
+    let fail = |e: std::io::Error| Error::invalid(format!("cannot read the cache file: {e}"));
+    let len = std::fs::metadata(file).map_err(fail)?.len();
+    if len > SIZE_MAX {
+        return Err(Error::invalid(format!("{len} bytes are no cache file")));
+    }
+    NvList::decode(&std::fs::read(file).map_err(fail)?).at(|| "it is no cache file")
+}
+
+/// The guid of a configuration.
+fn guid_of(config: &NvValue) -> Option<u64> {
+    match config {
+        NvValue::List(list) => list.require_u64("pool_guid").ok(),
+        _ => None,
+    }
+}
+
+/// Puts the configuration of the pool `guid`, under its name, into `file`, in place of the one
+/// that it has; none: takes it out. A file without pools is removed.
+pub(crate) fn write(file: &Path, guid: u64, config: Option<(&str, NvList)>) -> Result<()> {
+    let _turn = WRITERS.lock().unwrap_or_else(PoisonError::into_inner);
+    // What is no cache file is overwritten, as a damaged one has to be.
+    let old = read(file).unwrap_or_default();
+    let mut new = NvList::new();
+    for (name, config) in old.iter().filter(|(_, config)| guid_of(config).is_some_and(|g| g != guid)) {
+        new.push(name, config.clone());
+    }
+    if let Some((name, config)) = config {
+        new.put(name, NvValue::List(config));
+    }
+    let place = || format!("cannot write the cache file '{}'", file.display());
+    let fail = |e: std::io::Error| Error::new(base::ErrorKind::Io, e.to_string()).at(place());
+    if new.is_empty() {
+        return match std::fs::remove_file(file) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(fail(e)),
+            _ => Ok(()),
+        };
+    }
+    let mut next = file.as_os_str().to_owned();
+    next.push(".tmp");
+    std::fs::write(&next, new.encode_xdr()).map_err(fail)?;
+    std::fs::rename(&next, file).map_err(fail)
+}
+
+impl PoolSet {
+    /// The cache file of a pool.
+    pub(crate) fn cache_file_of(&self, running: &Running) -> Option<PathBuf> {
+        let file = |e: Rc<PoolEngine>| async move { Ok(e.cache_file.borrow().path().map(Path::to_path_buf)) };
+        running.thread.with_pool(file).unwrap_or_default()
+    }
+
+    /// Takes a pool out of a cache file. A failure is logged.
+    pub(crate) fn leave_cache_file(&self, file: Option<&Path>, guid: u64) {
+        if let Some(Err(e)) = file.map(|file| write(file, guid, None)) {
+            self.keeper.say(Level::Warning, &e.to_string());
+        }
+    }
+
+    /// Writes the configuration of a pool to its cache file, and takes it out of the one that it
+    /// was in `before`. A failure is logged, as it does not concern the pool.
+    pub(crate) fn update_cache_file(&self, running: &Running, before: Option<&Path>) {
+        let file = self.cache_file_of(running);
+        self.leave_cache_file(before.filter(|b| file.as_deref() != Some(*b)), running.guid());
+        let Some(file) = file else { return };
+        let done = running.thread.with_pool(move |e| async move { Ok(e.pool.mos_config()) });
+        let done = done.and_then(|c| write(&file, running.guid(), Some((&c.name, c.to_nvlist()))));
+        if let Err(e) = done {
+            self.keeper.say(Level::Warning, &e.to_string());
+        }
+    }
+}
+
+/// The pools of a cache file.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Listed {
+    /// Their guids.
+    pub guids: BTreeSet<u64>,
+    /// The folders of their devices.
+    pub folders: BTreeSet<PathBuf>,
+}
+
+/// Reads a cache file.
+pub(crate) fn listed(file: &Path) -> Result<Listed> {
+    let list = read(file).map_err(|e| e.at(format!("cannot open '{}'", file.display())))?;
+    let mut out = Listed::default();
+    for (_, config) in list.iter() {
+        let NvValue::List(list) = config else { continue };
+        let Some(guid) = guid_of(config) else { continue };
+        let Ok(tree) = list.require_list("vdev_tree").and_then(VdevConfig::from_nvlist) else { continue };
+        out.guids.insert(guid);
+        let paths = tree.leaves().filter_map(|leaf| leaf.path.as_deref());
+        out.folders.extend(paths.filter_map(|p| Path::new(p).parent()).map(Path::to_path_buf));
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Guid;
+    use ondisk::vdev_config::VdevKind;
+
+    fn config(guid: u64, paths: &[&str]) -> NvList {
+        let mut root = VdevConfig::new(VdevKind::Root, 0, Guid(guid));
+        for (id, path) in paths.iter().enumerate() {
+            let mut leaf = VdevConfig::new(VdevKind::File, id as u64, Guid(guid + 1 + id as u64));
+            leaf.path = Some(path.to_string());
+            root.children.push(leaf);
+        }
+        let tree = root.to_nvlist(ondisk::vdev_config::ConfigForm::Mos);
+        NvList::new().with_u64("pool_guid", guid).with_list("vdev_tree", tree)
+    }
+
+    #[test]
+    fn pools_come_and_go() {
+        let dir = std::env::temp_dir().join(format!("weir-cache-file-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("zpool.cache");
+        let of = |file: &Path| {
+            let l = listed(file).unwrap();
+            (Vec::from_iter(l.guids), Vec::from_iter(l.folders.iter().map(|f| f.display().to_string())))
+        };
+        write(&file, 100, Some(("a", config(100, &["/d/one", "/e/two"])))).unwrap();
+        write(&file, 200, Some(("b", config(200, &["/f/three"])))).unwrap();
+        assert_eq!(of(&file), (vec![100, 200], vec!["/d".into(), "/e".into(), "/f".into()]));
+        // Under another name, and with other devices.
+        write(&file, 100, Some(("c", config(100, &["/g/four"])))).unwrap();
+        assert_eq!(of(&file), (vec![100, 200], vec!["/f".into(), "/g".into()]));
+        write(&file, 200, None).unwrap();
+        assert_eq!(of(&file), (vec![100], vec!["/g".into()]));
+        write(&file, 100, None).unwrap();
+        write(&file, 100, None).unwrap();
+        assert!(!file.exists() && listed(&file).is_err());
+        std::fs::write(&file, b"no such thing").unwrap();
+        assert!(listed(&file).unwrap_err().to_string().contains("it is no cache file"));
+        write(&file, 100, Some(("a", config(100, &["/d/one"])))).unwrap();
+        assert_eq!(of(&file).0, [100]);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn values_are_checked() {
+        let at = |p: &str| Ok(CacheFile::At(p.into()));
+        for (value, want) in [("", Ok(CacheFile::Usual)), ("none", Ok(CacheFile::None)), ("/tmp/x", at("/tmp/x"))] {
+            assert_eq!(CacheFile::parse(value).map_err(|e| e.to_string()), want, "{value}");
+        }
+        for bad in ["x", "./x", "/", "/tmp/", "/tmp/..", "/tmp", "/no-such-folder/x"] {
+            assert!(CacheFile::parse(bad).is_err(), "{bad}");
+        }
+        assert_eq!(CacheFile::At(USUAL.into()).shown(), None);
+        assert_eq!(CacheFile::At("/x".into()).shown(), Some("/x".into()));
+    }
+}
