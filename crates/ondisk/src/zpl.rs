@@ -125,10 +125,15 @@ pub mod pflags {
     pub const PROJID: u64 = 0x8000 << 32;
 }
 
+/// The flags that a change of content sets in a file system of ZPL version `version`.
+pub fn modified_pflags(version: u64) -> u64 {
+    if version < ZPL_VERSION_FUID { 0 } else { pflags::ARCHIVE | pflags::AV_MODIFIED }
+}
+
 /// FLAGS of a new object with this mode. `projid`: it has a project id attribute (files and
 /// directories of pools with project quotas).
-pub fn new_pflags(mode: u64, projid: bool) -> u64 {
-    let mut f = pflags::ARCHIVE | pflags::AV_MODIFIED | pflags::ACL_TRIVIAL;
+pub fn new_pflags(mode: u64, projid: bool, version: u64) -> u64 {
+    let mut f = pflags::ACL_TRIVIAL | modified_pflags(version);
     if mode & S_IFMT == S_IFDIR {
         f |= pflags::ACL_AUTO_INHERIT;
     }
@@ -291,6 +296,41 @@ pub const ZNODE_SIZE: usize = 264;
 /// Bytes of the scan stamp that may follow it.
 pub const SCANSTAMP_SIZE: usize = 32;
 
+/// Where the ACL is in a znode (format page 16 section 3).
+pub const ZNODE_ACL: usize = 176;
+/// Bytes of ACEs that a znode has room for.
+const ZNODE_ACES: usize = 72;
+/// Bytes of an ACE of ZPL versions 1 and 2.
+const OLD_ACE_SIZE: usize = 12;
+
+/// The ACL of a znode in a file system of ZPL version `version`, before 5; none if there is no room
+/// for it.
+pub fn znode_acl(aces: &[Ace], version: u64) -> Option<[u8; ZNODE_SIZE - ZNODE_ACL]> {
+    let mut out = [0; ZNODE_SIZE - ZNODE_ACL];
+    let is_new = version >= ZPL_VERSION_FUID;
+    let bytes = match is_new {
+        true => aces_to_bytes(aces),
+        false => {
+            let mut bytes = vec![0; aces.len() * OLD_ACE_SIZE];
+            for (b, ace) in bytes.chunks_mut(OLD_ACE_SIZE).zip(aces) {
+                b[..4].copy_from_slice(&u32::try_from(ace.who.unwrap_or(0)).ok()?.to_le_bytes());
+                b[4..8].copy_from_slice(&ace.mask.to_le_bytes());
+                b[8..10].copy_from_slice(&ace.flags.to_le_bytes());
+                b[10..].copy_from_slice(&ace.kind.to_le_bytes());
+            }
+            bytes
+        }
+    };
+    let (size, count) = (u16::try_from(bytes.len()).ok()?, u16::try_from(aces.len()).ok()?);
+    // Number and size change places between the forms.
+    let (first, second) = if is_new { (size, count) } else { (count, size) };
+    out[8..12].copy_from_slice(&u32::from(first).to_le_bytes());
+    out[12..14].copy_from_slice(&u16::from(is_new).to_le_bytes());
+    out[14..16].copy_from_slice(&second.to_le_bytes());
+    out[16..].get_mut(..bytes.len()).filter(|_| bytes.len() <= ZNODE_ACES)?.copy_from_slice(&bytes);
+    Some(out)
+}
+
 /// The bonus of a file before ZPL version 5.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ZnodePhys {
@@ -350,7 +390,7 @@ impl ZnodePhys {
             flags: le64(b, 120),
             uid: le64(b, 128),
             gid: le64(b, 136),
-            acl: b[176..ZNODE_SIZE].to_vec(),
+            acl: b[ZNODE_ACL..ZNODE_SIZE].to_vec(),
             tail: b[ZNODE_SIZE..].to_vec(),
         })
     }
@@ -371,9 +411,10 @@ mod tests {
 
     #[test]
     fn flags_of_new_objects() {
-        assert_eq!(new_pflags(S_IFDIR | 0o755, false), 0x408_0000_0144);
-        assert_eq!(new_pflags(S_IFDIR | 0o755, true), 0x8408_0000_0144);
-        assert_eq!(new_pflags(S_IFREG | 0o644, true), 0x8408_0000_0004);
+        assert_eq!(new_pflags(S_IFDIR | 0o755, false, 5), 0x408_0000_0144);
+        assert_eq!(new_pflags(S_IFDIR | 0o755, true, 5), 0x8408_0000_0144);
+        assert_eq!(new_pflags(S_IFREG | 0o644, true, 5), 0x8408_0000_0004);
+        assert_eq!(new_pflags(S_IFREG | 0o644, false, 2), 0x4);
     }
 
     #[test]
@@ -387,6 +428,26 @@ mod tests {
             [(0, 0x1000, 1), (1, 0x2040, 1), (0, 0x1000, 0x1E019F), (0, 0x2040, 0x120088), (0, 0x4000, 0x120089)]
         );
         assert_eq!(masks(0o070, false)[0], (1, 0x1000, 0x27));
+    }
+
+    #[test]
+    fn acls_of_znodes() {
+        let le32 = |b: &[u8], at: usize| u32::from_le_bytes(b[at..at + 4].try_into().unwrap());
+        // The words of a trivial ACL in reference pools.
+        let new = znode_acl(&trivial_acl(0o755, false), 3).unwrap();
+        assert_eq!((le32(&new, 8), le16(&new, 12), le16(&new, 14)), (24, 1, 3));
+        assert_eq!(parse_aces(&new[16..40]).unwrap(), trivial_acl(0o755, false));
+        let old = znode_acl(&trivial_acl(0o755, false), 1).unwrap();
+        assert_eq!((le32(&old, 8), le16(&old, 12), le16(&old, 14)), (3, 0, 36));
+        assert_eq!((le32(&old, 16), le32(&old, 20), le16(&old, 24), le16(&old, 26)), (0, 0x1E_01BF, 0x1000, 0));
+        // All that a mode comes to fits.
+        for mode in 0..0o1000 {
+            assert!(
+                znode_acl(&trivial_acl(mode, false), 2).is_some() && znode_acl(&trivial_acl(mode, true), 4).is_some()
+            );
+        }
+        let seven = vec![trivial_acl(0o755, false)[0]; 7];
+        assert!(znode_acl(&seven, 1).is_none() && znode_acl(&seven, 3).is_some());
     }
 
     #[test]

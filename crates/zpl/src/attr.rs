@@ -2,7 +2,7 @@
 
 use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::sa::{SaAttr, SaHandle, Times, ZnodeAttrs};
-use ondisk::zpl::{ZnodePhys, aces_to_bytes, pflags, trivial_acl};
+use ondisk::zpl::{aces_to_bytes, pflags, trivial_acl};
 
 use crate::fs::Zfs;
 use crate::log::replay::{lr_attr_of, lr_attr_project};
@@ -70,7 +70,7 @@ impl Zfs {
                 SetTime::At(t) => times(t),
             }
         };
-        let sa = SaHandle::open(&n.dn, self.table()?)?;
+        let sa = SaHandle::open(&n.dn, self.sa.as_ref())?;
         let lock = n.st.attrs.lock().await;
         let mut a = sa.attrs().await?;
         if let Some(t) = self.take_atime(n.obj()) {
@@ -88,7 +88,7 @@ impl Zfs {
         }
         if let Some(t) = set.mtime {
             a.mtime = time(t);
-            a.flags |= pflags::ARCHIVE | pflags::AV_MODIFIED;
+            a.flags |= self.modified_flags();
         }
         match set.mode {
             Some(mode) => set_mode(&sa, &mut a, mode, kind, &tx).await?,
@@ -108,19 +108,7 @@ impl Zfs {
         if kind_of(obj, a.mode)? != FileKind::Symlink {
             return Err(Error::invalid(format!("object {obj} is no symbolic link")));
         }
-        let target = match &self.sa {
-            Some(table) => SaHandle::open(&n.dn, table)?.symlink().await?,
-            None => {
-                let z = n.dn.with_bonus(ZnodePhys::parse)?;
-                match z.symlink_target() {
-                    Some(t) => Some(t.to_vec()),
-                    None => {
-                        let block = n.dn.read_block(0).await?;
-                        usize::try_from(z.size).ok().and_then(|len| block.get(..len)).map(<[u8]>::to_vec)
-                    }
-                }
-            }
-        };
+        let target = SaHandle::open(&n.dn, self.sa.as_ref())?.symlink().await?;
         let target = target.ok_or_else(|| Error::corrupt(format!("symbolic link {obj} has no target")))?;
         self.stamp_atime(&n, &a);
         Ok(target)
@@ -171,7 +159,7 @@ impl Zfs {
         }
         check_flags(obj, &a, pflags::IMMUTABLE)?;
         let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
-        let sa = SaHandle::open(&n.dn, self.table()?)?;
+        let sa = SaHandle::open(&n.dn, self.sa.as_ref())?;
         let lock = n.st.attrs.lock().await;
         let mut a = sa.attrs().await?;
         a.projid = projid.into();
@@ -204,12 +192,9 @@ pub(crate) async fn set_mode(
     kind: FileKind,
     tx: &dmu::Tx,
 ) -> Result<()> {
-    let count = a.dacl_count;
     let bytes = new_mode(a, mode, kind);
     if sa.is_znode() {
-        // Its old ACL stays: Linux uses the mode.
-        a.dacl_count = count;
-        return sa.set_attrs(a, tx).await;
+        return sa.set_old_mode(a, &trivial_acl(a.mode, kind == FileKind::Dir), tx);
     }
     match sa.update(Some(a), &[(SaAttr::DaclAces, Some(&bytes))], tx).await {
         Err(e) if e.kind() == ErrorKind::TooBig => {

@@ -11,7 +11,9 @@ use dmu::{Dnode, Objset, Tx, TxPlan, zap};
 use dsl::Dataset;
 use ondisk::dnode::MAX_OBJECT;
 use ondisk::objset::{OBJSET_PROJECTQUOTA_COMPLETE, ObjsetType};
-use ondisk::zpl::{MASTER_NODE_OBJ, ZPL_VERSION, ZPL_VERSION_SA, master_key, pflags};
+use ondisk::zpl::{
+    Dirent, MASTER_NODE_OBJ, ZPL_VERSION, ZPL_VERSION_DIRENT, ZPL_VERSION_SA, master_key, modified_pflags, pflags,
+};
 use rt::Rt;
 use rt::join::{Either, select2};
 use rt::sync::{Gate, Mutex, Pass};
@@ -152,9 +154,9 @@ impl Zfs {
             Some(obj) => Some(os.hold(ObjectId(obj)).await.at(place)?),
             None => None,
         };
-        let writable = ds.is_writable() && os.is_writable() && sa.is_some() && unlinked_set.is_some();
+        let writable = ds.is_writable() && os.is_writable() && unlinked_set.is_some();
         let opts = MountOpts { readonly: opts.readonly || !writable, ..opts };
-        let projects = os.flags() & OBJSET_PROJECTQUOTA_COMPLETE != 0;
+        let projects = sa.is_some() && os.flags() & OBJSET_PROJECTQUOTA_COMPLETE != 0;
         let quotas = Quotas::load(&os, &master).await.at(place)?;
         let fs = Rc::new_cyclic(|me| Zfs {
             me: me.clone(),
@@ -288,7 +290,7 @@ impl Zfs {
     /// Changes the mount options, when a property changed. A file system that cannot be written
     /// stays read-only; `posix_acl` stays as it is, since the front end read it at mount.
     pub fn set_opts(&self, opts: MountOpts) {
-        let can = self.ds.is_writable() && self.os.is_writable() && self.sa.is_some() && self.unlinked_set.is_some();
+        let can = self.ds.is_writable() && self.os.is_writable() && self.unlinked_set.is_some();
         let posix_acl = self.opts().posix_acl;
         let before = self.opts.replace(MountOpts { readonly: opts.readonly || !can, posix_acl, ..opts });
         if let Some(log) = self.log() {
@@ -314,9 +316,14 @@ impl Zfs {
     pub(crate) fn now(&self) -> Times {
         times(self.rt.wall_clock())
     }
-    /// The table of attributes; every writable file system has one.
-    pub(crate) fn table(&self) -> Result<&Rc<SaTable>> {
-        self.sa.as_ref().ok_or_else(|| self.readonly_error())
+    /// The value of a directory's entry for an object; before version 2 it has no type.
+    pub(crate) fn entry_for(&self, mode: u64, obj: ObjectId) -> u64 {
+        let entry = Dirent::new(mode, obj.0);
+        if self.version < ZPL_VERSION_DIRENT { Dirent { dtype: 0, ..entry }.pack() } else { entry.pack() }
+    }
+    /// Flags that a change of content sets.
+    pub(crate) fn modified_flags(&self) -> u64 {
+        modified_pflags(self.version)
     }
     /// The unlinked set, if it has one.
     pub(crate) fn unlinked(&self) -> Option<&Dnode> {

@@ -8,7 +8,9 @@ use dmu::sa::{NewZnode, SaHandle, SaTable, ZnodeAttrs};
 use dmu::{ObjSpec, Objset, Tx, zap};
 use ondisk::object_type::ObjectType;
 use ondisk::objset::OBJSET_PROJECTQUOTA_COMPLETE;
-use ondisk::zpl::{MASTER_NODE_OBJ, S_IFDIR, ZPL_VERSION, aces_to_bytes, master_key, new_pflags, trivial_acl};
+use ondisk::zpl::{
+    MASTER_NODE_OBJ, S_IFDIR, ZPL_VERSION, ZPL_VERSION_SA, aces_to_bytes, master_key, new_pflags, trivial_acl,
+};
 
 use crate::node::{new_file_spec, times};
 use crate::types::Case;
@@ -35,7 +37,7 @@ pub struct FsCreateProps {
     pub casesensitivity: Case,
     /// Whether names must be UTF-8. Normalisation implies it.
     pub utf8only: bool,
-    /// ZPL version; only 5 can be created.
+    /// ZPL version, 1 to 5.
     pub version: u64,
     /// Limits of owners without one of their own, in the order of [`master_key::DEFAULT_QUOTAS`];
     /// 0: none.
@@ -61,11 +63,8 @@ pub fn init_fs(owner: InitOwner, props: FsCreateProps) -> dsl::Init {
 
 async fn fill(os: Objset, tx: Rc<Tx>, owner: InitOwner, props: FsCreateProps) -> Result<()> {
     let tx = &*tx;
-    if props.version != ZPL_VERSION {
-        return Err(Error::unsupported(format!(
-            "file systems of version {} are read but not made: only version {ZPL_VERSION}",
-            props.version
-        )));
+    if !(1..=ZPL_VERSION).contains(&props.version) {
+        return Err(Error::invalid(format!("file systems have versions 1 to {ZPL_VERSION}, not {}", props.version)));
     }
     let master_spec = ObjSpec::new(ObjectType::MASTER_NODE, 512);
     let master = zap::create_at(&os, ObjectId(MASTER_NODE_OBJ), master_spec, 0, tx).await?;
@@ -84,15 +83,21 @@ async fn fill(os: Objset, tx: Rc<Tx>, owner: InitOwner, props: FsCreateProps) ->
         put(key, limit).await?;
     }
 
-    let sa_master = SaTable::create(&os, tx).await?;
-    put(master_key::SA_ATTRS, sa_master.0).await?;
+    let has_attrs = props.version >= ZPL_VERSION_SA;
+    let table = match has_attrs {
+        true => {
+            let sa_master = SaTable::create(&os, tx).await?;
+            put(master_key::SA_ATTRS, sa_master.0).await?;
+            Some(SaTable::load(&os, sa_master).await?)
+        }
+        false => None,
+    };
     let queue = zap::create(&os, ObjectType::UNLINKED_SET, 0, tx).await?;
     put(master_key::DELETE_QUEUE, queue.object().0).await?;
 
-    let table = SaTable::load(&os, sa_master).await?;
     let normflags = crate::names::normflags(props.normalization, props.casesensitivity);
     let root = zap::create_spec(&os, new_file_spec(&os, ObjectType::DIRECTORY), normflags, tx).await?;
-    let projid = os.flags() & OBJSET_PROJECTQUOTA_COMPLETE != 0;
+    let projid = has_attrs && os.flags() & OBJSET_PROJECTQUOTA_COMPLETE != 0;
     let mode = S_IFDIR | u64::from(owner.mode & 0o7777);
     let aces = trivial_acl(mode, true);
     let time = times(owner.time);
@@ -103,7 +108,7 @@ async fn fill(os: Objset, tx: Rc<Tx>, owner: InitOwner, props: FsCreateProps) ->
         uid: owner.uid.into(),
         gid: owner.gid.into(),
         parent: root.object().0,
-        flags: new_pflags(mode, projid),
+        flags: new_pflags(mode, projid, props.version),
         atime: time,
         mtime: time,
         ctime: time,
@@ -112,7 +117,12 @@ async fn fill(os: Objset, tx: Rc<Tx>, owner: InitOwner, props: FsCreateProps) ->
         dacl_count: aces.len() as u64,
         ..ZnodeAttrs::default()
     };
-    let more = NewZnode { aces: &aces_to_bytes(&aces), projid, ..NewZnode::default() };
-    SaHandle::create_znode(&root, &table, &attrs, more, tx).await?;
+    match &table {
+        Some(table) => {
+            let more = NewZnode { aces: &aces_to_bytes(&aces), projid, ..NewZnode::default() };
+            SaHandle::create_znode(&root, table, &attrs, more, tx).await?;
+        }
+        None => SaHandle::create_old(&root, props.version, (&attrs, &aces), None, tx).await?,
+    }
     put(master_key::ROOT, root.object().0).await
 }

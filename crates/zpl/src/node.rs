@@ -8,7 +8,7 @@ use dmu::sa::{SaHandle, Times, ZnodeAttrs};
 use dmu::{Dnode, ObjSpec, Objset, Tx};
 use ondisk::dnode::bonus_area;
 use ondisk::object_type::ObjectType;
-use ondisk::zpl::{ZnodePhys, pflags};
+use ondisk::zpl::pflags;
 use rt::sync::{Mutex, RangeLock};
 
 use crate::acl::privileges::CapsCache;
@@ -136,29 +136,7 @@ impl Zfs {
 
     /// The stored attributes.
     pub(crate) async fn stored_attrs(&self, n: &Node) -> Result<ZnodeAttrs> {
-        match &self.sa {
-            Some(table) => SaHandle::open(&n.dn, table)?.attrs().await,
-            None => {
-                let z = n.dn.with_bonus(ZnodePhys::parse)?;
-                Ok(ZnodeAttrs {
-                    mode: z.mode,
-                    size: z.size,
-                    generation: z.generation,
-                    uid: z.uid,
-                    gid: z.gid,
-                    parent: z.parent,
-                    flags: z.flags,
-                    atime: z.atime,
-                    mtime: z.mtime,
-                    ctime: z.ctime,
-                    crtime: z.crtime,
-                    links: z.links,
-                    xattr: z.xattr,
-                    rdev: z.rdev,
-                    ..ZnodeAttrs::default()
-                })
-            }
-        }
+        SaHandle::open(&n.dn, self.sa.as_ref())?.attrs().await
     }
 
     /// The attributes with a pending access time. An error if the object has been freed.
@@ -222,7 +200,7 @@ impl Zfs {
 
     /// Changes attributes of fixed length under the object's lock.
     pub(crate) async fn change_attrs<R>(&self, n: &Node, tx: &Tx, f: impl FnOnce(&mut ZnodeAttrs) -> R) -> Result<R> {
-        let sa = SaHandle::open(&n.dn, self.table()?)?;
+        let sa = SaHandle::open(&n.dn, self.sa.as_ref())?;
         let _lock = n.st.attrs.lock().await;
         let mut a = sa.attrs().await?;
         if let Some(t) = self.take_atime(n.obj()) {

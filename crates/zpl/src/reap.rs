@@ -87,8 +87,7 @@ impl Zfs {
     /// The object that holds the ACL of an object from before version 5, if there is one (format
     /// page 16 section 3).
     pub(crate) fn acl_object(&self, n: &Node) -> Result<Option<ObjectId>> {
-        let Some(table) = &self.sa else { return Ok(None) };
-        let sa = SaHandle::open(&n.dn, table)?;
+        let sa = SaHandle::open(&n.dn, self.sa.as_ref())?;
         if !sa.is_znode() {
             return Ok(None);
         }

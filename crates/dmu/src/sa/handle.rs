@@ -5,9 +5,10 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, Result, ResultExt};
 use bdev::Bytes;
+use ondisk::bytes::{le16, le64};
 use ondisk::object_type::ObjectType;
 use ondisk::sa::{SPILL_MAX, build, is_swapped, plan, swap_buffer};
-use ondisk::zpl::{ZNODE_SIZE, ZnodePhys};
+use ondisk::zpl::{Ace, ZNODE_ACL, ZNODE_SIZE, ZPL_VERSION_FUID, ZnodePhys, znode_acl};
 
 use super::{SaAttr, SaTable, Span, ZnodeAttrs};
 use crate::{Dnode, Tx};
@@ -17,12 +18,16 @@ const SPILL_BP: usize = 128;
 /// The smallest bonus that the first attributes of every file fit in; a dnode for attributes has
 /// 320 bytes or more.
 const MIN_CAPACITY: usize = 2 * SPILL_BP;
+/// The longest bonus of a znode with a symbolic link's target, whatever the dnode has room for
+/// (format page 16 section 3).
+const ZNODE_MAX: usize = 320;
 
 /// The attributes of one object, to read and change.
 #[derive(Clone, Copy)]
 pub struct SaHandle<'a> {
     dn: &'a Dnode,
-    table: &'a Rc<SaTable>,
+    /// None in a file system without system attributes, in which all objects have znodes.
+    table: Option<&'a Rc<SaTable>>,
 }
 
 /// An attribute copied out of its buffer.
@@ -33,12 +38,16 @@ struct Value {
 }
 
 impl<'a> SaHandle<'a> {
-    /// The attributes of `dn`, an object of the file system of `table`. Fails if its bonus is
-    /// neither attributes nor a znode.
-    pub fn open(dn: &'a Dnode, table: &'a Rc<SaTable>) -> Result<SaHandle<'a>> {
-        match dn.bonus_type() {
-            ObjectType::SA | ObjectType::ZNODE => Ok(SaHandle { dn, table }),
-            other => {
+    /// The attributes of `dn`, an object of the file system of `table`, which there is from ZPL
+    /// version 5 on. Fails if its bonus is neither attributes nor a znode.
+    pub fn open(dn: &'a Dnode, table: Option<&'a Rc<SaTable>>) -> Result<SaHandle<'a>> {
+        match (dn.bonus_type(), table) {
+            (ObjectType::SA, Some(_)) | (ObjectType::ZNODE, _) => Ok(SaHandle { dn, table }),
+            (ObjectType::SA, None) => Err(Error::corrupt(format!(
+                "object {} has attributes of a newer version than the file system",
+                dn.object()
+            ))),
+            (other, _) => {
                 Err(Error::corrupt(format!("object {} has a bonus of type {other:?}, it is no file", dn.object())))
             }
         }
@@ -51,7 +60,7 @@ impl<'a> SaHandle<'a> {
         attrs: &[(SaAttr, &[u8])],
         tx: &Tx,
     ) -> Result<SaHandle<'a>> {
-        let sa = SaHandle { dn, table };
+        let sa = SaHandle { dn, table: Some(table) };
         table.register_all(tx).await?;
         let mut list = Vec::with_capacity(attrs.len());
         for &(attr, bytes) in attrs {
@@ -95,6 +104,52 @@ impl<'a> SaHandle<'a> {
         SaHandle::create(dn, table, &attrs, tx).await
     }
 
+    /// Gives a new object of a file system of ZPL version `version`, before 5, its znode, with an
+    /// ACL that a mode comes to, and a symbolic link its target.
+    pub async fn create_old(
+        dn: &Dnode,
+        version: u64,
+        (a, aces): (&ZnodeAttrs, &[Ace]),
+        target: Option<&[u8]>,
+        tx: &Tx,
+    ) -> Result<()> {
+        let mut bonus = vec![0; ZNODE_SIZE];
+        a.to_znode(&mut bonus);
+        let acl =
+            znode_acl(aces, version).ok_or_else(|| Error::invalid("the owner or the ACL does not fit a znode"))?;
+        bonus[ZNODE_ACL..].copy_from_slice(&acl);
+        let target = target.unwrap_or_default();
+        let is_behind = ZNODE_SIZE + target.len() <= ZNODE_MAX.min(dn.bonus_capacity(false));
+        if is_behind {
+            bonus.extend_from_slice(target);
+        }
+        dn.set_bonus_typed(ObjectType::ZNODE, &bonus, tx)?;
+        if !is_behind {
+            dn.set_block_size(target.len().next_multiple_of(512) as u32, tx)?;
+            dn.write(0, target, tx).await?;
+        }
+        Ok(())
+    }
+
+    /// Sets the attributes of an object with a znode, and the ACL `aces` that its mode comes to, in
+    /// the form that it has there; an ACL in an object of its own stays.
+    pub fn set_old_mode(&self, a: &ZnodeAttrs, aces: &[Ace], tx: &Tx) -> Result<()> {
+        let mut b = self.znode_bonus()?.to_vec();
+        a.to_znode(&mut b);
+        let version = if le16(&b, ZNODE_ACL + 12) == 0 { 1 } else { ZPL_VERSION_FUID };
+        if le64(&b, ZNODE_ACL) == 0
+            && let Some(acl) = znode_acl(aces, version)
+        {
+            b[ZNODE_ACL..ZNODE_SIZE].copy_from_slice(&acl);
+        }
+        self.dn.set_bonus(&b, tx)
+    }
+
+    /// The table of an object with attributes.
+    fn table(&self) -> &'a Rc<SaTable> {
+        self.table.expect("only objects with znodes are opened without a table")
+    }
+
     fn place(&self) -> String {
         format!("attributes of object {}", self.dn.object())
     }
@@ -123,12 +178,12 @@ impl<'a> SaHandle<'a> {
             return Ok(Cow::Borrowed(b));
         }
         let mut copy = b.to_vec();
-        swap_buffer(&mut copy, &self.table.attrs.borrow(), &self.table.layouts.borrow())?;
+        swap_buffer(&mut copy, &self.table().attrs.borrow(), &self.table().layouts.borrow())?;
         Ok(Cow::Owned(copy))
     }
     fn scan(&self, b: &[u8], mut f: impl FnMut(Span, &[u8])) -> Result<()> {
         let b = self.native(b)?;
-        self.table.walk(&b, |s| f(s, &b[s.start..s.end]))
+        self.table().walk(&b, |s| f(s, &b[s.start..s.end]))
     }
     async fn spill(&self) -> Result<Option<Bytes>> {
         if self.dn.has_spill() { self.dn.spill().await } else { Ok(None) }
@@ -180,7 +235,7 @@ impl<'a> SaHandle<'a> {
         let mut a = *a;
         let mut new = old.to_vec();
         let mut seen = 0u32;
-        self.table.walk(&old, |s| {
+        self.table().walk(&old, |s| {
             if let Some(attr) = s.attr {
                 a.store(attr, &mut new[s.start..s.end]);
                 seen |= 1 << attr as u16;
@@ -296,7 +351,7 @@ impl<'a> SaHandle<'a> {
     }
 
     async fn update_list(&self, a: Option<&ZnodeAttrs>, changes: &[(SaAttr, Option<&[u8]>)], tx: &Tx) -> Result<()> {
-        self.table.register_all(tx).await?;
+        self.table().register_all(tx).await?;
         let mut list = Vec::new();
         let mut take = |s: Span, v: &[u8]| list.push(Value { num: s.num, attr: s.attr, bytes: v.to_vec() });
         self.scan(&self.dn.bonus(), &mut take)?;
@@ -329,7 +384,7 @@ impl<'a> SaHandle<'a> {
     }
 
     fn value(&self, attr: SaAttr, bytes: &[u8]) -> Result<Value> {
-        let attrs = self.table.attrs.borrow();
+        let attrs = self.table().attrs.borrow();
         let num = attrs.num(attr).expect("all attributes have been registered");
         let len = attrs.info(num).map_or(0, |i| usize::from(i.len));
         if len != 0 && len != bytes.len() {
@@ -347,7 +402,7 @@ impl<'a> SaHandle<'a> {
         if capacity < MIN_CAPACITY {
             return Err(Error::corrupt(format!("bonus has room for {capacity} bytes only")));
         }
-        let sizes: Vec<(usize, bool)> = list.iter().map(|v| (v.bytes.len(), self.table.varies(v.num))).collect();
+        let sizes: Vec<(usize, bool)> = list.iter().map(|v| (v.bytes.len(), self.table().varies(v.num))).collect();
         let plan = plan(&sizes, capacity)?;
         let (here, there) = list.split_at(plan.in_bonus);
         let mut bonus = self.side(here, tx).await?;
@@ -373,8 +428,9 @@ impl<'a> SaHandle<'a> {
 
     async fn side(&self, list: &[Value], tx: &Tx) -> Result<Vec<u8>> {
         let nums: Vec<u16> = list.iter().map(|v| v.num).collect();
-        let layout = self.table.layout_for(&nums, tx).await?;
-        let values: Vec<(&[u8], bool)> = list.iter().map(|v| (v.bytes.as_slice(), self.table.varies(v.num))).collect();
+        let layout = self.table().layout_for(&nums, tx).await?;
+        let values: Vec<(&[u8], bool)> =
+            list.iter().map(|v| (v.bytes.as_slice(), self.table().varies(v.num))).collect();
         Ok(build(layout, &values))
     }
 }

@@ -107,7 +107,7 @@ async fn edit_zap(dn: &Dnode, tx: &Tx) {
 
 /// An xattr list that comes and goes leaves everything as OpenZFS wrote it.
 async fn edit_file(dn: &Dnode, t: &Rc<SaTable>, tx: &Tx) {
-    let sa = SaHandle::open(dn, t).unwrap();
+    let sa = SaHandle::open(dn, Some(t)).unwrap();
     if sa.is_znode() || sa.get(SaAttr::Dxattr).await.unwrap().is_some() {
         return;
     }
@@ -124,7 +124,7 @@ async fn edit_file(dn: &Dnode, t: &Rc<SaTable>, tx: &Tx) {
 }
 
 async fn file(dn: &Dnode, t: &Rc<SaTable>, seen: &mut Seen) {
-    let sa = SaHandle::open(dn, t).unwrap();
+    let sa = SaHandle::open(dn, Some(t)).unwrap();
     let a = sa.attrs().await.unwrap();
     seen.files += 1;
     if sa.is_znode() {
@@ -160,7 +160,7 @@ async fn file(dn: &Dnode, t: &Rc<SaTable>, seen: &mut Seen) {
             for e in zap::list(dn).await.unwrap() {
                 let d = Dirent::unpack(e.value.as_u64().unwrap());
                 let child = dn.objset().hold(ObjectId(d.object)).await.unwrap();
-                let mode = SaHandle::open(&child, t).unwrap().attrs().await.unwrap().mode;
+                let mode = SaHandle::open(&child, Some(t)).unwrap().attrs().await.unwrap().mode;
                 assert!(d.dtype == 0 || u64::from(d.dtype) == mode >> 12);
             }
         }

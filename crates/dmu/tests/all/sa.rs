@@ -99,7 +99,7 @@ fn layouts_of_real_files() {
         }
 
         // An xattr list comes, grows out of the bonus, and goes.
-        let sa = SaHandle::open(&with_project, &t).unwrap();
+        let sa = SaHandle::open(&with_project, Some(&t)).unwrap();
         sa.set(SaAttr::Dxattr, &[1; 40], &tx).await.unwrap();
         assert_eq!(shape(&with_project, &t).await, ([&project_layout[..], &[20]].concat(), 224, None));
         sa.set(SaAttr::Dxattr, &[2; 200], &tx).await.unwrap();
@@ -129,7 +129,7 @@ fn layouts_of_real_files() {
         task = env.run(&os, None);
         let dn = os.hold(objs.1).await.unwrap();
         assert!(dn.committed().spill.is_some());
-        let sa = SaHandle::open(&dn, &t).unwrap();
+        let sa = SaHandle::open(&dn, Some(&t)).unwrap();
         assert_eq!(sa.get(SaAttr::Dxattr).await.unwrap().unwrap(), vec![4; 60_000]);
         let tx = TxPlan::new(&os).spill(&dn).assign().await.unwrap();
         sa.remove(SaAttr::Dxattr, &tx).await.unwrap();
@@ -138,7 +138,7 @@ fn layouts_of_real_files() {
         assert_eq!(sa.get(SaAttr::Xattr).await.unwrap().unwrap(), 56u64.to_le_bytes());
         // A project id for a file that has none goes to its fixed place.
         let plain = os.hold(objs.0).await.unwrap();
-        let sa = SaHandle::open(&plain, &t).unwrap();
+        let sa = SaHandle::open(&plain, Some(&t)).unwrap();
         assert_eq!(sa.attrs().await.unwrap(), a);
         sa.set_attrs(&ZnodeAttrs { projid: 3, flags: a.flags | pflags::PROJID, ..a }, &tx).await.unwrap();
         assert_eq!(shape(&plain, &t).await, (project_layout, 176, None));
@@ -146,7 +146,7 @@ fn layouts_of_real_files() {
         for (obj, target, spilled) in links {
             let dn = os.hold(obj).await.unwrap();
             assert_eq!(dn.has_spill(), spilled);
-            assert_eq!(SaHandle::open(&dn, &t).unwrap().symlink().await.unwrap().unwrap(), target);
+            assert_eq!(SaHandle::open(&dn, Some(&t)).unwrap().symlink().await.unwrap().unwrap(), target);
         }
         drop(tx);
         drop((dn, plain));
@@ -184,7 +184,7 @@ fn against_a_model() {
             for step in 0..600 {
                 let (obj, a, vars) = &mut models[r.below(8) as usize];
                 let dn = os.hold(*obj).await.unwrap();
-                let sa = SaHandle::open(&dn, &t).unwrap();
+                let sa = SaHandle::open(&dn, Some(&t)).unwrap();
                 let tx = TxPlan::new(&os).spill(&dn).assign().await.unwrap();
                 let which = [SaAttr::DaclAces, SaAttr::Symlink, SaAttr::Dxattr][r.below(3) as usize];
                 match r.below(10) {
@@ -238,7 +238,7 @@ fn against_a_model() {
                         continue;
                     }
                     let dn = os.hold(*obj).await.unwrap();
-                    let sa = SaHandle::open(&dn, &t).unwrap();
+                    let sa = SaHandle::open(&dn, Some(&t)).unwrap();
                     assert_eq!(sa.attrs().await.unwrap(), *a);
                     let kinds = [SaAttr::DaclAces, SaAttr::Symlink, SaAttr::Dxattr];
                     for (kind, got) in kinds.iter().zip(sa.get_many(&kinds).await.unwrap()) {
@@ -289,7 +289,7 @@ fn old_file_systems() {
         zap::remove(&registry, b"ZPL_PROJID", &tx).await.unwrap();
         let t = SaTable::load(&os, master.object()).await.unwrap();
         assert_eq!(t.num(SaAttr::Dxattr), None);
-        let sa = SaHandle::open(&dn, &t).unwrap();
+        let sa = SaHandle::open(&dn, Some(&t)).unwrap();
         assert_eq!(sa.attrs().await.unwrap(), a);
         sa.set(SaAttr::Dxattr, b"x", &tx).await.unwrap();
         assert_eq!(zap::lookup_u64(&registry, b"ZPL_DXATTR").await.unwrap(), Some(0x0003_0014));
@@ -297,7 +297,7 @@ fn old_file_systems() {
 
         let spec = ObjSpec::new(ObjectType::PLAIN_FILE, 512).bonus(ObjectType::ZNODE, 270);
         let old = os.alloc(spec, &tx).await.unwrap();
-        let sa = SaHandle::open(&old, &t).unwrap();
+        let sa = SaHandle::open(&old, Some(&t)).unwrap();
         let link = ZnodeAttrs { mode: S_IFLNK | 0o777, size: 6, dacl_count: 0, ..a };
         sa.set_attrs(&link, &tx).await.unwrap();
         assert_eq!(sa.attrs().await.unwrap(), link);
@@ -307,6 +307,6 @@ fn old_file_systems() {
         assert_eq!(sa.symlink().await.unwrap().unwrap(), b"target");
         assert_eq!(sa.set(SaAttr::Dxattr, b"x", &tx).await.unwrap_err().kind(), ErrorKind::Unsupported);
         let other = zap::create(&os, ObjectType::OTHER_ZAP, 0, &tx).await.unwrap();
-        assert!(SaHandle::open(&other, &t).is_err());
+        assert!(SaHandle::open(&other, Some(&t)).is_err());
     });
 }

@@ -372,7 +372,7 @@ impl Zfs {
             self.change_attrs(n, &tx, |a| {
                 a.size = a.size.max(off + len);
                 (a.mtime, a.ctime) = (now, now);
-                a.flags |= pflags::ARCHIVE | pflags::AV_MODIFIED;
+                a.flags |= self.modified_flags();
                 a.size
             })
             .await

@@ -238,7 +238,7 @@ impl Zfs {
             .change_attrs(n, &tx, |a| {
                 a.size = a.size.max(self.replay_eof.get().map_or(off + some, |eof| eof.min(off + some)));
                 (a.mtime, a.ctime) = (now, now);
-                a.flags |= pflags::ARCHIVE | pflags::AV_MODIFIED;
+                a.flags |= self.modified_flags();
                 a.size
             })
             .await?;

@@ -34,7 +34,7 @@ impl Zfs {
         let set = |a: &mut ZnodeAttrs| {
             a.size = size;
             (a.mtime, a.ctime) = (now, now);
-            a.flags |= pflags::ARCHIVE | pflags::AV_MODIFIED;
+            a.flags |= self.modified_flags();
         };
         if size >= a.size {
             let grown = self.grow_to(n, a.size, size);
@@ -109,7 +109,7 @@ impl Zfs {
             self.log_truncate((n.obj(), links), off, end - off, tx);
             self.change_attrs(n, tx, |a| {
                 (a.mtime, a.ctime) = (now, now);
-                a.flags |= pflags::ARCHIVE | pflags::AV_MODIFIED;
+                a.flags |= self.modified_flags();
             })
             .await
         })

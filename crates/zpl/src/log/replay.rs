@@ -329,7 +329,7 @@ impl Zfs {
     /// Applies the flags, creation time, project and ACL of a record.
     async fn redo_extra(&self, n: &Node, attr: Option<&LrAttr>, acl: Option<&LrAcl<'_>>) -> Result<()> {
         let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
-        let sa = SaHandle::open(&n.dn, self.table()?)?;
+        let sa = SaHandle::open(&n.dn, self.sa.as_ref())?;
         let lock = n.st.attrs.lock().await;
         let mut a = sa.attrs().await?;
         let mut projid = None;

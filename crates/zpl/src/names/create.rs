@@ -5,7 +5,7 @@ use dmu::sa::{NewZnode, SaHandle, ZnodeAttrs};
 use dmu::{Dnode, Tx, zap};
 use ondisk::object_type::ObjectType;
 use ondisk::zil_record::Create as LogCreate;
-use ondisk::zpl::{Dirent, aces_to_bytes, new_pflags, pflags, trivial_acl};
+use ondisk::zpl::{aces_to_bytes, new_pflags, pflags, trivial_acl};
 
 use crate::fs::Zfs;
 use crate::names::{entry_exists, no_entry};
@@ -123,7 +123,7 @@ impl Zfs {
         let extra = new.target.map_or(0, |t| t.len() as u64) + if new.kind == FileKind::Dir { 512 } else { 0 };
         let tx = self.plan_layout().create(1).write_new(extra).zap(&d.dn).bonus(&d.dn).assign().await?;
         let dn = self.new_object(&mut a, &new, &tx).await?;
-        let entered = zap::add_u64(&d.dn, name, Dirent::new(a.mode, dn.object().0).pack(), &tx).await;
+        let entered = zap::add_u64(&d.dn, name, self.entry_for(a.mode, dn.object()), &tx).await;
         if let Err(e) = entered {
             self.os.free(dn.object(), &tx).await?;
             return Err(e);
@@ -173,7 +173,7 @@ impl Zfs {
             mode &= !S_ISGID;
         }
         let has_project = self.projects && matches!(new.kind, FileKind::File | FileKind::Dir);
-        let mut flags = new_pflags(mode, has_project);
+        let mut flags = new_pflags(mode, has_project, self.version());
         let mut projid = 0;
         if has_project && da.flags & pflags::PROJINHERIT != 0 {
             projid = da.projid;
@@ -249,10 +249,13 @@ impl Zfs {
             a.generation = tx.txg().0;
         }
         a.dacl_count = aces.len() as u64;
+        let Some(table) = &self.sa else {
+            return SaHandle::create_old(dn, self.version(), (a, &aces), target, tx).await;
+        };
         let bytes = aces_to_bytes(&aces);
         let projid = a.flags & pflags::PROJID != 0;
         let more = NewZnode { aces: &bytes, symlink: target, projid, rdev };
-        SaHandle::create_znode(dn, self.table()?, a, more, tx).await?;
+        SaHandle::create_znode(dn, table, a, more, tx).await?;
         Ok(())
     }
 
@@ -297,7 +300,7 @@ impl Zfs {
             plan = plan.zap(self.unlinked_set()?);
         }
         let tx = plan.assign().await?;
-        zap::add_u64(&d.dn, name, Dirent::new(a.mode, obj.0).pack(), &tx).await?;
+        zap::add_u64(&d.dn, name, self.entry_for(a.mode, obj), &tx).await?;
         let now = self.now();
         self.change_attrs(&n, &tx, |a| {
             a.links = a.links.saturating_add(1);

@@ -9,7 +9,7 @@ use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::sa::ZnodeAttrs;
 use dmu::{Tx, zap};
 use ondisk::zil_record::Create;
-use ondisk::zpl::{Dirent, pflags};
+use ondisk::zpl::pflags;
 
 use crate::fs::Zfs;
 use crate::names::create::{LINK_MAX, New, check_project, too_many_links};
@@ -50,12 +50,6 @@ struct Side<'a> {
     node: Node,
     attrs: ZnodeAttrs,
     is_dir: bool,
-}
-
-impl Side<'_> {
-    fn entry(&self) -> u64 {
-        Dirent::new(self.attrs.mode, self.node.obj().0).pack()
-    }
 }
 
 fn into_itself(name: &[u8]) -> Error {
@@ -246,8 +240,8 @@ impl Zfs {
     async fn exchange(&self, a: Side<'_>, b: Side<'_>, cross: bool) -> Result<Tx> {
         let plan = self.plan().zap(&a.dir.dn).zap(&b.dir.dn).bonus(&a.node.dn).bonus(&b.node.dn);
         let tx = plan.assign().await?;
-        zap::update_u64(&b.dir.dn, &b.found.name, a.entry(), &tx).await?;
-        zap::update_u64(&a.dir.dn, &a.found.name, b.entry(), &tx).await?;
+        zap::update_u64(&b.dir.dn, &b.found.name, self.entry_for(a.attrs.mode, a.node.obj()), &tx).await?;
+        zap::update_u64(&a.dir.dn, &a.found.name, self.entry_for(b.attrs.mode, b.node.obj()), &tx).await?;
         let now = self.now();
         for (side, parent) in [(&a, &b), (&b, &a)] {
             self.change_attrs(&side.node, &tx, |x| {
@@ -323,14 +317,14 @@ impl Zfs {
         };
         let clear_old_name = async || match &whiteout {
             Some((dn, a)) => {
-                let entry = Dirent::new(a.mode, dn.object().0).pack();
+                let entry = self.entry_for(a.mode, dn.object());
                 zap::update_u64(&from.dn, &source.found.name, entry, &tx).await
             }
             None => zap::remove(&from.dn, &source.found.name, &tx).await,
         };
         let same_entry = |name: &[u8]| target.as_ref().is_some_and(|t| t.found.name == name);
         if same_entry(new_name) {
-            zap::update_u64(&to.dn, new_name, source.entry(), &tx).await?;
+            zap::update_u64(&to.dn, new_name, self.entry_for(source.attrs.mode, source.node.obj()), &tx).await?;
             clear_old_name().await?;
         } else {
             // Where names are folded or normalised the old spelling is removed first: the new one
@@ -339,7 +333,7 @@ impl Zfs {
                 zap::remove(&to.dn, &t.found.name, &tx).await?;
             }
             clear_old_name().await?;
-            zap::add_u64(&to.dn, new_name, source.entry(), &tx).await?;
+            zap::add_u64(&to.dn, new_name, self.entry_for(source.attrs.mode, source.node.obj()), &tx).await?;
         }
         let fate = match &target {
             Some(t) => self.drop_link(&t.node, &tx).await?,

@@ -8,7 +8,7 @@ use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::sa::{SaHandle, ZnodeAttrs};
 use dmu::{Dnode, Tx, zap};
 use ondisk::object_type::ObjectType;
-use ondisk::zpl::{Dirent, S_IFDIR, S_IFREG, new_pflags, pflags};
+use ondisk::zpl::{S_IFDIR, S_IFREG, new_pflags, pflags};
 
 use crate::attr::set_mode;
 use crate::fs::Zfs;
@@ -69,7 +69,7 @@ impl Zfs {
             uid: owner.uid,
             gid: owner.gid,
             parent: parent.0,
-            flags: new_pflags(mode, self.projects) | pflags::XATTR,
+            flags: new_pflags(mode, self.projects, self.version()) | pflags::XATTR,
             atime: now,
             mtime: now,
             ctime: now,
@@ -149,7 +149,7 @@ impl Zfs {
         if !value.is_empty() {
             file.write(0, value, tx).await?;
         }
-        let entry = Dirent::new(FILE_MODE, file.object().0).pack();
+        let entry = self.entry_for(FILE_MODE, file.object());
         let now = self.now();
         match &old {
             Some((f, found)) => {
@@ -171,7 +171,7 @@ impl Zfs {
     /// After a change of extended attributes: sets the owner's change time, its hidden directory
     /// and its mode, if given.
     pub(crate) async fn update_owner(&self, n: &Node, dir: Option<ObjectId>, mode: Option<u32>, tx: &Tx) -> Result<()> {
-        let sa = SaHandle::open(&n.dn, self.table()?)?;
+        let sa = SaHandle::open(&n.dn, self.sa.as_ref())?;
         let _lock = n.st.attrs.lock().await;
         let mut a = sa.attrs().await?;
         if let Some(t) = self.take_atime(n.obj()) {

@@ -58,8 +58,7 @@ impl Zfs {
 
     /// The list in the system attributes; empty if there is none.
     pub(crate) async fn sa_list(&self, n: &Node) -> Result<NvList> {
-        let Some(table) = &self.sa else { return Ok(NvList::new()) };
-        let sa = SaHandle::open(&n.dn, table)?;
+        let sa = SaHandle::open(&n.dn, self.sa.as_ref())?;
         if sa.is_znode() {
             return Ok(NvList::new());
         }
@@ -218,7 +217,7 @@ impl Zfs {
     }
 
     fn has_sa(&self, n: &Node) -> Result<bool> {
-        Ok(!SaHandle::open(&n.dn, self.table()?)?.is_znode())
+        Ok(!SaHandle::open(&n.dn, self.sa.as_ref())?.is_znode())
     }
 
     /// Stores the list in the system attributes; false if it does not fit. `change` is what the log
@@ -235,7 +234,7 @@ impl Zfs {
             return Ok(false);
         }
         let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
-        let sa = SaHandle::open(&n.dn, self.table()?)?;
+        let sa = SaHandle::open(&n.dn, self.sa.as_ref())?;
         let lock = n.st.attrs.lock().await;
         let mut a = sa.attrs().await?;
         a.ctime = self.now();

@@ -187,7 +187,7 @@ fn foreign_acls_are_told_of() {
         let attrs = dmu::zap::lookup_u64(&master, b"SA_ATTRS").await.unwrap().unwrap();
         let table = dmu::sa::SaTable::load(os, ObjectId(attrs)).await.unwrap();
         let dn = os.hold(foreign).await.unwrap();
-        let sa = dmu::sa::SaHandle::open(&dn, &table).unwrap();
+        let sa = dmu::sa::SaHandle::open(&dn, Some(&table)).unwrap();
         let mut a = sa.attrs().await.unwrap();
         a.flags &= !ondisk::zpl::pflags::ACL_TRIVIAL;
         let tx = dmu::TxPlan::new(os).bonus(&dn).assign().await.unwrap();

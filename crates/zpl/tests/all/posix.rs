@@ -318,7 +318,7 @@ fn xattrs_beside_attributes_spill_and_move_to_the_directory() {
         let xattr_obj = async |w: &World| {
             let dn = w.fs.objset().hold(f).await.unwrap();
             let table = dmu::sa::SaTable::load(w.fs.objset(), sa_master(w).await).await.unwrap();
-            SaHandle::open(&dn, &table).unwrap().attrs().await.unwrap().xattr
+            SaHandle::open(&dn, Some(&table)).unwrap().attrs().await.unwrap().xattr
         };
         let small = vec![1u8; 20];
         w.fs.setxattr(f, b"user.a", &small, SetXattr::Create).await.unwrap();
@@ -392,7 +392,7 @@ fn long_symlinks_spill_and_modes_change_acls() {
             assert_eq!(a.mode & 0o7777, mode);
             let dn = w.fs.objset().hold(f).await.unwrap();
             let table = dmu::sa::SaTable::load(w.fs.objset(), sa_master(&w).await).await.unwrap();
-            let sa = SaHandle::open(&dn, &table).unwrap();
+            let sa = SaHandle::open(&dn, Some(&table)).unwrap();
             let aces = sa.get(SaAttr::DaclAces).await.unwrap().unwrap();
             let count = sa.attrs().await.unwrap().dacl_count;
             let want = ondisk::zpl::trivial_acl(u64::from(mode), false);

@@ -29,6 +29,7 @@ mod mutations_stream;
 mod mutations_write;
 mod newer;
 mod old;
+mod old_files;
 mod presence;
 mod receives;
 mod reference;

@@ -1,15 +1,16 @@
 //! Pools of old versions, made by zfs-fuse 0.7.0 (fixtures `old/vN`: `zpool create -o version=N`, a
-//! file system with 40 files, links and a snapshot; exported): imported, read, given a snapshot,
-//! relieved of another, scrubbed and exported, and not upgraded by any of that.
+//! file system with 40 files, links and a snapshot; exported): imported, read, written to, given a
+//! snapshot, relieved of another, scrubbed and exported, and not upgraded by any of that.
 
 use std::rc::Rc;
 
 use spa::{EngineOpts, Pool};
-use zpl::{Cred, MountOpts, Zfs};
+use zpl::{MountOpts, Zfs};
 use ztest::judge::{Level, Verdict, judge_pool};
 use ztest::lab::Lab;
 
 use crate::images::{fixture, reader};
+use crate::old_files::{change, check};
 
 /// Those that there are fixtures of.
 const VERSIONS: [u64; 5] = [1, 3, 8, 15, 22];
@@ -68,9 +69,8 @@ fn old_pools_are_written_and_stay_old() {
             old.unmount().await.expect("unmounted");
             let fs = mount(&pool, &fs_name).await;
             compare(&fs, false).await;
-            // File systems of ZPL versions before 5 are only read.
-            let made = fs.mkdir(fs.root(), b"new", 0o755, &Cred::new(0, 0)).await;
-            assert_eq!(made.expect_err("it is read-only").kind(), base::ErrorKind::ReadOnly);
+            change(&fs).await;
+            check(&fs).await;
             fs.unmount().await.expect("unmounted");
             pool.dsl().snapshot(vec![format!("old{version}/fs@t")], false, Vec::new()).await.expect("made");
             pool.log_command("zfs snapshot", 0);
@@ -80,6 +80,7 @@ fn old_pools_are_written_and_stay_old() {
             assert_eq!(pool.uberblock().version, version, "it was upgraded");
             let fs = mount(&pool, &format!("old{version}/fs@t")).await;
             compare(&fs, false).await;
+            check(&fs).await;
             fs.unmount().await.expect("unmounted");
             ztest::scan::scrub_clean(&pool).await.unwrap_or_else(|e| panic!("v{version}: {e}"));
             // Snapshots of weir have deadlists of the old form too: destroy them again; nothing may
@@ -97,6 +98,7 @@ fn old_pools_are_written_and_stay_old() {
             let pool = lab.import(false, opts.clone()).await.expect("imported again");
             let fs = mount(&pool, &fs_name).await;
             compare(&fs, false).await;
+            check(&fs).await;
             fs.unmount().await.expect("unmounted");
             ztest::scan::scrub_clean(&pool).await.unwrap_or_else(|e| panic!("v{version}: {e}"));
             pool.export().await.expect("exported");
