@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use crate::engine::EngineThread;
 use crate::keeper::{Keeper, KnownPool, Level};
+use crate::pool::cache_file::CacheFiles;
 use crate::pool::import::no_such_pool;
 use crate::pool::zevents::{PoolSink, Zevents};
 use crate::request::{Cx, Select, pool_part};
@@ -54,6 +55,8 @@ impl Running {
 /// The running pools.
 pub struct PoolSet {
     pub(crate) keeper: Arc<dyn Keeper>,
+    /// The writer of cache files.
+    pub(crate) cache_files: CacheFiles,
     pub(crate) tunables: Mutex<Tunables>,
     pools: Mutex<BTreeMap<String, Arc<Running>>>,
     namespace: Mutex<()>,
@@ -74,6 +77,7 @@ impl PoolSet {
         events.set_max(tunables.zevent_len_max());
         Arc::new(PoolSet {
             keeper,
+            cache_files: CacheFiles::default(),
             broker: Mutex::new(MemBroker::new(tunables.arc_max())),
             tunables: Mutex::new(tunables),
             pools: Mutex::default(),

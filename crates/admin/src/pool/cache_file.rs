@@ -82,8 +82,9 @@ impl CacheFile {
     }
 }
 
-/// One writer of files at a time.
-static WRITERS: Mutex<()> = Mutex::new(());
+/// The writer of cache files: one change at a time.
+#[derive(Default)]
+pub(crate) struct CacheFiles(Mutex<()>);
 
 fn read(file: &Path) -> Result<NvList> {
     let fail = |e: std::io::Error| Error::invalid(format!("cannot read the cache file: {e}"));
@@ -102,31 +103,33 @@ fn guid_of(config: &NvValue) -> Option<u64> {
     }
 }
 
-/// Puts the configuration of the pool `guid`, under its name, into `file`, in place of the one
-/// that it has; none: takes it out. A file without pools is removed.
-pub(crate) fn write(file: &Path, guid: u64, config: Option<(&str, NvList)>) -> Result<()> {
-    let _turn = WRITERS.lock().unwrap_or_else(PoisonError::into_inner);
-    // What is no cache file is overwritten, as a damaged one has to be.
-    let old = read(file).unwrap_or_default();
-    let mut new = NvList::new();
-    for (name, config) in old.iter().filter(|(_, config)| guid_of(config).is_some_and(|g| g != guid)) {
-        new.push(name, config.clone());
+impl CacheFiles {
+    /// Puts the configuration of the pool `guid`, under its name, into `file`, in place of the one
+    /// that it has; none: takes it out. A file without pools is removed.
+    pub(crate) fn write(&self, file: &Path, guid: u64, config: Option<(&str, NvList)>) -> Result<()> {
+        let _turn = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is no cache file is overwritten, as a damaged one has to be.
+        let old = read(file).unwrap_or_default();
+        let mut new = NvList::new();
+        for (name, config) in old.iter().filter(|(_, config)| guid_of(config).is_some_and(|g| g != guid)) {
+            new.push(name, config.clone());
+        }
+        if let Some((name, config)) = config {
+            new.put(name, NvValue::List(config));
+        }
+        let place = || format!("cannot write the cache file '{}'", file.display());
+        let fail = |e: std::io::Error| Error::new(base::ErrorKind::Io, e.to_string()).at(place());
+        if new.is_empty() {
+            return match std::fs::remove_file(file) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(fail(e)),
+                _ => Ok(()),
+            };
+        }
+        let mut next = file.as_os_str().to_owned();
+        next.push(".tmp");
+        std::fs::write(&next, new.encode_xdr()).map_err(fail)?;
+        std::fs::rename(&next, file).map_err(fail)
     }
-    if let Some((name, config)) = config {
-        new.put(name, NvValue::List(config));
-    }
-    let place = || format!("cannot write the cache file '{}'", file.display());
-    let fail = |e: std::io::Error| Error::new(base::ErrorKind::Io, e.to_string()).at(place());
-    if new.is_empty() {
-        return match std::fs::remove_file(file) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(fail(e)),
-            _ => Ok(()),
-        };
-    }
-    let mut next = file.as_os_str().to_owned();
-    next.push(".tmp");
-    std::fs::write(&next, new.encode_xdr()).map_err(fail)?;
-    std::fs::rename(&next, file).map_err(fail)
 }
 
 impl PoolSet {
@@ -138,7 +141,7 @@ impl PoolSet {
 
     /// Takes a pool out of a cache file. A failure is logged.
     pub(crate) fn leave_cache_file(&self, file: Option<&Path>, guid: u64) {
-        if let Some(Err(e)) = file.map(|file| write(file, guid, None)) {
+        if let Some(Err(e)) = file.map(|file| self.cache_files.write(file, guid, None)) {
             self.keeper.say(Level::Warning, &e.to_string());
         }
     }
@@ -150,7 +153,7 @@ impl PoolSet {
         self.leave_cache_file(before.filter(|b| file.as_deref() != Some(*b)), running.guid());
         let Some(file) = file else { return };
         let done = running.thread.with_pool(move |e| async move { Ok(e.pool.mos_config()) });
-        let done = done.and_then(|c| write(&file, running.guid(), Some((&c.name, c.to_nvlist()))));
+        let done = done.and_then(|c| self.cache_files.write(&file, running.guid(), Some((&c.name, c.to_nvlist()))));
         if let Err(e) = done {
             self.keeper.say(Level::Warning, &e.to_string());
         }
@@ -202,25 +205,25 @@ mod tests {
     fn pools_come_and_go() {
         let dir = std::env::temp_dir().join(format!("weir-cache-file-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        let file = dir.join("zpool.cache");
+        let (file, files) = (dir.join("zpool.cache"), CacheFiles::default());
         let of = |file: &Path| {
             let l = listed(file).unwrap();
             (Vec::from_iter(l.guids), Vec::from_iter(l.folders.iter().map(|f| f.display().to_string())))
         };
-        write(&file, 100, Some(("a", config(100, &["/d/one", "/e/two"])))).unwrap();
-        write(&file, 200, Some(("b", config(200, &["/f/three"])))).unwrap();
+        files.write(&file, 100, Some(("a", config(100, &["/d/one", "/e/two"])))).unwrap();
+        files.write(&file, 200, Some(("b", config(200, &["/f/three"])))).unwrap();
         assert_eq!(of(&file), (vec![100, 200], vec!["/d".into(), "/e".into(), "/f".into()]));
         // Under another name, and with other devices.
-        write(&file, 100, Some(("c", config(100, &["/g/four"])))).unwrap();
+        files.write(&file, 100, Some(("c", config(100, &["/g/four"])))).unwrap();
         assert_eq!(of(&file), (vec![100, 200], vec!["/f".into(), "/g".into()]));
-        write(&file, 200, None).unwrap();
+        files.write(&file, 200, None).unwrap();
         assert_eq!(of(&file), (vec![100], vec!["/g".into()]));
-        write(&file, 100, None).unwrap();
-        write(&file, 100, None).unwrap();
+        files.write(&file, 100, None).unwrap();
+        files.write(&file, 100, None).unwrap();
         assert!(!file.exists() && listed(&file).is_err());
         std::fs::write(&file, b"no such thing").unwrap();
         assert!(listed(&file).unwrap_err().to_string().contains("it is no cache file"));
-        write(&file, 100, Some(("a", config(100, &["/d/one"])))).unwrap();
+        files.write(&file, 100, Some(("a", config(100, &["/d/one"])))).unwrap();
         assert_eq!(of(&file).0, [100]);
         std::fs::remove_dir_all(&dir).unwrap();
     }
