@@ -342,18 +342,45 @@ impl Metaslab {
         if let Some(p) = &self.pending {
             free.extend(p.freed_trees().chain(&p.returning).chain(&p.allocating).flat_map(RangeTree::iter));
         }
+        Some(self.rest(free))
+    }
+
+    /// What is in use and was freed in no txg yet, ascending, if it is loaded: without what waits
+    /// to return. Allocations that are not committed count.
+    pub fn live(&self) -> Option<Vec<Run>> {
+        let mut free: Vec<Run> = self.loaded()?.free.iter().collect();
+        if let Some(p) = &self.pending {
+            free.extend(p.freed_trees().chain(&p.returning).chain(p.freeing_trees()).flat_map(RangeTree::iter));
+        }
+        Some(self.rest(free))
+    }
+
+    /// Bytes of [`Metaslab::live`] without the allocations of txgs that were not synced yet, which
+    /// are known without a load.
+    pub fn live_bytes(&self) -> u64 {
+        let freeing = self.pending.iter().flat_map(|p| p.freeing_trees()).map(RangeTree::total).sum::<u64>();
+        self.alloc.saturating_sub(freeing)
+    }
+
+    /// Free segments by size, in units of the vdev, as far as they are known.
+    pub fn free_histogram(&self) -> [u64; BUCKETS] {
+        self.histogram_in_map().or(self.histogram).unwrap_or([0; BUCKETS])
+    }
+
+    /// What is left of it without `holes`, which do not overlap.
+    fn rest(&self, mut holes: Vec<Run>) -> Vec<Run> {
         // Each tree is in order: the sort merges them.
-        free.sort_by_key(|r| r.start);
+        holes.sort_by_key(|r| r.start);
         let mut used = Vec::new();
         let mut at = self.run.start;
-        for r in free.into_iter().chain([Run { start: self.run.end(), size: 0 }]) {
+        for r in holes.into_iter().chain([Run { start: self.run.end(), size: 0 }]) {
             assert!(at <= r.start, "the trees of a metaslab are disjoint");
             if at < r.start {
                 used.push(Run { start: at, size: r.start - at });
             }
             at = r.end();
         }
-        Some(used)
+        used
     }
 
     /// The histogram of the free space of the map, with each tree's segments counted separately.

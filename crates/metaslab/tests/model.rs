@@ -288,6 +288,26 @@ impl World {
         assert!(self.alloc.broken_metaslabs().is_empty());
     }
 
+    /// What the allocator says to be in use is what the model has, whatever waits to return.
+    async fn check_live(&self, synced: Txg) {
+        for top in &self.tops {
+            let mut bytes = 0;
+            for ms in 0..top.ms_count() {
+                let (start, size) = top.ms_range(ms);
+                let mut want = RangeTree::new(start, size, top.ashift);
+                for (_, b) in self.blocks.range((top.id, start)..(top.id, start + size)) {
+                    if b.freed.is_none() {
+                        want.add(b.dva.offset(), b.dva.asize()).expect("disjoint");
+                        bytes += if b.birth <= synced { b.dva.asize() } else { 0 };
+                    }
+                }
+                let live = self.alloc.live(top.id, ms).await.expect("loads");
+                assert_eq!(live, want.iter().collect::<Vec<_>>(), "metaslab {ms} of vdev {}", top.id);
+            }
+            assert_eq!(self.alloc.live_bytes(top.id), bytes, "vdev {}", top.id);
+        }
+    }
+
     /// One txg: changes while it is open, then passes, with the next txg's changes mixed in.
     async fn txg(&mut self, fill: u64) {
         let syncing = self.open;
@@ -303,6 +323,9 @@ impl World {
         }
         self.check_maps(syncing);
         self.commit(syncing);
+        if self.rt.rng_below(8) == 0 {
+            self.check_live(syncing).await;
+        }
     }
 
     async fn random_ops(&mut self, txg: Txg, count: u64, fill: u64, frees: bool) {

@@ -1,14 +1,14 @@
-//! Removed devices: where the space of an indirect vdev went (format page 14 section 5). Reading
-//! only.
+//! Removed devices: where the space of an indirect vdev went (format page 14 section 5), and the
+//! record of the removal that is under way or was the last.
 //!
 //! When a top-level vdev is removed its allocated ranges are copied elsewhere, and a *mapping*
 //! object records where each went: entries sorted by source offset. A *births* object records the
 //! txg of the copies up to an offset. A destination may be on a vdev that was removed later itself.
 
-use base::{Error, Result, Txg};
+use base::{Error, Result, Txg, VdevId};
 
 use crate::blkptr::Dva;
-use crate::bytes::le64;
+use crate::bytes::{le64, put_le64_words};
 
 /// Bytes of the mapping's bonus without a counts object.
 pub const MAPPING_SIZE_V0: usize = 24;
@@ -18,6 +18,12 @@ pub const MAPPING_SIZE: usize = 32;
 pub const MAPPING_ENTRY_SIZE: usize = 24;
 /// Bytes of one births entry.
 pub const BIRTHS_ENTRY_SIZE: usize = 16;
+/// Bytes of the births' bonus: the number of entries.
+pub const BIRTHS_SIZE: usize = 8;
+/// Block size of mappings, counts and births (format page 14 section 5).
+pub const MAPPING_BLKSZ: u32 = 128 << 10;
+/// Entry of the MOS directory: the [`Removing`].
+pub const REMOVING_KEY: &[u8] = b"com.delphix:removing";
 
 /// The bonus of a mapping object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +52,74 @@ impl MappingPhys {
         let counts_object = (b.len() >= MAPPING_SIZE).then(|| le64(b, 24));
         Ok(MappingPhys { max_offset: le64(b, 0), bytes_mapped: le64(b, 8), num_entries, counts_object })
     }
+
+    /// The bonus.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let words = [self.max_offset, self.bytes_mapped, self.num_entries, self.counts_object.unwrap_or(0)];
+        let mut bytes = vec![0; MAPPING_SIZE];
+        put_le64_words(&mut bytes, &words);
+        bytes.truncate(if self.counts_object.is_some() { MAPPING_SIZE } else { MAPPING_SIZE_V0 });
+        bytes
+    }
+}
+
+/// What became of a removal, as scans have it (format page 15).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RemovalState {
+    /// There was none.
+    None,
+    /// The vdev is being evacuated.
+    Active,
+    /// It is indirect.
+    Finished,
+    /// It stays.
+    Cancelled,
+}
+
+/// The record of the removal that is under way, or of the last one. It stays for ever.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Removing {
+    /// Its state.
+    pub state: RemovalState,
+    /// The vdev.
+    pub vdev: VdevId,
+    /// The vdev that was removed before; of a finished removal, the vdev itself.
+    pub prev: Option<VdevId>,
+    /// When it began, in seconds since 1970.
+    pub start: u64,
+    /// When it ended; 0 while it is under way.
+    pub end: u64,
+    /// Bytes to copy in all.
+    pub to_copy: u64,
+    /// Bytes that were copied, or freed meanwhile.
+    pub copied: u64,
+}
+
+impl Removing {
+    /// The record of these words of the MOS directory's entry. Error: `Corrupt` if they are none.
+    pub fn parse(words: &[u64]) -> Result<Removing> {
+        let bad = || Error::corrupt("the record of the removal of a device is malformed");
+        let &[state, vdev, prev, start, end, to_copy, copied] = words else { return Err(bad()) };
+        let state = match state {
+            0 => RemovalState::None,
+            1 => RemovalState::Active,
+            2 => RemovalState::Finished,
+            3 => RemovalState::Cancelled,
+            _ => return Err(bad()),
+        };
+        let id = |n: u64| u32::try_from(n).map(VdevId).map_err(|_| bad());
+        let prev = if prev == u64::MAX { None } else { Some(id(prev)?) };
+        // Without a removal the vdev is all ones.
+        let vdev = if state == RemovalState::None { VdevId(u32::MAX) } else { id(vdev)? };
+        Ok(Removing { state, vdev, prev, start, end, to_copy, copied })
+    }
+
+    /// The words of the entry.
+    pub fn to_words(&self) -> [u64; 7] {
+        let prev = self.prev.map_or(u64::MAX, |v| u64::from(v.0));
+        let vdev = u64::from(self.vdev.0);
+        [self.state as u64, vdev, prev, self.start, self.end, self.to_copy, self.copied]
+    }
 }
 
 /// One range and where it went.
@@ -65,6 +139,16 @@ impl MappingEntry {
     /// Whether it maps nothing: damage.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+    /// Where the source ends.
+    pub fn end(&self) -> u64 {
+        self.src + self.len()
+    }
+    /// Its bytes in the mapping.
+    pub fn to_bytes(&self) -> [u8; MAPPING_ENTRY_SIZE] {
+        let mut bytes = [0; MAPPING_ENTRY_SIZE];
+        put_le64_words(&mut bytes, &[self.src >> 9, self.dst.w0, self.dst.w1]);
+        bytes
     }
 }
 
@@ -113,6 +197,13 @@ pub fn parse_births(data: &[u8]) -> Vec<(u64, Txg)> {
     data.chunks_exact(BIRTHS_ENTRY_SIZE).map(|b| (le64(b, 0), Txg(le64(b, 8)))).collect()
 }
 
+/// An entry of a births object.
+pub fn births_entry(offset: u64, txg: Txg) -> [u8; BIRTHS_ENTRY_SIZE] {
+    let mut bytes = [0; BIRTHS_ENTRY_SIZE];
+    put_le64_words(&mut bytes, &[offset, txg.0]);
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -141,6 +232,27 @@ mod tests {
         assert!(remap(&m, u64::MAX - 5, 0x200).is_err());
         let overlap = [entry(0x1000, 1, 0x8000, 0x1000), entry(0x1e00, 0, 0x200, 0x400)].concat();
         assert!(parse_mapping(&overlap).is_err());
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_read() {
+        for counts_object in [None, Some(77)] {
+            let phys = MappingPhys { max_offset: 1 << 30, bytes_mapped: 5 << 20, num_entries: 9, counts_object };
+            assert_eq!(MappingPhys::parse(&phys.to_bytes()).unwrap(), phys);
+            assert_eq!(phys.to_bytes().len(), if counts_object.is_some() { 32 } else { 24 });
+        }
+        let e = MappingEntry { src: 0x4000, dst: Dva::new(VdevId(3), 0x1000, 0x600, false) };
+        assert_eq!(parse_mapping(&e.to_bytes()).unwrap(), [e]);
+        assert_eq!(e.end(), 0x4600);
+        assert_eq!(parse_births(&births_entry(0x5000, Txg(17))), [(0x5000, Txg(17))]);
+        let states = [RemovalState::Active, RemovalState::Finished, RemovalState::Cancelled];
+        for (state, prev) in states.into_iter().zip([None, Some(VdevId(1)), Some(VdevId(0))]) {
+            let r = Removing { state, vdev: VdevId(1), prev, start: 5, end: 6, to_copy: 70, copied: 60 };
+            assert_eq!(Removing::parse(&r.to_words()).unwrap(), r);
+        }
+        assert!(Removing::parse(&[1, 2, 3]).is_err());
+        assert!(Removing::parse(&[4, 0, 0, 0, 0, 0, 0]).is_err());
+        assert!(Removing::parse(&[1, 1 << 32, 0, 0, 0, 0, 0]).is_err());
     }
 
     proptest! {

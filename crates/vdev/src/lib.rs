@@ -38,6 +38,7 @@ pub mod cost;
 mod done;
 mod draid_seeds;
 mod dtl;
+pub mod evacuate;
 mod gate;
 pub mod geometry;
 pub mod labels;

@@ -147,17 +147,53 @@ impl Allocator {
 
     /// Drops a vdev without space in use. Its id may be added again.
     pub fn remove_top(&self, vdev: VdevId) {
-        self.set_passive(vdev, true);
         assert_eq!(self.in_use(vdev), 0, "a vdev that is removed has nothing on it");
+        self.forget_top(vdev);
+    }
+
+    /// Drops a vdev, whatever is in use on it: all of that has copies elsewhere. For the beginning
+    /// of the sync of a txg, which has changed nothing on it.
+    pub fn forget_top(&self, vdev: VdevId) {
+        self.set_passive(vdev, true);
         let mut inner = self.inner.borrow_mut();
         inner.tops[vdev.0 as usize] = None;
         inner.loaded.retain(|(v, _)| *v != vdev);
+        inner.pending.retain(|(v, _)| *v != vdev);
+        inner.dirty.iter_mut().for_each(|d| d.retain(|(v, _)| *v != vdev));
         inner.disabled.retain(|(v, _)| *v != vdev);
         // Groups are referred to by index: these stay, without space.
         for g in inner.groups.iter_mut().filter(|g| g.vdev == vdev) {
             (g.vdev, g.total, g.known) = (VdevId(u32::MAX), 0, (0, 0));
+            (g.alloc, g.deferred) = (0, 0);
             g.by_weight.clear();
         }
+    }
+
+    /// What is in use in a metaslab and was freed in no txg yet, ascending: without what waits to
+    /// return. The load error of the metaslab.
+    pub async fn live(&self, vdev: VdevId, ms: u64) -> Result<Vec<Run>> {
+        self.load(vdev, ms).await?;
+        // It stays loaded until the next await.
+        Ok(self.inner.borrow_mut().ms(vdev, ms).live().unwrap_or_default())
+    }
+
+    /// Bytes of [`Allocator::live`] in all metaslabs of a vdev that allocates nothing.
+    pub fn live_bytes(&self, vdev: VdevId) -> u64 {
+        let inner = self.inner.borrow();
+        let top = inner.tops.get(vdev.0 as usize).and_then(Option::as_ref);
+        top.iter().flat_map(|t| &t.metaslabs).map(Metaslab::live_bytes).sum()
+    }
+
+    /// Free segments of a vdev that has no new blocks, by their size: how many have 2^b bytes and
+    /// more, for b from 0 on; as of the space maps.
+    pub fn free_histogram(&self, vdev: VdevId) -> [u64; 64] {
+        let inner = self.inner.borrow();
+        let mut out = [0; 64];
+        let Some(top) = inner.tops.get(vdev.0 as usize).and_then(Option::as_ref) else { return out };
+        for (b, n) in top.metaslabs.iter().flat_map(|m| m.free_histogram().into_iter().enumerate()) {
+            out[(b + usize::from(top.top.ashift)).min(63)] += n;
+        }
+        out
     }
 
     /// Stops allocation in a metaslab until [`Allocator::enable`], and returns its free ranges,
