@@ -1,5 +1,5 @@
-//! Planted bugs of the block reference table, of dedup tables and of expansions, each of which a
-//! campaign must find. Only in builds with the feature `planted-bugs`.
+//! Planted bugs of the block reference table, of dedup tables, expansions and removals, each of
+//! which a campaign must find. Only in builds with the feature `planted-bugs`.
 
 /// A planted bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,16 +14,25 @@ pub enum Bug {
     ReflowUnflushed,
     /// Blocks of txgs that are open when an expansion ends count as wider ones.
     ExpandedEarly,
+    /// What was freed while it was copied stays allocated at its new place.
+    MappingNotFreed,
+    /// Copies have no births.
+    BirthsUnwritten,
+    /// Entries are written before their copies are complete.
+    CopyNotAwaited,
 }
 
 impl Bug {
     /// All of them, with the names that commands use.
-    pub const ALL: [(&'static str, Bug); 5] = [
+    pub const ALL: [(&'static str, Bug); 8] = [
         ("brt-not-asked", Bug::BrtNotAsked),
         ("dedup-flush-lost", Bug::DedupFlushLost),
         ("dedup-record-lost", Bug::DedupRecordLost),
         ("reflow-unflushed", Bug::ReflowUnflushed),
         ("expanded-early", Bug::ExpandedEarly),
+        ("mapping-not-freed", Bug::MappingNotFreed),
+        ("births-unwritten", Bug::BirthsUnwritten),
+        ("copy-not-awaited", Bug::CopyNotAwaited),
     ];
 }
 

@@ -58,6 +58,7 @@ pub use commit::ddt::{DedupFigures, PruneBy, QUOTA_AUTO as DEDUP_QUOTA_AUTO, QUO
 pub use commit::heartbeat::MultihostTunables;
 pub use devices::attach::NewDevice;
 pub use devices::aux::AuxDevices;
+pub use devices::evacuate::{Evacuator, RemovalEstimate, RemovalStatus, RemovalTunables};
 pub use devices::layout::{Bias, DEVICE_SIZE_MIN, DevSpec, Group, GroupKind, Layout};
 pub use devices::leaf_work::{LeafWork, LeafWorks, WorkCommand, WorkKind, WorkState};
 pub use devices::raidz_expand::RaidzExpand;

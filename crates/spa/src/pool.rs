@@ -29,6 +29,7 @@ use crate::commit::history::History;
 use crate::commit::logs::Logs;
 use crate::commit::{Commit, Parts};
 use crate::devices::aux::{Aux, AuxDevices};
+use crate::devices::evacuate::{FoundRemoval, RemovalTunables};
 use crate::devices::reflow::ExpandTunables;
 use crate::devices::{Around, Devices};
 use crate::notices::Notices;
@@ -59,6 +60,8 @@ pub struct EngineOpts {
     pub dmu: DmuTunables,
     /// Expansions of RAID-Z.
     pub expand: ExpandTunables,
+    /// Removals of devices.
+    pub removal: RemovalTunables,
     /// `zfs_admin_snapshot`: snapshots may be made, destroyed and renamed as folders of
     /// `.zfs/snapshot`.
     pub admin_snapshot: bool,
@@ -79,6 +82,7 @@ impl EngineOpts {
             multihost: MultihostTunables::default(),
             dmu: DmuTunables::default(),
             expand: ExpandTunables::default(),
+            removal: RemovalTunables::default(),
             admin_snapshot: false,
         }
     }
@@ -131,6 +135,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.scan.close();
         self.devices.expander().close();
+        self.devices.evacuator().close();
         self.heartbeat.close();
         self.stack.close();
     }
@@ -141,6 +146,7 @@ impl Pool {
     /// below the MOS and the open MOS.
     pub(crate) async fn assemble(layers: Layers, mos: Mos, readonly: bool, opening: Opening) -> Result<Rc<Pool>> {
         let (scan_tunables, multihost, tunables) = (layers.scan, layers.multihost, layers.expand);
+        let removal_tunables = layers.removal;
         let stack = Stack::new(layers, mos, readonly);
         let Opening { config, config_dirty, config_object, on_disk_name, .. } = opening;
         let config = Config::new(&stack, config, config_dirty, config_object, on_disk_name);
@@ -148,6 +154,7 @@ impl Pool {
         let events = Events::new(&stack, &config, &aux);
         let checkpoint = Rc::new(Checkpoint::open(&checkpoint::Cx::of(&stack)).await.at(|| "checkpoint")?);
         let scan = Scan::load(&stack, &config, &events, scan_tunables).await.at(|| "record of the last scan")?;
+        let removal = FoundRemoval::load(&stack).await.at(|| "removal of a device")?;
         let around = ddt::Around {
             mos: &stack.mos,
             directory: &stack.directory,
@@ -162,7 +169,7 @@ impl Pool {
         stack.zio().set_references(Some(brt.clone()));
         stack.store.set_mos(stack.mos.clone());
         let notices = Rc::new(Notices::new(opening.notices));
-        let devices = Devices::new(&Around {
+        let around = Around {
             stack: &stack,
             config: &config,
             events: &events,
@@ -171,7 +178,9 @@ impl Pool {
             checkpoint: &checkpoint,
             scan: &scan,
             tunables,
-        });
+            removal: removal_tunables,
+        };
+        let devices = Devices::new(&around, removal);
         let heartbeat = Heartbeat::new(&stack.rt, &stack.tree, &stack.txg, multihost, opening.multihost);
         let history = Rc::new(History::new(&stack, &config, &events));
         let parts = Parts {
@@ -368,6 +377,7 @@ impl Pool {
             let why = "a raidz of the pool is being expanded: 'zpool wait -t raidz_expand' waits for its end";
             return Err(Error::new(ErrorKind::Busy, why));
         }
+        self.devices.evacuator().check_none()?;
         self.sync().await?;
         self.change_checkpoint(CheckpointRequest::Create).await
     }
@@ -466,6 +476,7 @@ impl Pool {
         self.scan.close_and_wait().await;
         self.devices.works().stop().await;
         self.devices.expander().stop().await;
+        self.devices.evacuator().stop().await;
         self.heartbeat.close();
         self.config.update(|c| c.state = state);
         self.config.mark_dirty();
@@ -505,6 +516,7 @@ impl Pool {
         self.heartbeat.close();
         self.devices.works().close();
         self.devices.expander().close();
+        self.devices.evacuator().close();
         self.stack.tree.gate.give_up();
         if self.suspended().is_none() {
             self.stack.txg.stop();
@@ -581,6 +593,7 @@ impl Pool {
         stack.alloc.set_tunables(&opts.alloc);
         self.scan.set_tunables(opts.scan, opts.arc_max);
         self.devices.expander().set_tunables(opts.expand);
+        self.devices.evacuator().set_tunables(opts.removal);
         stack.core.zil.set(opts.zil);
         stack.core.admin_snapshot.set(opts.admin_snapshot);
         self.heartbeat.set_tunables(opts.multihost);

@@ -23,6 +23,7 @@ use zio::Zio;
 use crate::commit::heartbeat::MultihostTunables;
 use crate::commit::logs::Logs;
 use crate::commit::store::{Geometry, MapStore};
+use crate::devices::evacuate::RemovalTunables;
 use crate::devices::reflow::ExpandTunables;
 use crate::pool::EngineOpts;
 use crate::scan::ScanTunables;
@@ -53,6 +54,8 @@ pub(crate) struct Layers {
     pub multihost: MultihostTunables,
     /// Expansions of RAID-Z.
     pub expand: ExpandTunables,
+    /// Removals of devices.
+    pub removal: RemovalTunables,
 }
 
 impl Layers {
@@ -79,6 +82,7 @@ impl Layers {
             scan: opts.scan,
             multihost: opts.multihost,
             expand: opts.expand,
+            removal: opts.removal,
         }
     }
 
@@ -196,6 +200,7 @@ impl Stack {
         self.core.zio.set_free_observer(None);
         self.core.zio.set_dedup(None);
         self.core.zio.set_references(None);
+        self.core.zio.set_evacuation(None);
         if let Some(dsl) = self.dsl.get() {
             dsl.close();
         }

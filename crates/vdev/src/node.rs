@@ -134,6 +134,8 @@ pub trait IndirectMap {
     /// Maps `size` bytes at `offset` to pieces: start within the range, vdev, offset there, length.
     /// `Corrupt` if part of the range is not mapped.
     fn remap(&self, offset: u64, size: u64) -> Result<Vec<(u64, VdevId, u64, u64)>>;
+    /// How many ranges it has.
+    fn entries(&self) -> u64;
 }
 
 /// A removed vdev.

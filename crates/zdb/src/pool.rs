@@ -155,7 +155,7 @@ impl PoolReader {
             .children
             .iter()
             .enumerate()
-            .filter(|(_, c)| c.kind == VdevKind::Indirect)
+            .filter(|(_, c)| c.kind == VdevKind::Indirect || c.removing)
             .filter_map(|(i, c)| Some((i, c.indirect_object?.0)))
             .collect();
         let mut left = removed.len() + 1;

@@ -12,6 +12,7 @@ use vdev::{VdevKind, VdevTree};
 
 use crate::clones::References;
 use crate::dedup::Dedup;
+use crate::evacuate::Evacuation;
 use crate::scrub::FreeObserver;
 use crate::space::Space;
 use crate::{BadCopy, ZioStats};
@@ -51,7 +52,8 @@ pub(crate) struct Inner {
     pub(crate) rewritable: RefCell<crate::gang::Rewritable>,
     pub(crate) free_observer: RefCell<Option<Rc<dyn FreeObserver>>>,
     /// Freed ranges of removed vdevs that are not in an obsolete space map yet.
-    obsolete: RefCell<BTreeMap<VdevId, Vec<Run>>>,
+    pub(crate) obsolete: RefCell<BTreeMap<VdevId, Vec<Run>>>,
+    pub(crate) evacuation: RefCell<Option<Rc<dyn Evacuation>>>,
 }
 
 /// Block I/O of one pool. Cheap to clone.
@@ -118,18 +120,24 @@ impl Inner {
     /// the range as obsolete.
     pub(crate) fn free_dva(&self, dva: Dva, birth: Txg, txg: Txg) -> Result<()> {
         if !self.tree.top(dva.vdev())?.is_indirect() {
-            return self.space.free(dva, birth, txg);
+            return self.free_place(dva, birth, txg);
         }
         let (places, obsolete) = self.tree.places_to_free(dva.vdev(), dva.offset(), dva.asize())?;
         let mut result = Ok(());
         for p in places {
-            result = result.and(self.space.free(Dva::new(p.top.id, p.offset, p.len, false), birth, txg));
+            result = result.and(self.free_place(Dva::new(p.top.id, p.offset, p.len, false), birth, txg));
         }
         let mut all = self.obsolete.borrow_mut();
         for (vdev, start, size) in obsolete {
             all.entry(vdev).or_default().push(Run { start, size });
         }
         result
+    }
+
+    /// Frees a place on a vdev that is there.
+    fn free_place(&self, dva: Dva, birth: Txg, txg: Txg) -> Result<()> {
+        self.space.free(dva, birth, txg)?;
+        self.free_evacuated(dva, birth, txg)
     }
 
     /// The DVA of the gang header at `dva`, born in `birth`, with the size of the header alone.
@@ -155,6 +163,7 @@ impl Zio {
             rewritable: RefCell::default(),
             free_observer: RefCell::default(),
             obsolete: RefCell::default(),
+            evacuation: RefCell::default(),
         }))
     }
     /// Sets or removes the dedup tables: without them their blocks can be neither written nor
@@ -227,9 +236,14 @@ impl Zio {
         self.0.claim_tree(*bp, txg, 0).await
     }
 
-    /// Whether no copy of a block is allocated.
+    /// Whether no copy of a block is allocated. On a vdev that is being removed all counts as
+    /// allocated: nothing can be allocated there again, since its copy is gone.
     pub(crate) async fn is_free(&self, bp: &Blkptr) -> Result<bool> {
+        let evacuated = self.0.evacuation.borrow().as_ref().map(|e| e.vdev());
         for dva in bp.dvas() {
+            if Some(dva.vdev()) == evacuated {
+                return Ok(false);
+            }
             let dva = if dva.gang() { self.0.header_place(dva, bp.phys_birth())? } else { dva };
             if !self.0.space.is_free(dva).await? {
                 return Ok(false);

@@ -6,6 +6,7 @@
 //! map*, a space map of allocations. Every range without a block pointer is there, or in the counts
 //! beside the mapping, exactly once.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use base::{Error, ObjectId, Result, ResultExt, VdevId};
@@ -21,34 +22,55 @@ use crate::commit::space_map::header;
 use crate::stack::Stack;
 
 /// Entry of a removed vdev's ZAP: its obsolete map.
-const OBSOLETE_KEY: &[u8] = b"com.delphix:indirect_obsolete_sm";
+pub(crate) const OBSOLETE_KEY: &[u8] = b"com.delphix:indirect_obsolete_sm";
+/// Entry of a removed vdev's ZAP, 1: the counts and the obsolete map tell every range without a
+/// block pointer.
+pub(crate) const PRECISE_KEY: &[u8] = b"com.delphix:obsolete_counts_are_precise";
 /// Block size of obsolete maps.
 const OBSOLETE_BLKSZ: u32 = 128 << 10;
 
 /// Longest mapping that is read, in bytes: 11 million ranges.
 const MAPPING_MAX: u64 = 256 << 20;
 
-/// The mapping of one removed vdev.
-struct Mapping(Vec<MappingEntry>);
+/// The mapping of one vdev that is removed, or being removed: then it grows.
+#[derive(Default)]
+pub(crate) struct Mapping(RefCell<Vec<MappingEntry>>);
 
 impl IndirectMap for Mapping {
     fn remap(&self, offset: u64, size: u64) -> Result<Vec<(u64, VdevId, u64, u64)>> {
-        remap(&self.0, offset, size)
+        remap(&self.0.borrow(), offset, size)
+    }
+
+    fn entries(&self) -> u64 {
+        self.0.borrow().len() as u64
     }
 }
 
-async fn read_mapping(mos: &Objset, object: ObjectId) -> Result<Mapping> {
-    let dn = mos.hold(object).await?;
-    let head = MappingPhys::parse(&dn.bonus())?;
-    let len = head.num_entries.saturating_mul(MAPPING_ENTRY_SIZE as u64);
-    if len > MAPPING_MAX {
-        return Err(Error::unsupported(format!("{} ranges are more than weir reads", head.num_entries)));
+impl Mapping {
+    /// Reads the mapping in `object`.
+    pub(crate) async fn read(mos: &Objset, object: ObjectId) -> Result<Mapping> {
+        let dn = mos.hold(object).await?;
+        let head = MappingPhys::parse(&dn.bonus())?;
+        let len = head.num_entries.saturating_mul(MAPPING_ENTRY_SIZE as u64);
+        if len > MAPPING_MAX {
+            return Err(Error::unsupported(format!("{} ranges are more than weir reads", head.num_entries)));
+        }
+        let mut data = vec![0; len as usize];
+        if len > 0 {
+            dn.read(0, &mut data).await?;
+        }
+        Ok(Mapping(RefCell::new(parse_mapping(&data)?)))
     }
-    let mut data = vec![0; len as usize];
-    if len > 0 {
-        dn.read(0, &mut data).await?;
+
+    /// Adds entries behind all others.
+    pub(crate) fn extend(&self, entries: impl Iterator<Item = MappingEntry>) {
+        self.0.borrow_mut().extend(entries);
     }
-    Ok(Mapping(parse_mapping(&data)?))
+
+    /// Where the last entry ends.
+    pub(crate) fn end(&self) -> u64 {
+        self.0.borrow().last().map_or(0, MappingEntry::end)
+    }
 }
 
 /// Loads the mapping of every removed vdev, the last removed first: older mappings may be stored on
@@ -62,7 +84,7 @@ pub(crate) async fn load_mappings(mos: &Objset, tree: &VdevTree) -> Result<()> {
         let last = left.iter().position(|t| !left.iter().any(|o| before(o) == Some(u64::from(t.id.0)))).unwrap_or(0);
         let top = left.remove(last);
         let object = top.config_ref().indirect_object.unwrap_or_default();
-        let mapping = read_mapping(mos, object).await.at(|| format!("mapping of the removed vdev {}", top.id))?;
+        let mapping = Mapping::read(mos, object).await.at(|| format!("mapping of the removed vdev {}", top.id))?;
         if let VdevKind::Indirect(indirect) = top.kind() {
             let map: Rc<dyn IndirectMap> = Rc::new(mapping);
             assert!(indirect.map.set(map).is_ok(), "a mapping is loaded once");

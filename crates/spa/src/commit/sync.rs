@@ -59,6 +59,7 @@ impl Commit {
         self.move_first_part().await?;
         self.brt.apply(txg, &self.ddt).await?;
         self.devices.expander().save(&tx).await?;
+        self.devices.evacuator().save(&tx).await?;
         // Requests during this sync are for the next txg.
         let requested = self.config.is_dirty() || self.checkpoint.is_dirty() || self.history.is_dirty();
         let written = requested || self.is_dirty(txg);
@@ -112,6 +113,7 @@ impl Commit {
             }
             self.checkpoint.sync(&checkpoint::Cx::of(&self.stack), pass, &tx).await?;
             sync_obsolete(&self.stack, pass, &tx).await?;
+            self.devices.evacuator().save_counts(&tx).await?;
             self.sync_metaslabs(txg, pass, &tx).await?;
             if let Some(synced) = self.stack.mos.sync(txg, pass).await? {
                 root = Some(synced.bp);

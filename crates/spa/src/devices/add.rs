@@ -38,6 +38,11 @@ impl Devices {
             if !RangeTree::can_cover(1 << top.ms_shift.get(), top.ashift) {
                 return Err(Error::invalid("the new vdev is too large"));
             }
+            let evacuated = self.evacuator.vdev().and_then(|id| self.stack.tree.top(id).ok());
+            if evacuated.is_some_and(|e| e.ashift != top.ashift) {
+                let why = "a device of the pool is being removed: until then only vdevs of its sector size are added";
+                return Err(Error::invalid(why));
+            }
             tops.push(top);
         }
         let aux = AuxDevices::of_new(&self.stack.rt, &layout, &tops);
@@ -80,7 +85,7 @@ impl Devices {
             }
         }
         let tops = self.stack.tree.tops.borrow();
-        let removed = tops.iter().any(|t| t.is_indirect());
+        let removed = self.evacuator.is_busy() || tops.iter().any(|t| t.is_indirect());
         let parity = |g: &crate::Group| matches!(g.kind, crate::GroupKind::Raidz(_) | crate::GroupKind::Draid { .. });
         if removed && layout.groups.iter().any(parity) {
             return Err(Error::invalid("pools with removed devices cannot have a raidz or draid added"));

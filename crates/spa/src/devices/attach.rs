@@ -72,6 +72,7 @@ impl Devices {
 
     async fn attach_as(&self, target: &str, new: NewDevice, replacing: bool, ashift: Option<u8>) -> Result<()> {
         self.checkpoint.check_none()?;
+        self.evacuator.check_none()?;
         let (top, guid) = self.find(target)?;
         let (role, new_leaf) = self.plan_attach(&top, guid, new, replacing, ashift).await?;
         let parent = self.stack.rt.new_guid();

@@ -199,6 +199,8 @@ pub struct LeafWorks {
     events: Rc<Events>,
     changes: Rc<Changes>,
     all: RefCell<Vec<Rc<LeafWork>>>,
+    /// Devices of a vdev that is being removed: their work rests.
+    held: RefCell<Vec<Guid>>,
     /// The pool is being closed: all runs end.
     closing: Cell<bool>,
 }
@@ -217,6 +219,7 @@ impl LeafWorks {
             events: events.clone(),
             changes: changes.clone(),
             all: RefCell::default(),
+            held: RefCell::default(),
             closing: Cell::new(false),
         })
     }
@@ -256,7 +259,8 @@ impl LeafWorks {
         let mut leaves: Vec<(Rc<Top>, Rc<Leaf>)> = Vec::new();
         if names.is_empty() {
             for top in self.stack.tree.tops.borrow().iter() {
-                leaves.extend(top.open_leaves().into_iter().map(|l| (top.clone(), l)));
+                let free = top.open_leaves().into_iter().filter(|l| !self.is_held(l.guid()));
+                leaves.extend(free.map(|l| (top.clone(), l)));
             }
             if kind == WorkKind::Trim && matches!(command, WorkCommand::Start(_)) {
                 leaves.retain(|(_, l)| l.dev.info().supports_discard);
@@ -273,6 +277,10 @@ impl LeafWorks {
                 Some(VdevKind::Leaf(l)) if l.condition.health().is_open() => {
                     if kind == WorkKind::Trim && !l.dev.info().supports_discard {
                         return Err(Error::unsupported(format!("cannot trim '{name}': the device cannot discard")));
+                    }
+                    if self.is_held(l.guid()) {
+                        let why = format!("cannot {verb} '{name}': the device is being removed");
+                        return Err(Error::new(ErrorKind::Busy, why));
                     }
                     leaves.push((top, l));
                 }
@@ -354,6 +362,32 @@ impl LeafWorks {
         }
     }
 
+    fn is_held(&self, guid: Guid) -> bool {
+        self.held.borrow().contains(&guid)
+    }
+
+    /// Lets the work on the devices of a vdev rest, and waits until it does; its state stays.
+    pub(super) async fn hold(&self, top: &Top) {
+        self.held.borrow_mut().extend(top.leaves().iter().map(|l| l.guid()));
+        loop {
+            let running = self.all.borrow().iter().find(|w| w.running.get() && self.is_held(w.guid)).cloned();
+            let Some(work) = running else { break };
+            work.changed.notified().await;
+        }
+    }
+
+    /// Goes on with the work on the devices of a vdev.
+    pub(super) fn release(self: &Rc<Self>, top: &Rc<Top>) {
+        let guids: Vec<Guid> = top.leaves().iter().map(|l| l.guid()).collect();
+        self.held.borrow_mut().retain(|g| !guids.contains(g));
+        let all = self.all.borrow().clone();
+        for work in all.iter().filter(|w| guids.contains(&w.guid)) {
+            if work.state.get() == WorkState::Active && !work.running.get() && !self.closing.get() {
+                self.run_work(work.clone(), top.clone());
+            }
+        }
+    }
+
     fn set_work(&self, work: &Rc<LeafWork>, state: WorkState) {
         let how = match state {
             WorkState::Active => "activated",
@@ -408,6 +442,9 @@ impl LeafWorks {
     pub(crate) async fn load(self: &Rc<Self>) -> Result<()> {
         let tops = self.stack.tree.tops.borrow().clone();
         for top in tops {
+            if top.config_ref().removing {
+                self.held.borrow_mut().extend(top.config_ref().leaves().map(|c| c.guid));
+            }
             let leaves = top.config().leaves().filter_map(|c| Some((c.guid, c.zap_leaf?))).collect::<Vec<_>>();
             for (guid, object) in leaves.into_iter().filter(|(_, o)| o.0 != 0) {
                 let dn = self.stack.mos.hold(object).await.at(|| format!("object of device {guid}"))?;
@@ -423,7 +460,7 @@ impl LeafWorks {
                         work.rate.set(NonZeroU64::new(zap::lookup_u64(&dn, TRIM_RATE).await?.unwrap_or(0)));
                     }
                     // That of OpenZFS waits for the end of an expansion, too.
-                    let may_run = !self.stack.readonly && top.kind().reflow().is_none();
+                    let may_run = !self.stack.readonly && top.kind().reflow().is_none() && !self.is_held(guid);
                     if work.state.get() == WorkState::Active && may_run {
                         self.run_work(work, top.clone());
                     }
@@ -521,7 +558,7 @@ impl LeafWorks {
             return Ok(true);
         }
         let may_go_on = || {
-            let ends = self.closing.get() || self.stack.txg.ended().is_some();
+            let ends = self.closing.get() || self.stack.txg.ended().is_some() || self.is_held(work.guid);
             work.state.get() == WorkState::Active && leaf.condition.health().is_open() && !ends
         };
         let mut at = offset;

@@ -22,6 +22,7 @@ pub(crate) mod attach;
 pub(crate) mod aux;
 mod changes;
 pub(crate) mod dtl;
+pub(crate) mod evacuate;
 mod expand;
 mod faults;
 mod find;
@@ -61,6 +62,7 @@ use crate::zevent::Events;
 use aux::{Aux, AuxDevices};
 use changes::Changes;
 use dtl::Dtls;
+use evacuate::{Evacuator, FoundRemoval, RemovalTunables};
 use find::find_vdev;
 use layout::LeafMaker;
 use leaf_work::LeafWorks;
@@ -86,6 +88,7 @@ pub struct Devices {
     dtls: Dtls,
     works: Rc<LeafWorks>,
     expander: Rc<Expander>,
+    evacuator: Rc<Evacuator>,
     door: RefCell<Option<Rc<dyn DeviceDoor>>>,
     /// Settings of new leaves, kept when the last leaf may be closed.
     maker: RefCell<Option<LeafMaker>>,
@@ -102,12 +105,13 @@ pub(crate) struct Around<'a> {
     pub checkpoint: &'a Rc<Checkpoint>,
     pub scan: &'a Rc<Scan>,
     pub tunables: ExpandTunables,
+    pub removal: RemovalTunables,
 }
 
 impl Devices {
-    /// The devices of a pool that is being opened.
-    pub(crate) fn new(around: &Around<'_>) -> Rc<Devices> {
-        let Around { stack, config, events, notices, aux, checkpoint, scan, tunables } = *around;
+    /// The devices of a pool that is being opened, which has that removal.
+    pub(crate) fn new(around: &Around<'_>, found: FoundRemoval) -> Rc<Devices> {
+        let Around { stack, config, events, notices, aux, checkpoint, scan, tunables, removal } = *around;
         let changes = Changes::new(stack);
         Rc::new_cyclic(|me| Devices {
             stack: stack.clone(),
@@ -120,6 +124,7 @@ impl Devices {
             dtls: Dtls::new(stack, config),
             works: LeafWorks::new(stack, config, events, &changes),
             expander: Expander::new(&reflow::Around { stack, scan, changes: &changes, events, tunables }),
+            evacuator: Evacuator::new(evacuate::Around { stack, changes: &changes, notices, tunables: removal, found }),
             changes,
             door: RefCell::default(),
             maker: RefCell::default(),
@@ -150,6 +155,11 @@ impl Devices {
     /// The expansion of a RAID-Z.
     pub fn expander(&self) -> &Rc<Expander> {
         &self.expander
+    }
+
+    /// The removal of a vdev with data.
+    pub fn evacuator(&self) -> &Rc<Evacuator> {
+        &self.evacuator
     }
 
     /// The dirty time logs.

@@ -59,6 +59,22 @@ pub(crate) async fn space_maps_of(stack: &Stack, config: &VdevConfig) -> Result<
     Ok((0..count as usize).map(|n| ObjectId(le64(&bytes, n * 8))).filter(|object| object.0 != 0).collect())
 }
 
+/// Frees the arrays of a top-level vdev that name its space maps and the txgs of their flushes.
+pub(crate) async fn free_arrays(stack: &Stack, config: &VdevConfig, tx: &Tx) -> Result<()> {
+    if let Some(array) = config.metaslab_array.filter(|o| o.0 != 0) {
+        stack.mos.free(array, tx).await?;
+    }
+    let Some(own) = config.zap_top.filter(|o| o.0 != 0) else { return Ok(()) };
+    let dn = stack.mos.hold(own).await?;
+    for key in OWN_ARRAYS {
+        if let Some(array) = zap::lookup_u64(&dn, key).await? {
+            stack.mos.free(ObjectId(array), tx).await?;
+            zap::remove(&dn, key, tx).await?;
+        }
+    }
+    Ok(())
+}
+
 /// Frees the objects of an empty top-level vdev, with these space maps, and of the leaves in it.
 pub(crate) async fn free_top_objects(
     stack: &Stack,
@@ -69,9 +85,7 @@ pub(crate) async fn free_top_objects(
     for object in space_maps {
         free_space_map(&stack.mos, &stack.features, object, tx).await?;
     }
-    if config.metaslab_array.is_some_and(|o| o.0 != 0) {
-        stack.mos.free(config.metaslab_array.unwrap_or_default(), tx).await?;
-    }
+    free_arrays(stack, config, tx).await?;
     for leaf in config.leaves() {
         free_leaf_objects(stack, leaf, tx).await?;
     }
@@ -80,11 +94,6 @@ pub(crate) async fn free_top_objects(
         for key in OWN_MAPS {
             if let Some(map) = zap::lookup_u64(&dn, key).await? {
                 free_space_map(&stack.mos, &stack.features, ObjectId(map), tx).await?;
-            }
-        }
-        for key in OWN_ARRAYS {
-            if let Some(array) = zap::lookup_u64(&dn, key).await? {
-                stack.mos.free(ObjectId(array), tx).await?;
             }
         }
         free_vdev_zap(stack, object, tx).await?;

@@ -123,6 +123,9 @@ impl Devices {
         if self.allocating(vdev) == Some(on) {
             return Ok(());
         }
+        if top.config_ref().removing {
+            return Err(Error::new(ErrorKind::Busy, "the vdev is being removed: 'zpool remove -s' cancels that"));
+        }
         let spaces = self.stack.alloc.top_spaces();
         let id = top.id;
         let own = spaces.iter().find(|s| s.vdev == id).map_or((None, 0), |s| (Some(s.class), s.total));

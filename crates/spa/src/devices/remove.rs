@@ -1,4 +1,5 @@
-//! `zpool remove`: spares, caches and log devices. [`crate::devices`] has the path of a change.
+//! `zpool remove`: spares, caches and log devices; [`super::evacuate`] removes vdevs with data.
+//! [`crate::devices`] has the path of a change.
 //!
 //! A log device leaves a *hole* at its id, so that the ids of others stay; the last vdev leaves
 //! none. Before that its allocation is disabled, and the removal waits for its space to be freed.
@@ -16,7 +17,8 @@ use super::objects::free_top_objects;
 use crate::stack::Stack;
 
 impl Devices {
-    /// Removes a spare that is not in use, a cache, or a log device.
+    /// Removes a spare that is not in use, a cache, or a log device; begins to remove a top-level
+    /// vdev with data.
     pub async fn remove(&self, name: &str) -> Result<()> {
         let place = format!("cannot remove {name}");
         let _admin = self.begin_change().await?;
@@ -38,14 +40,17 @@ impl Devices {
             return self.remove_aux(cache.clone()).await;
         }
         let (top, guid) = self.find(name)?;
-        if !top.is_log {
-            let why = "only inactive hot spares, caches and log devices can be removed: weir cannot remove a top-level vdev with data yet";
-            return Err(Error::unsupported(why));
-        }
         if guid != top.guid() {
             return Err(Error::invalid("it is part of a mirror: detach it, or remove the mirror"));
         }
-        self.remove_log(&top).await
+        if top.is_log {
+            return self.remove_log(&top).await;
+        }
+        self.checkpoint.check_none()?;
+        if self.checkpoint.is_discarding() {
+            return Err(Error::new(ErrorKind::Busy, "the space of a discarded checkpoint is still being freed"));
+        }
+        self.remove_data(&top).await
     }
 
     async fn remove_aux(&self, device: VdevConfig) -> Result<()> {

@@ -111,6 +111,7 @@ impl Devices {
     /// The caller holds the lock of changes.
     pub(crate) async fn begin_split(&self, leaves: Vec<SplitLeaf>) -> Result<Begun> {
         self.checkpoint.check_none()?;
+        self.evacuator.check_none()?;
         for leaf in &leaves {
             self.leaf_to_split(leaf)?;
         }

@@ -228,6 +228,18 @@ impl Pool {
         Err(failed)
     }
 
+    /// The ids of the removed vdevs of the newest state, of which no label tells; reads only. An
+    /// error if that state cannot be opened.
+    pub async fn removed_tops(rt: &Rt, candidate: &PoolCandidate, opts: &EngineOpts) -> Result<Vec<u64>> {
+        let import = ImportOpts { readonly: true, ..ImportOpts::default() };
+        let newest = rewind::choices(candidate, false).into_iter().next();
+        let newest = newest.ok_or_else(|| Error::corrupt("no device has an intact uberblock"))?;
+        let opts = opts_for(candidate, opts);
+        let (_, config, _) = open_state(rt, candidate, newest, &import, &DirtyGauge::default(), &opts).await?;
+        let removed = config.vdev_tree.children.iter().filter(|c| c.kind == ConfigKind::Indirect);
+        Ok(removed.map(|c| c.id).collect())
+    }
+
     async fn import_inner(rt: Rt, candidate: PoolCandidate, import: ImportOpts, opts: EngineOpts) -> Result<Rc<Pool>> {
         check_owner(&rt, &candidate, &import)?;
         let opts = opts_for(&candidate, &opts);
@@ -294,6 +306,7 @@ impl Pool {
                 }
                 pool.scan().resume();
                 pool.devices().works().load().await?;
+                pool.devices().evacuator().resume();
                 pool.devices().expander().resume().await
             };
             pool.or_give_up(begun).await?;
@@ -315,8 +328,9 @@ impl Pool {
             .await
             .at(|| "MOS")?;
         let directory = mos.hold(ObjectId(1)).await.at(|| "MOS directory")?;
-        let features = open_features(&mos, &directory, config.version, import.readonly).await?;
+        // Anything else may have been moved when a device was removed.
         load_mappings(&mos, &layers.tree).await?;
+        let features = open_features(&mos, &directory, config.version, import.readonly).await?;
         let (aux, aux_errors) = AuxDevices::load(&mos, &directory).await;
         let mut notices: Vec<String> = load_dtls(&mos, &layers.tree).await.iter().map(Error::to_string).collect();
         note_stale(&candidate.devices, &layers.tree, ub.txg);
@@ -368,12 +382,6 @@ impl Pool {
         let tops = self.stack.tree.tops.borrow().clone();
         if tops.iter().filter(|t| t.config_ref().raidz_expanding).count() > 1 {
             return refuse("two RAID-Z of the pool are being expanded at a time, which cannot be".into());
-        }
-        // The entry stays after a removal has ended; its first word is the state (format page 14
-        // section 5).
-        let removing = zap::lookup(&self.stack.directory, b"com.delphix:removing").await?.and_then(|v| v.ints().next());
-        if removing == Some(1) {
-            return refuse("a device of the pool is being removed, which weir cannot finish yet".into());
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use ondisk::label::{LabelConfig, VERSION_FEATURES};
 use rt::Rt;
 use vdev::DirtyGauge;
 
+use crate::commit::removed::load_mappings;
 use crate::open::import::{ImportOpts, PoolCandidate, open_state, opts_for};
 use crate::open::rewind;
 use crate::pool::{EngineOpts, Pool};
@@ -139,6 +140,7 @@ impl Pool {
         let mos =
             Objset::open(layers.ctx.clone(), 0, ub.rootbp, ObjsetProps::mos(), hooks, false).await.at(|| "MOS")?;
         let directory = mos.hold(ObjectId(1)).await.at(|| "MOS directory")?;
+        load_mappings(&mos, &layers.tree).await?;
         Unsupported::in_mos(&Features::load(&mos, &directory).await?).await
     }
 }

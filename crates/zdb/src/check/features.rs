@@ -98,7 +98,7 @@ pub fn count(pool: &PoolReader, sink: &mut Sink<'_>) -> Counts {
         match top.kind {
             VdevKind::Indirect => inc(&mut c, "com.delphix:device_removal", 1),
             VdevKind::Draid => inc(&mut c, "org.openzfs:draid", 1),
-            _ => {}
+            _ => inc(&mut c, "com.delphix:device_removal", u64::from(top.removing)),
         }
         let Some(z) = top.zap_top else { continue };
         let bias = pool.mos.object(z.0).and_then(|o| zap::lookup(&o, b"org.zfsonlinux:allocation_bias"));

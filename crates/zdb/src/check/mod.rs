@@ -16,6 +16,7 @@ mod features;
 mod files;
 mod labels;
 pub mod mos;
+mod removal;
 mod report;
 pub mod space;
 mod walk;
@@ -117,6 +118,7 @@ pub fn check(pool: &PoolReader, opts: &CheckOpts, listen: &mut dyn FnMut(Finding
         walk.claim(&bp, &|| "a dedup table's block without references".to_owned(), &mut sink);
     }
     mos::claim_checkpoint(pool, &mut walk.space, &mut sink);
+    removal::claim(pool, &mut walk.space, &mut sink);
     sink.progress("accounting");
     dsl::DslCheck { pool, dsl: &dsl, births: &births, skipped: &skipped, freeing }.run(&mut sink);
     features::check(pool, &mut sink);

@@ -1,0 +1,190 @@
+//! The mapping of a vdev that is being removed, on disk and in memory (format page 14 section 5).
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use base::{Error, ObjectId, Result, ResultExt, Txg};
+use dmu::{Dnode, ObjSpec, Tx, zap};
+use ondisk::bytes::le64;
+use ondisk::feature::FeatureId;
+use ondisk::indirect::{
+    BIRTHS_ENTRY_SIZE, BIRTHS_SIZE, MAPPING_BLKSZ, MAPPING_ENTRY_SIZE, MAPPING_SIZE, MAPPING_SIZE_V0, MappingEntry,
+    MappingPhys, births_entry,
+};
+use ondisk::object_type::ObjectType;
+use vdev::{IndirectMap, Top};
+use zio::Copied;
+
+use super::plan::Chunk;
+use crate::commit::removed::{Mapping, OBSOLETE_KEY, PRECISE_KEY};
+use crate::commit::space_map::free_space_map;
+use crate::stack::Stack;
+
+/// A chunk with its place.
+pub(super) struct Placed {
+    pub chunk: Chunk,
+    pub entry: MappingEntry,
+}
+
+fn births_count(births: &Dnode) -> u64 {
+    births.with_bonus(|b| if b.len() >= BIRTHS_SIZE { le64(b, 0) } else { 0 })
+}
+
+/// The objects of a mapping, and its entries.
+pub(super) struct MappingObjects {
+    mapping: Dnode,
+    counts: Option<Dnode>,
+    births: Dnode,
+    entries: Rc<Mapping>,
+    phys: Cell<MappingPhys>,
+    /// The last txg that appended entries, and where the first of them starts.
+    newest: Cell<(Txg, u64)>,
+}
+
+impl MappingObjects {
+    /// Creates the objects of an empty mapping, with the keys of `top` that name them, and counts
+    /// the features.
+    pub async fn create(stack: &Stack, top: &Top, tx: &Tx) -> Result<MappingObjects> {
+        let features = &stack.features;
+        features.add(FeatureId::DeviceRemoval, 1, tx).await?;
+        let counted = features.is_enabled(FeatureId::ObsoleteCounts);
+        let number = ObjectType::OTN_U64_METADATA;
+        let counts = match counted {
+            true => {
+                let zap_object = top.config_ref().zap_top.filter(|o| o.0 != 0);
+                let zap_object = zap_object.ok_or_else(|| Error::unsupported("the vdev has no ZAP"))?;
+                zap::add_u64(&stack.mos.hold(zap_object).await?, PRECISE_KEY, 1, tx).await?;
+                let counts = stack.mos.alloc(ObjSpec::new(ObjectType::OTN_U32_METADATA, MAPPING_BLKSZ), tx).await?;
+                features.add(FeatureId::ObsoleteCounts, 2, tx).await?;
+                Some(counts)
+            }
+            false => None,
+        };
+        let bonus = if counted { MAPPING_SIZE } else { MAPPING_SIZE_V0 };
+        let spec = |bonus: usize| ObjSpec::new(number, MAPPING_BLKSZ).bonus(number, bonus as u16);
+        let mapping = stack.mos.alloc(spec(bonus), tx).await?;
+        let phys = MappingPhys {
+            max_offset: 0,
+            bytes_mapped: 0,
+            num_entries: 0,
+            counts_object: counts.as_ref().map(|dn| dn.object().0),
+        };
+        mapping.set_bonus(&phys.to_bytes(), tx)?;
+        let births = stack.mos.alloc(spec(BIRTHS_SIZE), tx).await?;
+        births.set_bonus(&[0; BIRTHS_SIZE], tx)?;
+        top.update_config(|c| {
+            c.indirect_object = Some(mapping.object());
+            c.indirect_births = Some(births.object());
+        });
+        let newest = Cell::new((Txg(0), 0));
+        Ok(MappingObjects { mapping, counts, births, entries: Rc::default(), phys: Cell::new(phys), newest })
+    }
+
+    /// Opens the objects that the configuration of `top` names.
+    pub async fn open(stack: &Stack, top: &Top) -> Result<MappingObjects> {
+        let object = |o: Option<ObjectId>| o.filter(|o| o.0 != 0).ok_or_else(|| Error::corrupt("it has no mapping"));
+        let (mapping, births) = {
+            let config = top.config_ref();
+            (object(config.indirect_object)?, object(config.indirect_births)?)
+        };
+        let entries = Rc::new(Mapping::read(&stack.mos, mapping).await?);
+        let mapping = stack.mos.hold(mapping).await?;
+        let phys = MappingPhys::parse(&mapping.bonus())?;
+        if entries.end() > phys.max_offset {
+            return Err(Error::corrupt("its mapping says that it ends before its last entry"));
+        }
+        let counts = match phys.counts_object {
+            Some(object) => Some(stack.mos.hold(ObjectId(object)).await?),
+            None => None,
+        };
+        let births = stack.mos.hold(births).await?;
+        let room = births.max_blkid().saturating_add(1).saturating_mul(u64::from(births.block_size()));
+        if births_count(&births) > room / BIRTHS_ENTRY_SIZE as u64 {
+            return Err(Error::corrupt("its births are longer than their object"));
+        }
+        let newest = Cell::new((Txg(0), 0));
+        Ok(MappingObjects { mapping, counts, births, entries, phys: Cell::new(phys), newest })
+    }
+
+    /// Everything in use below is mapped, on disk or by the txg that is being synced.
+    pub fn max_offset(&self) -> u64 {
+        self.phys.get().max_offset
+    }
+
+    /// The entries in memory.
+    pub fn entries(&self) -> &Rc<Mapping> {
+        &self.entries
+    }
+
+    /// Appends chunks, ascending, which are beyond all others, and everything of which is copied.
+    pub async fn append(&self, placed: &[Placed], tx: &Tx) -> Result<()> {
+        let (Some(first), Some(last)) = (placed.first(), placed.last()) else { return Ok(()) };
+        let mut phys = self.phys.get();
+        assert!(first.entry.src >= phys.max_offset, "entries of a mapping are appended in order");
+        let mut bytes = Vec::with_capacity(placed.len() * MAPPING_ENTRY_SIZE);
+        let mut obsolete = Vec::with_capacity(placed.len() * 4);
+        for p in placed {
+            bytes.extend(p.entry.to_bytes());
+            // A chunk has less than 4 GiB.
+            obsolete.extend(((p.chunk.len - p.chunk.used()) as u32).to_le_bytes());
+        }
+        self.mapping.write(phys.num_entries * MAPPING_ENTRY_SIZE as u64, &bytes, tx).await?;
+        if let Some(counts) = &self.counts {
+            counts.write(phys.num_entries * 4, &obsolete, tx).await?;
+        }
+        phys.max_offset = last.entry.end();
+        phys.bytes_mapped = phys.bytes_mapped.saturating_add(placed.iter().map(|p| p.chunk.len).sum());
+        phys.num_entries += placed.len() as u64;
+        self.mapping.set_bonus(&phys.to_bytes(), tx)?;
+        if !planted!(BirthsUnwritten) {
+            let count = births_count(&self.births);
+            let entry = births_entry(phys.max_offset, tx.txg());
+            self.births.write(count * BIRTHS_ENTRY_SIZE as u64, &entry, tx).await?;
+            self.births.set_bonus(&(count + 1).to_le_bytes(), tx)?;
+        }
+        self.entries.extend(placed.iter().map(|p| p.entry));
+        self.newest.set((tx.txg(), first.entry.src));
+        self.phys.set(phys);
+        Ok(())
+    }
+
+    /// The copies of a range below [`MappingObjects::max_offset`], for a free in `txg`, which is
+    /// being synced.
+    pub fn copies(&self, start: u64, len: u64, txg: Txg) -> Result<Vec<Copied>> {
+        let (newest, first) = self.newest.get();
+        let parts = self.entries.remap(start, len).at(|| "a vdev that is being removed")?;
+        let copied = |(at, vdev, offset, len): (u64, base::VdevId, u64, u64)| Copied {
+            from: start + at,
+            to: ondisk::blkptr::Dva::new(vdev, offset, len, false),
+            is_new: newest == txg && start + at >= first,
+        };
+        Ok(parts.into_iter().map(copied).collect())
+    }
+
+    /// Frees all objects, with the keys that name them.
+    pub async fn free(&self, stack: &Stack, top: &Top, tx: &Tx) -> Result<()> {
+        let (mos, features) = (&stack.mos, &stack.features);
+        let zap_object = top.config_ref().zap_top.filter(|o| o.0 != 0);
+        if let Some(zap_object) = zap_object {
+            let dn = mos.hold(zap_object).await?;
+            if zap::lookup_u64(&dn, PRECISE_KEY).await?.is_some() {
+                zap::remove(&dn, PRECISE_KEY, tx).await?;
+                features.add(FeatureId::ObsoleteCounts, -1, tx).await?;
+            }
+            if let Some(map) = zap::lookup_u64(&dn, OBSOLETE_KEY).await? {
+                zap::remove(&dn, OBSOLETE_KEY, tx).await?;
+                free_space_map(mos, features, ObjectId(map), tx).await?;
+                features.add(FeatureId::ObsoleteCounts, -1, tx).await?;
+            }
+        }
+        if let Some(counts) = &self.counts {
+            mos.free(counts.object(), tx).await?;
+            features.add(FeatureId::ObsoleteCounts, -1, tx).await?;
+        }
+        mos.free(self.mapping.object(), tx).await?;
+        mos.free(self.births.object(), tx).await?;
+        features.add(FeatureId::DeviceRemoval, -1, tx).await?;
+        top.update_config(|c| (c.indirect_object, c.indirect_births) = (None, None));
+        Ok(())
+    }
+}
