@@ -1,5 +1,5 @@
 //! Planted bugs, which profiles must find: those of the intent log (`zil`), of redaction
-//! (`dsl`), of cloned blocks, dedup tables and expansions (`spa`) and of blocks (`zio`).
+//! (`dsl`), of cloned blocks, dedup tables, expansions and removals (`spa`) and of blocks (`zio`).
 
 /// What plants the bug of that name, if there is one, on the thread that calls it; none, with a
 /// message, if this build has no bugs.

@@ -30,6 +30,7 @@ use crate::expandcuts;
 use crate::judge::{self, Verdict};
 use crate::lab::{Lab, Layout, Shape};
 use crate::model::PoolModel;
+use crate::removecuts;
 use crate::snaps::check_images;
 use crate::workload::{Profile, Runner};
 use crate::{Check, Fault, tree};
@@ -244,6 +245,15 @@ impl CutTally {
     }
 }
 
+/// Work that lives across imports.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Long {
+    /// The expansion of a RAID-Z.
+    Expansion,
+    /// The removal of a vdev with data.
+    Removal,
+}
+
 /// How an image is imported.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
@@ -253,13 +263,15 @@ enum Way {
     Write,
     /// The same, and exported afterwards.
     Export,
-    /// The same after the expansion of a RAID-Z has come to its end, and a scrub.
+    /// The same after the long work has come to its end, and a scrub.
     Finish,
+    /// The same after the removal was cancelled.
+    Cancel,
 }
 
 /// Imports images in a world of their own and compares; the txg that was found, and whether it
 /// could be compared.
-fn check_image(seed: u64, images: Vec<DiskImage>, rec: &Recording, way: Way) -> Check<(Txg, bool)> {
+fn check_image(seed: u64, images: Vec<DiskImage>, rec: &Recording, way: Way, long: Option<Long>) -> Check<(Txg, bool)> {
     let lab = Lab::with_images(seed, images, true);
     let work = async {
         let found = lab.find().await.map_err(|e| format!("import: {e:?}"))?;
@@ -297,10 +309,13 @@ fn check_image(seed: u64, images: Vec<DiskImage>, rec: &Recording, way: Way) -> 
         let mut why = Vec::new();
         for state in rec.states(txg) {
             match tree::compare_pool(&pool, state, &BTreeMap::new()).await {
-                Ok(()) if way == Way::Finish => {
+                Ok(()) if matches!(way, Way::Finish | Way::Cancel) => {
+                    if way == Way::Cancel && pool.devices().evacuator().is_busy() {
+                        removecuts::cancel(&pool).await?;
+                    }
                     expandcuts::finish(&pool).await?;
                     let after = tree::compare_pool(&pool, state, &BTreeMap::new()).await;
-                    after.map_err(|e| format!("txg {txg}, expanded: {e}"))?;
+                    after.map_err(|e| format!("txg {txg}, at the end: {e}"))?;
                     return Ok((pool, (txg, true)));
                 }
                 Ok(()) => return Ok((pool, (txg, true))),
@@ -310,11 +325,14 @@ fn check_image(seed: u64, images: Vec<DiskImage>, rec: &Recording, way: Way) -> 
         Err(format!("txg {txg}: {}", why.join(" / or / ")))
     };
     // Of clones a comparison shows too few references, the checker too many as well.
-    let checked = way == Way::Export && rec.has_clones && rec.layout.shape.is_read_by_checker() || way == Way::Finish;
+    // It also sees whether copies of a removal under way are those of what is in use.
+    let ends = matches!(way, Way::Finish | Way::Cancel);
+    let wanted = rec.has_clones || long == Some(Long::Removal);
+    let checked = way == Way::Export && wanted && rec.layout.shape.is_read_by_checker() || ends;
     let result = catch_unwind(AssertUnwindSafe(|| {
         let out = lab.sim.try_block_on_for(Nanos::from_secs(3600), async {
             let (pool, found) = work.await?;
-            if matches!(way, Way::Export | Way::Finish) {
+            if way == Way::Export || ends {
                 while checked && pool.dsl().has_freeing() {
                     pool.sync().await.map_err(|e| format!("sync: {e:?}"))?;
                 }
@@ -357,17 +375,16 @@ pub fn cut_on(
     shape: Option<&'static Shape>,
     all: bool,
 ) -> (CutTally, Vec<Fault>) {
-    cut_recording(seed, record_on(seed, txgs, lying, shape, all), zdb, every, false)
+    cut_recording(seed, record_on(seed, txgs, lying, shape, all), zdb, every, None)
 }
 
-/// Cuts a recording everywhere. `expands`: a RAID-Z of it is being expanded, which some cuts bring
-/// to its end.
+/// Cuts a recording everywhere. `long`: what is under way in it, which some cuts bring to its end.
 pub(crate) fn cut_recording(
     seed: u64,
     recorded: Check<Recording>,
     zdb: u64,
     every: usize,
-    expands: bool,
+    long: Option<Long>,
 ) -> (CutTally, Vec<Fault>) {
     let mut tally = CutTally::default();
     let mut faults = Vec::new();
@@ -390,11 +407,12 @@ pub(crate) fn cut_recording(
         // The first writes of an import show in the comparison; those of an export show only in the
         // next import, and are those of any other export.
         let way = match n % 8 {
-            6 if expands => Way::Finish,
+            6 if long.is_some() => Way::Finish,
+            2 if long == Some(Long::Removal) => Way::Cancel,
             0 | 4 => Way::Export,
             _ => Way::Write,
         };
-        match check_image(cut_seed, images.clone(), &rec, way) {
+        match check_image(cut_seed, images.clone(), &rec, way, long) {
             Err(e) => {
                 tally.torn += 1;
                 faults.push(format!("{name}: torn: {e}"));
@@ -408,7 +426,7 @@ pub(crate) fn cut_recording(
                 faults.push(format!("{name}: future: txg {txg} was found, {} had begun", rec.begun(at)));
             }
             Ok((txg, compared)) if n % 8 == 0 || !compared => {
-                match check_image(cut_seed ^ 1, images.clone(), &rec, Way::Look) {
+                match check_image(cut_seed ^ 1, images.clone(), &rec, Way::Look, long) {
                     Ok((same, _)) if same == txg => {}
                     Ok((other, _)) => {
                         tally.torn += 1;

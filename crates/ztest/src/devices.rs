@@ -154,7 +154,11 @@ impl Changer {
             86..90 => {
                 let logs: Vec<VdevConfig> =
                     pool.tree().tops.borrow().iter().filter(|t| t.is_log).map(|t| t.config()).collect();
-                let all: Vec<VdevConfig> = logs.into_iter().chain(aux.spares).chain(aux.caches).collect();
+                let mut all: Vec<VdevConfig> = logs.into_iter().chain(aux.spares).chain(aux.caches).collect();
+                if self.rng.percent(50) {
+                    // One with data, which takes some time.
+                    all = pool.tree().tops.borrow().iter().filter(|t| t.is_concrete()).map(|t| t.config()).collect();
+                }
                 match all.get(self.rng.below(all.len().max(1) as u64) as usize) {
                     Some(c) => (
                         format!("remove {:?} {:?}", c.kind, c.path),
@@ -179,7 +183,7 @@ impl Changer {
             Err(e) => {
                 self.refused += 1;
                 use ErrorKind::*;
-                if !matches!(e.kind(), Busy | Unsupported | Invalid | Range | NotFound) {
+                if !matches!(e.kind(), Busy | Unsupported | Invalid | Range | NotFound | NoSpace) {
                     return Err(format!("{what}: {e:?}"));
                 }
             }

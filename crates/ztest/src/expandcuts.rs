@@ -15,7 +15,7 @@ use ondisk::feature::FeatureId;
 use sim::{Fault, Rng};
 use spa::{Bias, DevSpec, GroupKind, Pool};
 
-use crate::cuts::{CutTally, Recording, Steps, cut_recording, record_with};
+use crate::cuts::{CutTally, Long, Recording, Steps, cut_recording, record_with};
 use crate::devices::LabDoor;
 use crate::lab::{Shape, shape};
 use crate::scan::{scrub_clean, told, wait};
@@ -66,19 +66,21 @@ impl Held {
     }
 }
 
-/// Waits for the end of the expansion, and scrubs the pool, in which nothing must be wrong.
+/// Waits for the end of the expansion or removal, and scrubs the pool, in which nothing must be
+/// wrong.
 pub(crate) async fn finish(pool: &Rc<Pool>) -> Check {
     let start = pool.rt().now();
     // Devices that missed a txg at the cut are resilvered first.
-    while pool.devices().expander().is_busy() {
+    while pool.devices().expander().is_busy() || pool.devices().evacuator().is_busy() {
         if pool.rt().now().since(start) > EXPANSION_MAX {
-            return Err(format!("the expansion does not end: {:?}", pool.raidz_expand().await));
+            let removal = pool.devices().evacuator().status();
+            return Err(format!("it does not end: {:?}, {removal:?}", pool.raidz_expand().await));
         }
         pool.rt().sleep(Nanos::from_ms(50)).await;
     }
     wait(pool).await?;
     pool.sync().await.map_err(told("sync"))?;
-    scrub_clean(pool).await.map_err(|e| format!("after the expansion: {e}"))
+    scrub_clean(pool).await.map_err(|e| format!("at the end: {e}"))
 }
 
 async fn run(r: &mut Runner, seed: u64) -> Check<Steps> {
@@ -178,5 +180,5 @@ fn record(seed: u64) -> Check<Recording> {
 /// Records the expansion of a seed and cuts it at every `every`th completion. `zdb` of the images
 /// are given to zdb.
 pub fn cut_seed(seed: u64, zdb: u64, every: usize) -> (CutTally, Vec<Finding>) {
-    cut_recording(seed, record(seed), zdb, every, true)
+    cut_recording(seed, record(seed), zdb, every, Some(Long::Expansion))
 }

@@ -136,7 +136,9 @@ impl Layout {
         opts.txg.dirty_data_max = self.dirty_max;
         opts.txg.wrlog_data_max = self.dirty_max * 2;
         opts.txg.txg_timeout = self.txg_timeout;
-        // Many copies, and scrubs when a test begins them.
+        // Many chunks and copies, and scrubs when a test begins them.
+        opts.removal.max_segment = 128 << 10;
+        opts.removal.max_copy_bytes = 64 << 10;
         opts.expand.max_copy_bytes = self.dirty_max >> 4;
         opts.expand.scrub_after = false;
         if self.features.contains(&FeatureId::LargeMicrozap) {

@@ -28,6 +28,7 @@ pub mod mutate_stream;
 pub mod mutate_write;
 pub mod receives;
 pub mod reference;
+pub mod removecuts;
 pub mod rescues;
 pub mod scan;
 pub mod sends;

@@ -47,6 +47,8 @@ ztest --snapcuts N|FROM..TO [--every 1] [--state FILE] [--bug NAME]
                                                     power cuts while snapshots, clones and file systems are destroyed, rolled back, promoted
 ztest --expandcuts N|FROM..TO [--every 1] [--images N] [--state FILE] [--bug NAME]
                                                     power cuts while a raidz is expanded; N images go to zdb
+ztest --removecuts N|FROM..TO [--every 1] [--images N] [--state FILE] [--bug NAME]
+                                                    power cuts while vdevs with data are removed; N images go to zdb
 ztest --volumes N|FROM..TO [--layout NAME] [--ops 60] [--state FILE]
                                                     volumes: writes, discards, resizes, snapshots, clones, rollbacks, all layouts
 ztest --volcuts N|FROM..TO [--every 1] [--images N] [--state FILE] [--bug NAME]
@@ -121,6 +123,8 @@ enum Cut {
     Workloads,
     /// Workloads while a RAID-Z is expanded.
     Expansions,
+    /// Workloads while vdevs with data are removed.
+    Removals,
 }
 
 fn cuts(args: &Args, from: u64, to: u64, what: Cut) -> bool {
@@ -142,6 +146,7 @@ fn cuts(args: &Args, from: u64, to: u64, what: Cut) -> bool {
         let (tally, faults) = match before {
             Some(tally) => (tally, Vec::new()),
             None if what == Cut::Expansions => ztest::expandcuts::cut_seed(seed, images, every),
+            None if what == Cut::Removals => ztest::removecuts::cut_seed(seed, images, every),
             None => cut_on(seed, txgs, images, every, false, shape, all),
         };
         let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
@@ -707,6 +712,8 @@ fn main() -> ExitCode {
         snapcuts(&args, from, to)
     } else if let Some((from, to)) = of("--expandcuts") {
         cuts(&args, from, to, Cut::Expansions)
+    } else if let Some((from, to)) = of("--removecuts") {
+        cuts(&args, from, to, Cut::Removals)
     } else if let Some((from, to)) = of("--volumes") {
         volumes(&args, from, to, level)
     } else if let Some((from, to)) = of("--volcuts") {

@@ -33,6 +33,7 @@ mod old_files;
 mod presence;
 mod receives;
 mod reference;
+mod removals;
 mod rescues;
 mod scan;
 mod scrub_ranges;
