@@ -108,6 +108,11 @@ fn vdev(v: &VdevView, above: &str, form: Form) -> Value {
             if v.children.is_empty() {
                 out.insert("slow_ios".into(), count(v.slow_ios));
             }
+            match (v.removing, v.noalloc) {
+                (true, _) => drop(out.insert("removing".into(), json!("1"))),
+                (false, true) => drop(out.insert("noalloc".into(), json!("1"))),
+                _ => {}
+            }
             if direct {
                 out.insert("dio_verify_errors".into(), json!("0"));
             }
@@ -270,6 +275,19 @@ fn status(p: &PoolView, numbers: Numbers, out: &mut Map<String, Value>) {
             of.insert("err_scrub_pause".into(), json!(e.paused_at.to_string()));
         }
         out.insert("scan_stats".into(), scan);
+    }
+    if let Some(r) = &p.removal {
+        let stats = json!({
+            "name": r.vdev,
+            "state": r.state,
+            "removing_vdev": r.id.to_string(),
+            "start_time": moment(r.start, exact),
+            "end_time": moment(r.end, exact),
+            "to_copy": size(r.to_copy, exact),
+            "copied": size(r.copied, exact),
+            "mapping_memory": size(r.memory, exact),
+        });
+        out.insert("removal_stats".into(), stats);
     }
     if let Some(c) = &p.checkpoint {
         let state = if c.discarding { "DISCARDING" } else { "EXISTS" };

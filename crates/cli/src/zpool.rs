@@ -4,7 +4,8 @@ use admin::pool::vdev_spec::VdevSpec;
 use admin::request::{
     LabelClear, Mount, PoolAdd, PoolAttach, PoolCheckpoint, PoolClear, PoolCreate, PoolDdtPrune, PoolDedup,
     PoolDestroy, PoolDetach, PoolExport, PoolHistory, PoolImport, PoolOffline, PoolOnline, PoolPrefetch, PoolReguid,
-    PoolRemove, PoolReopen, PoolScan, PoolSet, PoolSplit, PoolSync, PoolWork, Pools, Search, VdevGet, VdevSet,
+    PoolRemove, PoolRemoveCancel, PoolRemoveEstimate, PoolReopen, PoolScan, PoolSet, PoolSplit, PoolSync, PoolWork,
+    Pools, Search, VdevGet, VdevSet,
 };
 use admin::view::{Candidate, Created, Imported, PoolView, SplitDone, VdevView};
 use base::{Error, ErrorKind};
@@ -715,11 +716,31 @@ fn work(p: &Parsed, initialize: bool) -> Done {
 }
 
 fn remove(p: &Parsed) -> Done {
-    if p.has('n') || p.has('s') {
-        return Err(Error::unsupported("cannot remove: weir only removes spares, caches and logs, at once").into());
+    if p.has('s') && p.has('w') {
+        return Err(Fail::Usage("invalid option combination: -w cannot be used with -s".into(), "remove"));
+    }
+    if p.has('s') {
+        return match p.operands.as_slice() {
+            [] => Err(Fail::Usage("missing pool name argument".into(), "remove")),
+            [_] if p.has('n') => Err(Fail::Usage("-n cannot be used with -s".into(), "remove")),
+            [pool] => ask(&PoolRemoveCancel { pool: pool.clone() }),
+            _ => Err(Fail::Usage("too many arguments".into(), "remove")),
+        };
     }
     let (pool, devices) = pool_and_devices(p, "remove")?;
-    ask(&PoolRemove { pool, devices })
+    if p.has('n') {
+        let sizes: Vec<u64> = ask(&PoolRemoveEstimate { pool, devices: devices.clone() })?;
+        for (device, size) in p.operands.iter().skip(1).zip(sizes) {
+            print(&match p.has('p') {
+                true => format!("{device} {size}\n"),
+                false => format!("Memory that will be used after removing {device}: {}\n", admin::view::fmt::num(size)),
+            });
+        }
+        return Ok(());
+    }
+    let wait = p.has('w').then(|| pool.clone());
+    ask(&PoolRemove { pool, devices })?;
+    wait.map_or(Ok(()), |pool| crate::wait::until_idle(&pool, &["remove"]))
 }
 
 fn offline(p: &Parsed) -> Done {

@@ -3,7 +3,8 @@
 use admin::pool::vdev_spec::VdevSpec;
 use admin::view::fmt;
 use admin::view::{
-    Candidate, ErrorScrubView, ExpandView, HistoryLine, LeafWorkView, PoolView, PropView, ScanView, VdevProps, VdevView,
+    Candidate, ErrorScrubView, ExpandView, HistoryLine, LeafWorkView, PoolView, PropView, RemovalView, ScanView,
+    VdevProps, VdevView,
 };
 
 use crate::scripts::Told;
@@ -340,6 +341,11 @@ fn status_rows(vdev: &VdevView, depth: usize, rows: Rows<'_>, out: &mut String) 
     if let Some(why) = &vdev.why {
         out.push_str(&format!("  {why}"));
     }
+    match (vdev.removing, vdev.noalloc) {
+        (true, _) => out.push_str("  (removing)"),
+        (false, true) => out.push_str("  (non-allocating)"),
+        _ => {}
+    }
     if vdev.resilvering {
         out.push_str("  (resilvering)");
     }
@@ -398,6 +404,9 @@ pub fn status(pool: &PoolView, style: Style, told: Option<&Told>) -> String {
     }
     if let Some(s) = pool.scan.as_ref().filter(|s| !shows_errors(s)) {
         out.push_str(&scan(s));
+    }
+    if let Some(r) = &pool.removal {
+        out.push_str(&removal(r));
     }
     if let Some(c) = &pool.checkpoint {
         out.push_str(&match c.discarding {
@@ -527,6 +536,44 @@ fn error_scrub(e: &ErrorScrubView) -> String {
 }
 
 /// The line of `zpool status` about the expansion of a RAID-Z.
+fn removal(r: &RemovalView) -> String {
+    let mut out = match r.state.as_str() {
+        "FINISHED" => {
+            let minutes = r.end.saturating_sub(r.start) / 60;
+            let (copied, at) = (fmt::num(r.copied), fmt::moment(r.end));
+            format!(
+                "Removal of vdev {} copied {copied} in {}h{}m, completed on {at}\n",
+                r.id,
+                minutes / 60,
+                minutes % 60
+            )
+        }
+        "CANCELED" => format!("Removal of {} canceled on {}\n", r.vdev, fmt::moment(r.end)),
+        _ => {
+            let copied = r.copied.max(1);
+            let rate = (copied / r.now.saturating_sub(r.start).max(1)).max(1);
+            let minutes = r.to_copy.saturating_sub(copied) / rate / 60;
+            let percent = 100.0 * copied as f64 / r.to_copy.max(1) as f64;
+            let left = match minutes / 60 {
+                hours @ 0..720 => format!("{hours}h{}m to go", minutes % 60),
+                _ => "(copy is slow, no estimated time)".into(),
+            };
+            format!(
+                "Evacuation of {} in progress since {}\n\t{} copied out of {} at {}/s, {percent:.2}% done, {left}\n",
+                r.vdev,
+                fmt::moment(r.start),
+                fmt::num(copied),
+                fmt::num(r.to_copy),
+                fmt::num(rate)
+            )
+        }
+    };
+    if r.memory > 0 {
+        out.push_str(&format!("\t{} memory used for removed device mappings\n", fmt::num(r.memory)));
+    }
+    format!("remove: {out}")
+}
+
 fn expand(e: &ExpandView) -> String {
     let (copied, name) = (fmt::bytes(e.copied), &e.vdev);
     if e.finished {
@@ -791,6 +838,28 @@ mod tests {
         let paused = ExpandView { waiting: true, ..e.clone() };
         assert!(expand(&paused).ends_with("% done, paused for resilver or clear\n"));
         assert!(expand(&e).ends_with("0B / 52M copied at 0B/s, 0.00% done, (copy is slow, no estimated time)\n"));
+    }
+
+    #[test]
+    fn removals_have_a_line() {
+        const M: u64 = 1 << 20;
+        let mut r = RemovalView { vdev: "mirror-1".into(), id: 1, start: 1000, end: 8300, ..RemovalView::default() };
+        (r.state, r.copied, r.memory) = ("FINISHED".into(), 40 * M, 2400);
+        let at = fmt::moment(8300);
+        let memory = "\t2.34K memory used for removed device mappings\n";
+        assert_eq!(removal(&r), format!("remove: Removal of vdev 1 copied 40M in 2h1m, completed on {at}\n{memory}"));
+        (r.state, r.memory) = ("CANCELED".into(), 0);
+        assert_eq!(removal(&r), format!("remove: Removal of mirror-1 canceled on {at}\n"));
+        (r.state, r.to_copy, r.now, r.end) = ("SCANNING".into(), 160 * M, 1010, 0);
+        let since = fmt::moment(1000);
+        let text = format!(
+            "remove: Evacuation of mirror-1 in progress since {since}\n\t40M copied out of 160M at 4M/s, 25.00% done, 0h0m to go\n"
+        );
+        assert_eq!(removal(&r), text);
+        (r.copied, r.now) = (0, 100_000);
+        assert!(
+            removal(&r).ends_with("1B copied out of 160M at 1B/s, 0.00% done, (copy is slow, no estimated time)\n")
+        );
     }
 
     #[test]

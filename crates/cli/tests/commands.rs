@@ -238,6 +238,45 @@ fn layouts_are_made_and_shown() {
     assert!(degraded.contains("DEGRADED") && degraded.contains("UNAVAIL") && degraded.contains("was "), "{degraded}");
 }
 
+/// Devices with data are removed, and a removal is stopped.
+#[test]
+fn devices_with_data_are_removed() {
+    let w = World::new("cli-removal");
+    w.ok(&format!("{CREATE} -O mountpoint=none --size 200M tank a.img b.img c.img"));
+    w.fails("zpool remove -s tank", 1, "there is no removal in progress");
+    w.fails("zpool remove -s -w tank", 2, "-w cannot be used with -s");
+    let told = w.ok("zpool remove -n tank b.img");
+    assert!(told.starts_with("Memory that will be used after removing b.img: "), "{told}");
+    assert!(w.ok("zpool remove -n -p tank b.img").starts_with("b.img "));
+    w.ok("zpool remove -w tank b.img");
+    let status = w.ok("zpool status tank");
+    let lines = [
+        "remove: Removal of vdev 1 copied ",
+        " in 0h0m, completed on ",
+        "\t24 memory used for removed device mappings",
+    ];
+    assert!(lines.iter().all(|l| status.contains(l)) && !status.contains("b.img"), "{status}");
+    w.ok("zpool export tank");
+    let listed = w.ok("zpool import -d .");
+    assert!(listed.contains(" state: ONLINE") && !listed.contains("missing"), "{listed}");
+    w.ok("zpool import -d . tank");
+    w.ok("tune set tank:zfs_removal_suspend_progress=1");
+    w.ok("zpool remove tank c.img");
+    let status = w.ok("zpool status tank");
+    assert!(status.contains("remove: Evacuation of ") && status.contains("  (removing)"), "{status}");
+    assert!(w.ok("zpool status -j tank").contains("\"removing_vdev\":\"2\""));
+    w.fails("zpool attach --size 200M tank a.img d.img", 1, "is being removed");
+    w.fails("zpool remove tank a.img", 1, "out of space");
+    w.ok("zpool remove -s tank");
+    let status = w.ok("zpool status tank");
+    assert!(status.contains("c.img canceled on ") && !status.contains("(removing)"), "{status}");
+    w.ok("tune set tank:zfs_removal_suspend_progress=0");
+    w.ok("zpool remove tank c.img");
+    w.ok("zpool wait -t remove tank");
+    w.fails("zpool remove tank a.img", 1, "out of space");
+    w.ok("zpool export tank");
+}
+
 /// Devices are added, attached, replaced, detached, removed, grown, trimmed and initialized.
 #[test]
 fn devices_are_changed() {
@@ -263,7 +302,7 @@ fn devices_are_changed() {
         assert!(list.contains(name), "{list}");
     }
     w.ok("zfs create tank/fs");
-    w.fails("zpool remove tank mirror-1", 1, "cannot remove a top-level vdev with data");
+    w.fails("zpool remove tank c.img", 1, "it is part of a mirror");
     w.ok("zpool remove tank e.img f.img");
     assert!(!w.ok("zpool status tank").contains("e.img"));
     w.ok("zpool replace tank d.img g.img");

@@ -75,7 +75,6 @@ const NOT_YET: &[(&str, &str)] = &[
     ("zpool import", "X"),
     ("zpool attach", "s"),
     ("zpool replace", "s"),
-    ("zpool remove", "nps"),
     ("zpool trim", "d"),
     ("zpool wait", "T"),
     ("zfs send", "d"),

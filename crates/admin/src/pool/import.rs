@@ -106,7 +106,12 @@ async fn search_here(rt: Rt, paths: Vec<PathBuf>, examine: Option<EngineOpts>, p
     }
     let mut out = Vec::new();
     for pool in spa::scan(devices).await {
-        let mut found = found(&pool);
+        // No label tells which of the missing vdevs were removed.
+        let removed = match examine.as_ref().filter(|_| !pool.missing_tops().is_empty()) {
+            Some(opts) => Pool::removed_tops(&rt, &pool, opts).await.unwrap_or_default(),
+            None => Vec::new(),
+        };
+        let mut found = found(&pool, &removed);
         // A pool with missing devices cannot be opened; other errors are reported by the import.
         if let Some(opts) = examine.as_ref().filter(|_| found.candidate.state != "UNAVAIL")
             && let Ok(unsupported) = Pool::unsupported(&rt, &pool, opts).await
@@ -143,7 +148,8 @@ fn note_unsupported(c: &mut Candidate, unsupported: Unsupported) {
     (c.vdevs.state, c.vdevs.why) = ("UNAVAIL".into(), Some("unsupported feature(s)".into()));
 }
 
-fn found(pool: &PoolCandidate) -> Found {
+/// `removed`: the ids of vdevs that are not missing but removed.
+fn found(pool: &PoolCandidate, removed: &[u64]) -> Found {
     // Of several paths of one device, the first with the newest label.
     let mut best: BTreeMap<u64, (u64, String)> = BTreeMap::new();
     for d in &pool.devices {
@@ -153,12 +159,13 @@ fn found(pool: &PoolCandidate) -> Found {
         }
     }
     let devices: Vec<String> = best.values().map(|(_, p)| p.clone()).collect();
-    Found { candidate: describe(pool, &best), devices }
+    Found { candidate: describe(pool, &best, removed), devices }
 }
 
 /// The listing of one pool as `zpool import` shows it.
-fn describe(pool: &PoolCandidate, paths: &BTreeMap<u64, (u64, String)>) -> Candidate {
-    let missing = pool.missing_tops();
+fn describe(pool: &PoolCandidate, paths: &BTreeMap<u64, (u64, String)>, removed: &[u64]) -> Candidate {
+    let mut missing = pool.missing_tops();
+    missing.retain(|id| !removed.contains(id));
     let mut root = VdevView {
         kind: "root".into(),
         name: pool.name.clone(),
@@ -167,7 +174,7 @@ fn describe(pool: &PoolCandidate, paths: &BTreeMap<u64, (u64, String)>) -> Candi
         ..VdevView::default()
     };
     for id in 0..pool.top_level_count().min(4096) {
-        if pool.config.hole_array.contains(&id) {
+        if pool.config.hole_array.contains(&id) || removed.contains(&id) {
             continue;
         }
         let Some(device) = pool.devices.iter().filter(|d| d.config.vdev_tree.id == id).max_by_key(|d| d.config.txg)

@@ -84,7 +84,7 @@ impl PoolEngine {
             ("free", freeing),
             ("initialize", works(WorkKind::Initialize)),
             ("replace", replacing.then_some(to_scan)),
-            ("remove", None),
+            ("remove", pool.devices().evacuator().left()),
             ("resilver", resilvering.then_some(to_scan)),
             ("scrub", scanning(ScanFunc::Scrub).then_some(to_scan).or(on_errors)),
             ("trim", works(WorkKind::Trim)),

@@ -18,6 +18,8 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::of::<PoolAttach>(),
     Kind::of::<PoolDetach>(),
     Kind::of::<PoolRemove>(),
+    Kind::of::<PoolRemoveCancel>(),
+    Kind::of::<PoolRemoveEstimate>(),
     Kind::of::<PoolWork>(),
     Kind::of::<PoolOffline>(),
     Kind::of::<PoolOnline>(),
@@ -155,9 +157,8 @@ impl Request for PoolRemove {
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let running = cx.pools.need_running(&self.pool)?;
         let removed = cx.on(&running, move |e| async move {
-            for device in &self.devices {
-                e.pool.devices().remove(&pool_device_name(&e.pool, device)).await?;
-            }
+            let devices = e.pool.devices();
+            for_each_device(&e.pool, &self.devices, "remove", async |d| devices.remove(d).await).await?;
             Ok(e.refresh_devices())
         });
         match removed {
@@ -166,6 +167,59 @@ impl Request for PoolRemove {
             // Some may have been removed.
             Err(e) => cx.pools.remember_devices(&running).and(Err(e)),
         }
+    }
+}
+
+/// `zpool remove -s`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolRemoveCancel {
+    /// The pool.
+    pub pool: String,
+}
+
+impl Request for PoolRemoveCancel {
+    const NAME: &'static str = "PoolRemoveCancel";
+    const TITLE: &'static str = "zpool remove";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::pool_of(&self.pool)
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        let running = cx.pools.need_running(&self.pool)?;
+        cx.on(&running, move |e| async move {
+            let cancelled = e.pool.devices().evacuator().cancel().await;
+            cancelled.map_err(|e| e.at("cannot cancel removal"))
+        })
+    }
+}
+
+/// `zpool remove -n`: bytes of memory that the mapping of each device would take.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolRemoveEstimate {
+    /// The pool.
+    pub pool: String,
+    /// The devices.
+    pub devices: Vec<String>,
+}
+
+impl Request for PoolRemoveEstimate {
+    const NAME: &'static str = "PoolRemoveEstimate";
+    const TITLE: &'static str = "zpool remove";
+    type Reply = Vec<u64>;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Vec<u64>> {
+        let running = cx.pools.need_running(&self.pool)?;
+        cx.on(&running, move |e| async move {
+            let mut out = Vec::with_capacity(self.devices.len());
+            for device in &self.devices {
+                let name = pool_device_name(&e.pool, device);
+                let size = e.pool.devices().estimate_removal(&name).map_err(|e| at_device(e, "remove", device))?;
+                out.push(size.map_or(0, |e| e.memory));
+            }
+            Ok(out)
+        })
     }
 }
 

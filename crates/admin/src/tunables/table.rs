@@ -410,6 +410,46 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.expand.max_reflow_bytes = v
     ),
     field!(
+        "zfs_removal_ignore_errors",
+        Unit::Count,
+        0,
+        1,
+        OZ,
+        "with 1 the removal of a device goes on when it cannot copy something, which is lost",
+        |o| u64::from(o.engine.removal.ignore_errors),
+        |o, v| o.engine.removal.ignore_errors = v != 0
+    ),
+    field!(
+        "zfs_removal_suspend_progress",
+        Unit::Count,
+        0,
+        1,
+        OZ,
+        "with 1 the removal of a device stays where it is until this is 0 again",
+        |o| u64::from(o.engine.removal.suspend),
+        |o, v| o.engine.removal.suspend = v != 0
+    ),
+    field!(
+        "zfs_remove_max_segment",
+        Unit::Bytes,
+        512,
+        16 << 20,
+        OZ,
+        "removal of a device: bytes that get one place elsewhere at most",
+        |o| o.engine.removal.max_segment,
+        |o, v| o.engine.removal.max_segment = v
+    ),
+    field!(
+        "vdev_removal_max_span",
+        Unit::Bytes,
+        0,
+        16 << 20,
+        OZ,
+        "removal of a device: free space up to so many bytes is taken along",
+        |o| o.engine.removal.max_span,
+        |o, v| o.engine.removal.max_span = v
+    ),
+    field!(
         "zfs_scrub_after_expand",
         Unit::Count,
         0,

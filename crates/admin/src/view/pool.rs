@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use base::{Guid, Result};
 use metaslab::ClassKind;
+use ondisk::indirect::{MAPPING_ENTRY_SIZE, RemovalState};
 use ondisk::scan::{ScanFunc, ScanState};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use spa::{WorkKind, WorkState};
@@ -12,7 +13,7 @@ use vdev::{Condition, Health, Prio, Top, VdevKind};
 
 use crate::engine::PoolEngine;
 use crate::pool::props::Figures;
-use crate::view::{CheckpointView, DedupView, ExpandView, LeafWorkView, PoolLatency, PoolView, VdevView};
+use crate::view::{CheckpointView, DedupView, ExpandView, LeafWorkView, PoolLatency, PoolView, RemovalView, VdevView};
 
 /// The status text of a resilvering pool, in the lines of `zpool status`.
 const RESILVERING: &str = "One or more devices is currently being resilvered.  The pool will\n\tcontinue to function, possibly in a degraded state.";
@@ -56,6 +57,28 @@ impl PoolEngine {
             total: e.allocated,
             waiting: e.waiting,
         });
+        let removal = pool.devices().evacuator().status().map(|r| {
+            let top = pool.tree().top(r.record.vdev);
+            RemovalView {
+                vdev: top.map_or(String::new(), |top| match top.is_indirect() {
+                    true => format!("indirect-{}", top.id),
+                    false => name_of(&top),
+                }),
+                id: r.record.vdev.0.into(),
+                state: match r.record.state {
+                    RemovalState::Finished => "FINISHED",
+                    RemovalState::Cancelled => "CANCELED",
+                    RemovalState::Active | RemovalState::None => "SCANNING",
+                }
+                .into(),
+                start: r.record.start,
+                end: r.record.end,
+                now: pool.rt().wall_clock().secs.max(0) as u64,
+                to_copy: r.record.to_copy,
+                copied: r.record.copied,
+                memory: r.entries * MAPPING_ENTRY_SIZE as u64,
+            }
+        });
         let (status, action) = self.status(suspended.map(|e| e.to_string()), unreadable, &vdevs);
         let aux = pool.devices().aux();
         let in_use = |c: &VdevConfig| pool.tree().tops.borrow().iter().any(|t| t.kind().find(c.guid).is_some());
@@ -86,6 +109,7 @@ impl PoolEngine {
             error_scrub,
             checkpoint,
             expand,
+            removal,
         }
     }
 
@@ -144,6 +168,7 @@ impl PoolEngine {
         view.alloc = space.map_or(0, |s| s.alloc);
         view.frag = space.and_then(|s| s.fragmentation);
         view.is_log = top.is_log;
+        (view.removing, view.noalloc) = (top.config_ref().removing, top.config_ref().non_allocating);
         view.bias = match space.map(|s| s.class) {
             Some(ClassKind::Special) => "special".into(),
             Some(ClassKind::Dedup) => "dedup".into(),

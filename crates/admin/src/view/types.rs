@@ -173,6 +173,12 @@ pub struct VdevView {
     /// A leaf that a resilver repairs.
     #[serde(default)]
     pub resilvering: bool,
+    /// The top-level vdev is being removed.
+    #[serde(default)]
+    pub removing: bool,
+    /// The top-level vdev gets no new blocks.
+    #[serde(default)]
+    pub noalloc: bool,
     /// Bytes that the vdev could grow by.
     #[serde(default)]
     pub expandable: u64,
@@ -233,6 +239,29 @@ pub struct ExpandView {
     pub total: u64,
     /// It waits until all devices of the RAID-Z are healthy.
     pub waiting: bool,
+}
+
+/// The removal of a top-level vdev with data.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct RemovalView {
+    /// The vdev, as `zpool status` names it.
+    pub vdev: String,
+    /// Its number in the pool.
+    pub id: u64,
+    /// `SCANNING`, `FINISHED` or `CANCELED`.
+    pub state: String,
+    /// When it began, in seconds since 1970.
+    pub start: u64,
+    /// When it ended; 0 before.
+    pub end: u64,
+    /// The time now.
+    pub now: u64,
+    /// Bytes to copy in all.
+    pub to_copy: u64,
+    /// Bytes that were copied, or freed meanwhile.
+    pub copied: u64,
+    /// Memory for the mappings of all removed vdevs, in bytes.
+    pub memory: u64,
 }
 
 /// A property.
@@ -302,6 +331,9 @@ pub struct PoolView {
     /// The expansion of a RAID-Z that is under way, or that ended last.
     #[serde(default)]
     pub expand: Option<ExpandView>,
+    /// The removal that is under way, or the last one.
+    #[serde(default)]
+    pub removal: Option<RemovalView>,
 }
 
 /// The dedup tables of a pool.

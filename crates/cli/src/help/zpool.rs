@@ -89,11 +89,16 @@ spare. Refused where no other device has all that it has.
     },
     Page {
         name: "zpool remove",
-        usage: &["remove [-w] <pool> <device> ..."],
+        usage: &["remove [-npw] <pool> <device> ...", "remove -s <pool>"],
         text: "\
-Removes hot spares that are not in use, caches and log devices.
+Removes hot spares that are not in use, caches, log devices, and single devices
+and mirrors with data: what is on them is copied to the others in the
+background. Pools with raidz cannot give up vdevs with data.
 
-  -w  wait until it is done: always so
+  -n  only tell how much memory the map of the copies would take
+  -p  with -n: exact numbers
+  -s  stop a removal that is under way: all stays where it was
+  -w  wait until it is done
 ",
     },
     Page {
