@@ -41,7 +41,7 @@ pub enum CacheFile {
 
 impl CacheFile {
     /// The value that a command gives. A file has to be named by its path, in a folder that is
-    /// there.
+    /// there; a file that is there has to be a cache file, or empty.
     pub fn parse(value: &str) -> Result<CacheFile> {
         match value {
             "" => return Ok(CacheFile::Usual),
@@ -60,6 +60,9 @@ impl CacheFile {
         }
         if path.is_dir() {
             return Err(bad(format!("'{value}' is a directory")));
+        }
+        if let Err(e) = read(path) {
+            return Err(bad(format!("'{value}' cannot be used: {e}; name another file, or remove it")));
         }
         Ok(CacheFile::At(path.to_path_buf()))
     }
@@ -86,13 +89,20 @@ impl CacheFile {
 #[derive(Default)]
 pub(crate) struct CacheFiles(Mutex<()>);
 
+/// What a cache file has; nothing, if it is not there or empty.
 fn read(file: &Path) -> Result<NvList> {
-    let fail = |e: std::io::Error| Error::invalid(format!("cannot read the cache file: {e}"));
-    let len = std::fs::metadata(file).map_err(fail)?.len();
+    let fail = |e: std::io::Error| Error::invalid(format!("the cache file cannot be read: {e}"));
+    let len = match std::fs::metadata(file) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => 0,
+        found => found.map_err(fail)?.len(),
+    };
     if len > SIZE_MAX {
         return Err(Error::invalid(format!("{len} bytes are no cache file")));
     }
-    NvList::decode(&std::fs::read(file).map_err(fail)?).at(|| "it is no cache file")
+    match len {
+        0 => Ok(NvList::new()),
+        _ => NvList::decode(&std::fs::read(file).map_err(fail)?).at(|| "it is no cache file"),
+    }
 }
 
 /// The guid of a configuration.
@@ -108,8 +118,9 @@ impl CacheFiles {
     /// that it has; none: takes it out. A file without pools is removed.
     pub(crate) fn write(&self, file: &Path, guid: u64, config: Option<(&str, NvList)>) -> Result<()> {
         let _turn = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is no cache file is overwritten, as a damaged one has to be.
-        let old = read(file).unwrap_or_default();
+        let place = || format!("cannot write the cache file '{}'", file.display());
+        // A file that cannot be read keeps the entries of other pools.
+        let old = read(file).at(place)?;
         let mut new = NvList::new();
         for (name, config) in old.iter().filter(|(_, config)| guid_of(config).is_some_and(|g| g != guid)) {
             new.push(name, config.clone());
@@ -117,7 +128,6 @@ impl CacheFiles {
         if let Some((name, config)) = config {
             new.put(name, NvValue::List(config));
         }
-        let place = || format!("cannot write the cache file '{}'", file.display());
         let fail = |e: std::io::Error| Error::new(base::ErrorKind::Io, e.to_string()).at(place());
         if new.is_empty() {
             return match std::fs::remove_file(file) {
@@ -149,11 +159,17 @@ impl PoolSet {
     /// Writes the configuration of a pool to its cache file, and takes it out of the one that it
     /// was in `before`. A failure is logged, as it does not concern the pool.
     pub(crate) fn update_cache_file(&self, running: &Running, before: Option<&Path>) {
-        let file = self.cache_file_of(running);
-        self.leave_cache_file(before.filter(|b| file.as_deref() != Some(*b)), running.guid());
-        let Some(file) = file else { return };
-        let done = running.thread.with_pool(move |e| async move { Ok(e.pool.mos_config()) });
-        let done = done.and_then(|c| self.cache_files.write(&file, running.guid(), Some((&c.name, c.to_nvlist()))));
+        let entry = |e: Rc<PoolEngine>| async move {
+            let file = e.cache_file.borrow().path().map(Path::to_path_buf);
+            Ok(file.map(|file| (file, e.pool.mos_config())))
+        };
+        let entry = running.thread.with_pool(entry);
+        let file = entry.as_ref().ok().and_then(Option::as_ref).map(|(file, _)| file);
+        self.leave_cache_file(before.filter(|b| file.is_none_or(|f| f != b)), running.guid());
+        let done = entry.and_then(|entry| match entry {
+            Some((file, c)) => self.cache_files.write(&file, running.guid(), Some((&c.name, c.to_nvlist()))),
+            None => Ok(()),
+        });
         if let Err(e) = done {
             self.keeper.say(Level::Warning, &e.to_string());
         }
@@ -171,7 +187,11 @@ pub(crate) struct Listed {
 
 /// Reads a cache file.
 pub(crate) fn listed(file: &Path) -> Result<Listed> {
-    let list = read(file).map_err(|e| e.at(format!("cannot open '{}'", file.display())))?;
+    let place = || format!("cannot open '{}'", file.display());
+    let list = read(file).at(place)?;
+    if list.is_empty() {
+        return Err(Error::invalid("there are no pools in it").at(place()));
+    }
     let mut out = Listed::default();
     for (_, config) in list.iter() {
         let NvValue::List(list) = config else { continue };
@@ -222,7 +242,16 @@ mod tests {
         files.write(&file, 100, None).unwrap();
         assert!(!file.exists() && listed(&file).is_err());
         std::fs::write(&file, b"no such thing").unwrap();
-        assert!(listed(&file).unwrap_err().to_string().contains("it is no cache file"));
+        for e in [
+            listed(&file).unwrap_err(),
+            CacheFile::parse(file.to_str().unwrap()).unwrap_err(),
+            files.write(&file, 100, Some(("a", config(100, &["/d/one"])))).unwrap_err(),
+        ] {
+            assert!(e.to_string().contains("it is no cache file"), "{e}");
+        }
+        assert_eq!(std::fs::read(&file).unwrap(), b"no such thing");
+        std::fs::write(&file, b"").unwrap();
+        CacheFile::parse(file.to_str().unwrap()).unwrap();
         files.write(&file, 100, Some(("a", config(100, &["/d/one"])))).unwrap();
         assert_eq!(of(&file).0, [100]);
         std::fs::remove_dir_all(&dir).unwrap();
