@@ -89,6 +89,11 @@ pub struct Zfs {
     closed: Cell<bool>,
 }
 
+/// Whether a file system can be written, whatever its options say.
+fn can_write(ds: &Dataset, os: &Objset, unlinked_set: Option<&Dnode>) -> bool {
+    ds.is_writable() && os.is_writable() && unlinked_set.is_some()
+}
+
 impl Zfs {
     /// Opens the file system of a dataset. A snapshot, a dataset of a pool imported read-only, and
     /// a file system before version 5 are read-only regardless of `opts`. If it is writable, a
@@ -154,7 +159,7 @@ impl Zfs {
             Some(obj) => Some(os.hold(ObjectId(obj)).await.at(place)?),
             None => None,
         };
-        let writable = ds.is_writable() && os.is_writable() && unlinked_set.is_some();
+        let writable = can_write(ds, &os, unlinked_set.as_ref());
         let opts = MountOpts { readonly: opts.readonly || !writable, ..opts };
         let projects = sa.is_some() && os.flags() & OBJSET_PROJECTQUOTA_COMPLETE != 0;
         let quotas = Quotas::load(&os, &master).await.at(place)?;
@@ -290,7 +295,7 @@ impl Zfs {
     /// Changes the mount options, when a property changed. A file system that cannot be written
     /// stays read-only; `posix_acl` stays as it is, since the front end read it at mount.
     pub fn set_opts(&self, opts: MountOpts) {
-        let can = self.ds.is_writable() && self.os.is_writable() && self.unlinked_set.is_some();
+        let can = can_write(&self.ds, &self.os, self.unlinked_set.as_ref());
         let posix_acl = self.opts().posix_acl;
         let before = self.opts.replace(MountOpts { readonly: opts.readonly || !can, posix_acl, ..opts });
         if let Some(log) = self.log() {

@@ -134,8 +134,7 @@ impl<'a> SaHandle<'a> {
     /// Sets the attributes of an object with a znode, and the ACL `aces` that its mode comes to, in
     /// the form that it has there; an ACL in an object of its own stays.
     pub fn set_old_mode(&self, a: &ZnodeAttrs, aces: &[Ace], tx: &Tx) -> Result<()> {
-        let mut b = self.znode_bonus()?.to_vec();
-        a.to_znode(&mut b);
+        let mut b = self.znode_with(a)?;
         let version = if le16(&b, ZNODE_ACL + 12) == 0 { 1 } else { ZPL_VERSION_FUID };
         if le64(&b, ZNODE_ACL) == 0
             && let Some(acl) = znode_acl(aces, version)
@@ -216,9 +215,7 @@ impl<'a> SaHandle<'a> {
     /// missing one is added if it is not 0.
     pub async fn set_attrs(&self, a: &ZnodeAttrs, tx: &Tx) -> Result<()> {
         if self.is_znode() {
-            let mut b = self.znode_bonus()?.to_vec();
-            a.to_znode(&mut b);
-            return self.dn.set_bonus(&b, tx);
+            return self.set_attrs_of_znode(a, tx);
         }
         if !self.patch_bonus(a, tx).at(|| self.place())? {
             self.update(Some(a), &[], tx).await?;
@@ -344,10 +341,15 @@ impl<'a> SaHandle<'a> {
         self.update_list(a, changes, tx).await.at(|| self.place())
     }
 
-    fn set_attrs_of_znode(&self, a: &ZnodeAttrs, tx: &Tx) -> Result<()> {
+    /// The bonus of an object with a znode, with other attributes.
+    fn znode_with(&self, a: &ZnodeAttrs) -> Result<Vec<u8>> {
         let mut b = self.znode_bonus()?.to_vec();
         a.to_znode(&mut b);
-        self.dn.set_bonus(&b, tx)
+        Ok(b)
+    }
+
+    fn set_attrs_of_znode(&self, a: &ZnodeAttrs, tx: &Tx) -> Result<()> {
+        self.dn.set_bonus(&self.znode_with(a)?, tx)
     }
 
     async fn update_list(&self, a: Option<&ZnodeAttrs>, changes: &[(SaAttr, Option<&[u8]>)], tx: &Tx) -> Result<()> {
