@@ -33,7 +33,7 @@ pub const LAYOUTS: &[Shape] = &[
     shape("log", &[ONE, ONE, ONE, (GroupKind::Single, Bias::Log, 1)]),
 ];
 /// Bytes of each device: so large that one of two can go, with the slop that the other one keeps.
-const SIZE: u64 = 176 << 20;
+pub const SIZE: u64 = 176 << 20;
 /// Operations before the removal.
 const OPS_BEFORE: u64 = 120;
 /// Operations during a removal at most.

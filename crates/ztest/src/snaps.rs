@@ -6,7 +6,8 @@
 //! devices go to the checker of `zdb`, which recomputes every figure of space from the blocks.
 //!
 //! In half of the pools files are also written anew and keep the logical births of their blocks:
-//! then the stream between a snapshot before and one after it has none of them.
+//! then the stream between a snapshot before and one after it has none of them. In a third of them
+//! vdevs with data are removed meanwhile.
 //!
 //! With [`cuts`] one destroy or rollback is recorded and cut at every completion: afterwards the
 //! pool holds the state before or after it, the work goes on, and nothing is leaked.
@@ -15,6 +16,7 @@ mod cut;
 mod foreign;
 mod model;
 mod ops;
+mod removal;
 mod rewrite;
 
 use std::path::Path;
@@ -99,6 +101,8 @@ pub struct Snaps {
     /// Name of the pool.
     root: String,
     next: u64,
+    /// Of pools that vdevs are removed from: draws that.
+    removals: Option<Rng>,
     trace: Vec<String>,
 }
 
@@ -129,6 +133,7 @@ impl Snaps {
             model: Model::default(),
             root: POOL.to_string(),
             next: 1,
+            removals: None,
             trace: Vec::new(),
         }
     }
@@ -246,6 +251,9 @@ impl Snaps {
         self.create().await?;
         for n in 0..ops {
             self.step().await.map_err(|e| format!("operation {n}: {e}"))?;
+            if n % 6 == 5 {
+                self.change_removal().await.map_err(|e| format!("after operation {n}: {e}"))?;
+            }
             if n % 8 == 7 {
                 self.compare().await.map_err(|e| format!("after operation {n}: {e}"))?;
                 self.check().await.map_err(|e| format!("after operation {n}: {e}"))?;
@@ -320,7 +328,7 @@ pub fn judge(images: &[DiskImage], level: Level, seed: u64) -> Verdict {
 
 /// Runs a seed; its disks at the end, exported.
 pub fn run_seed(seed: u64, ops: u64) -> Result<Vec<DiskImage>, String> {
-    let mut snaps = Snaps::new(seed).with_rewrites(seed);
+    let mut snaps = Snaps::new(seed).with_rewrites(seed).with_removals(seed);
     let lab = snaps.lab.clone();
     let run = std::panic::AssertUnwindSafe(|| {
         lab.sim.try_block_on_for(SPAN_MAX, snaps.run(ops)).map_err(|report| format!("stalled: {report}"))?

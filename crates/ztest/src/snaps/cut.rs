@@ -126,6 +126,7 @@ impl Snaps {
             disk.start_log();
         }
         let before = self.model.clone();
+        self.change_removal().await?;
         self.pool().dsl().set_freed_per_txg(5);
         self.do_cut(what, &fs, &copy).await?;
         self.drain().await?;
@@ -179,7 +180,7 @@ fn verify_cut(
 
 /// One operation, cut at every completion of a device.
 pub fn cuts(seed: u64, what: Cut, every: usize) -> Result<u64, String> {
-    let mut snaps = Snaps::new(seed).with_rewrites(seed);
+    let mut snaps = Snaps::new(seed).with_rewrites(seed).with_removals(seed);
     let (lab, has_rewrites) = (snaps.lab.clone(), snaps.can_rewrite());
     let prepared = lab.sim.try_block_on_for(SPAN_MAX, snaps.record_cut(what));
     let before = prepared.map_err(|report| format!("stalled: {report}"))??;
