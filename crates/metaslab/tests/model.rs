@@ -495,6 +495,19 @@ fn a_vdev_with_many_metaslabs_sets_one_aside_for_the_log() {
 }
 
 #[test]
+fn figures_of_a_class_forget_vdevs_that_are_gone() {
+    run(5, async |rt: Rt| {
+        let tops = vec![make_top(&rt, 0, 9, 4 << 20, 20), make_top(&rt, 1, 9, 4 << 20, 20)];
+        let w = World::new(rt, tops, AllocTunables::default());
+        let before = w.alloc.space(ClassKind::Normal);
+        w.alloc.forget_top(VdevId(0));
+        let after = w.alloc.space(ClassKind::Normal);
+        assert_eq!((after.total * 2, after.fragmentation), (before.total, before.fragmentation));
+        assert_eq!(before.fragmentation, Some(0));
+    });
+}
+
+#[test]
 fn damage_is_an_error_and_nothing_else() {
     run(4, async |rt: Rt| {
         let mut w = World::new(rt.clone(), vec![make_top(&rt, 0, 9, 4 << 20, 20)], AllocTunables::default());

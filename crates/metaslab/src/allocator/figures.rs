@@ -64,7 +64,8 @@ impl Allocator {
         let inner = self.inner.borrow();
         let mut out = ClassSpace::default();
         let (mut frag, mut known) = (0u128, true);
-        for g in inner.groups.iter().filter(|g| g.class == class) {
+        // Groups of vdevs that are gone have no space.
+        for g in inner.groups.iter().filter(|g| g.class == class && g.total > 0) {
             out.total_raw += g.total;
             out.alloc_raw += g.alloc;
             out.deferred_raw += g.deferred;
