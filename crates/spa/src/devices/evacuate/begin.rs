@@ -12,7 +12,7 @@ use vdev::{Top, VdevKind};
 use zil::replay::{blocks_of, is_needed};
 
 use super::mapping::MappingObjects;
-use super::{Job, RemovalTunables};
+use super::{Job, NOTICE, RemovalTunables};
 use crate::devices::Devices;
 use crate::devices::find::matches_name;
 
@@ -206,6 +206,7 @@ impl Devices {
         self.evacuator.write_record(record, tx).await?;
         // The mapping is found through the directory, so that must not be on the vdev.
         stack.directory.rewrite_blocks(0..stack.directory.max_blkid() + 1, false, tx).await?;
+        self.evacuator.notices.drop_about(NOTICE);
         let job = Job::new(stack, top, objects);
         stack.zio().set_evacuation(Some(job.clone()));
         *self.evacuator.job.borrow_mut() = Some(job);

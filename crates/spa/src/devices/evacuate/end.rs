@@ -11,7 +11,7 @@ use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use vdev::reshape::Shape;
 use vdev::{Indirect, IndirectMap, VdevKind};
 
-use super::{Evacuator, Job, top_name};
+use super::{Evacuator, Job, NOTICE, top_name};
 use crate::commit::space_map::free_space_map;
 use crate::devices::Devices;
 use crate::devices::changes::Outcome;
@@ -140,7 +140,7 @@ impl Devices {
         stack.core.log_internal("vdev remove canceled", text, tx.txg());
         let now = stack.rt.wall_clock().secs.max(0) as u64;
         if let Some(e) = &*job.failed.borrow() {
-            evacuator.notices.push(format!("the removal of {} was cancelled: {e}", top_name(top)));
+            evacuator.notices.push(format!("{NOTICE}{} was cancelled: {e}", top_name(top)));
         }
         self.end_removal(Removing { state: RemovalState::Cancelled, end: now, ..record }, tx).await?;
         Ok(Ok(()))

@@ -62,6 +62,8 @@ pub use begin::RemovalEstimate;
 
 /// So many bytes of copies make a txg sync: what it remembers of frees stays small.
 const TXG_BYTES: u64 = 1 << 30;
+/// How the notice of a removal that failed begins; the next removal ends it.
+const NOTICE: &str = "the removal of ";
 /// How long the task waits before it looks again at what holds it.
 const RETRY: Nanos = Nanos::from_secs(1);
 
