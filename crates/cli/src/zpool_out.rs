@@ -535,7 +535,8 @@ fn error_scrub(e: &ErrorScrubView) -> String {
     format!("{begin}\t{done:.2}% done, issued I/O for {} error blocks\n", e.examined)
 }
 
-/// The line of `zpool status` about the expansion of a RAID-Z.
+/// The lines of `zpool status` about the removal of a vdev with data; numbers of bytes without a
+/// unit below 1 KiB, as in OpenZFS.
 fn removal(r: &RemovalView) -> String {
     let mut out = match r.state.as_str() {
         "FINISHED" => {
@@ -574,6 +575,7 @@ fn removal(r: &RemovalView) -> String {
     format!("remove: {out}")
 }
 
+/// The line of `zpool status` about the expansion of a RAID-Z.
 fn expand(e: &ExpandView) -> String {
     let (copied, name) = (fmt::bytes(e.copied), &e.vdev);
     if e.finished {
@@ -857,9 +859,7 @@ mod tests {
         );
         assert_eq!(removal(&r), text);
         (r.copied, r.now) = (0, 100_000);
-        assert!(
-            removal(&r).ends_with("1B copied out of 160M at 1B/s, 0.00% done, (copy is slow, no estimated time)\n")
-        );
+        assert!(removal(&r).ends_with("1 copied out of 160M at 1/s, 0.00% done, (copy is slow, no estimated time)\n"));
     }
 
     #[test]
