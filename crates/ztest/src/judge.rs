@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use base::Txg;
 use ondisk::feature::{FeatureId, Release};
 use ondisk::label::{CONFIG_SIZE, LabelConfig, config_offset, label_offsets, parse_config};
 use sim::DiskImage;
@@ -235,13 +236,16 @@ pub fn judge24_with(images: &[DiskImage], name: &str, pool: &str, flags: &[&str]
     }
 }
 
+/// The first label.
+fn label_of(image: &DiskImage) -> Option<LabelConfig> {
+    let at = config_offset(*label_offsets(image.size()).first()?);
+    let label = parse_config(&image.read_vec(at, CONFIG_SIZE), at).ok()?;
+    LabelConfig::from_nvlist(&label).ok()
+}
+
 /// Whether the labels list a feature of OpenZFS 2.2 or later, which the zdb of 2.1 does not know.
 fn is_newer(images: &[DiskImage]) -> bool {
-    let lists = images.iter().filter_map(|image| {
-        let at = config_offset(*label_offsets(image.size()).first()?);
-        let label = parse_config(&image.read_vec(at, CONFIG_SIZE), at).ok()?;
-        LabelConfig::from_nvlist(&label).ok().map(|c| c.features_for_read)
-    });
+    let lists = images.iter().filter_map(label_of).map(|label| label.features_for_read);
     lists.flatten().filter_map(|guid| FeatureId::by_guid(&guid)).any(|id| id.get().release >= Release::OpenZfs22)
 }
 
@@ -262,7 +266,10 @@ pub fn judge_pool(images: &[DiskImage], level: Level, name: &str, pool: &str) ->
         Ok(scratch) => scratch,
         Err(e) => return Verdict::Missing(format!("a scratch folder: {e}")),
     };
-    if let Err(why) = save(images, scratch.path()) {
+    // A device that was removed has a label of txg 0; zfsdump would take it for one of the pool.
+    let is_there = |image: &&DiskImage| label_of(image).is_none_or(|label| label.txg != Txg(0));
+    let there: Vec<DiskImage> = images.iter().filter(is_there).cloned().collect();
+    if let Err(why) = save(&there, scratch.path()) {
         return Verdict::Missing(why);
     }
     // `judge` runs zdb itself.
