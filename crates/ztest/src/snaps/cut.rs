@@ -14,7 +14,7 @@ use std::rc::Rc;
 use sim::{DiskImage, DiskLog};
 
 use super::model::{Fs, Model, Snap, compare};
-use super::{SPAN_MAX, Snaps, check_images, check_partly};
+use super::{SPAN_MAX, Snaps, check_between_labels, check_images, check_partly};
 use crate::Check;
 use crate::cuts::{completions, images_at};
 use crate::judge::{self, Verdict};
@@ -181,7 +181,7 @@ fn verify_cut(
 /// One operation, cut at every completion of a device.
 pub fn cuts(seed: u64, what: Cut, every: usize) -> Result<u64, String> {
     let mut snaps = Snaps::new(seed).with_rewrites(seed).with_removals(seed);
-    let (lab, has_rewrites) = (snaps.lab.clone(), snaps.can_rewrite());
+    let (lab, has_rewrites, removes) = (snaps.lab.clone(), snaps.can_rewrite(), snaps.removals.is_some());
     let prepared = lab.sim.try_block_on_for(SPAN_MAX, snaps.record_cut(what));
     let before = prepared.map_err(|report| format!("stalled: {report}"))??;
     let after = snaps.model.clone();
@@ -196,7 +196,8 @@ pub fn cuts(seed: u64, what: Cut, every: usize) -> Result<u64, String> {
         let cut_seed = seed.wrapping_mul(1_000_003).wrapping_add(seq);
         let images = images_at(&mut replays, seq, cut_seed);
         let name = format!("seed {seed} cut {n}");
-        let in_part = check_partly(&images).map_err(|e| format!("{name}: at once: {e}"))?;
+        let looked = if removes { check_between_labels(&images) } else { check_partly(&images) };
+        let in_part = looked.map_err(|e| format!("{name}: at once: {e}"))?;
         if in_part && asked < 3 {
             asked += 1;
             ask_judge(seed, n, &images, has_rewrites)?;
