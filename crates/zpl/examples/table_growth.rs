@@ -9,8 +9,8 @@
 //!
 //! Times are those of the device (100 us an operation, 1 GB/s) and of the work as it is charged, in
 //! virtual time: they are the same in every run. `cpu` is that of this machine's processor. Memory
-//! is what is allocated beyond the simulated device: with the pool imported, and the most until all
-//! is freed; what is written to the device by then is included. Each figure is one of a cold cache.
+//! is what is allocated beyond the simulated device: with the pool imported, and the most that there
+//! is after a txg until all is freed. Each figure is one of a cold cache.
 
 use std::path::Path;
 use std::process::Command;
@@ -125,17 +125,28 @@ async fn measure(sim: &Sim, disk: &SimDisk, work: impl AsyncFnOnce() -> Result<(
     })
 }
 
-async fn settle(pool: &Pool) -> Result<()> {
+/// Bytes of memory, but for those of the device.
+fn memory(disk: &SimDisk) -> u64 {
+    let device = disk.image().footprint();
+    (ALLOCATOR.allocated() as u64).saturating_sub(device)
+}
+
+/// Waits until nothing is to be freed; the most memory after a txg.
+async fn settle(pool: &Pool, fs: &Zfs, disk: &SimDisk) -> Result<u64> {
     pool.sync().await?;
-    while pool.dsl().has_freeing() {
+    let mut most = memory(disk);
+    // The blocks of a long file are freed txg by txg.
+    while fs.unlinked_count().await? > 0 || pool.dsl().has_freeing() {
         pool.sync().await?;
+        most = most.max(memory(disk));
     }
-    Ok(())
+    Ok(most)
 }
 
 /// Imports the image and prints a row of the table.
 async fn look(sim: &Sim, disk: &SimDisk, dedup: bool, entries: u64) -> Result<()> {
-    let before = ALLOCATOR.allocated();
+    let before = memory(disk);
+    let mut peak = before;
     let mut pool = None;
     let import = measure(sim, disk, async || {
         let found = spa::scan(vec![disk.dev()]).await.remove(0);
@@ -144,7 +155,7 @@ async fn look(sim: &Sim, disk: &SimDisk, dedup: bool, entries: u64) -> Result<()
     });
     let import = import.await?;
     let pool: Rc<Pool> = pool.expect("imported");
-    let memory = ALLOCATOR.allocated().saturating_sub(before);
+    let imported = memory(disk).saturating_sub(before);
     let figures = |pool: &Pool| if dedup { pool.dedup_sizes() } else { pool.cloned() };
     let known = figures(&pool);
     assert!(known.1 >= entries * RECORD, "{known:?}: every block has two references");
@@ -157,20 +168,18 @@ async fn look(sim: &Sim, disk: &SimDisk, dedup: bool, entries: u64) -> Result<()
         for _ in 0..singles {
             fs.fallocate(copy, Fallocate::PunchHole, rng.below(entries) * RECORD, RECORD).await?;
         }
-        settle(&pool).await
+        peak = peak.max(settle(&pool, &fs, disk).await?);
+        Ok(())
     });
     let single = single.await?;
     let whole = measure(sim, disk, async || {
         fs.unlink(fs.root(), b"copy").await?;
-        // The blocks of a long file are freed txg by txg.
-        while fs.unlinked_count().await? > 0 {
-            pool.sync().await?;
-        }
-        settle(&pool).await
+        peak = peak.max(settle(&pool, &fs, disk).await?);
+        Ok(())
     });
     let whole = whole.await?;
     fs.unmount().await?;
-    let peak = ALLOCATOR.max_allocated().saturating_sub(before);
+    peak -= before;
     let each = |part: &Part, n: u64| {
         format!(
             "{:.1} | {:.1} | {:.2} | {:.2}",
@@ -186,7 +195,7 @@ async fn look(sim: &Sim, disk: &SimDisk, dedup: bool, entries: u64) -> Result<()
         import.virtual_time.0 as f64 / 1e6,
         import.cpu.as_secs_f64() * 1e3,
         import.read as f64 / f64::from(1 << 20),
-        memory as f64 / f64::from(1 << 20),
+        imported as f64 / f64::from(1 << 20),
         peak as f64 / f64::from(1 << 20),
         each(&single, singles),
         each(&whole, entries),
