@@ -9,8 +9,8 @@
 //!
 //! Times are those of the device (100 us an operation, 1 GB/s) and of the work as it is charged, in
 //! virtual time: they are the same in every run. `cpu` is that of this machine's processor. Memory
-//! is what is allocated beyond the simulated device: with the pool imported, and the most that there
-//! is after a txg until all is freed. Each figure is one of a cold cache.
+//! is what is allocated beyond the simulated device: with the pool imported, and the most that
+//! there is after a txg until all is freed. Each figure is one of a cold cache.
 
 use std::path::Path;
 use std::process::Command;
