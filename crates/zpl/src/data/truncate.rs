@@ -77,26 +77,27 @@ impl Zfs {
         let a = self.live_attrs(&n).await?;
         self.check_file(&n, &a)?;
         check_flags(obj, &a, pflags::IMMUTABLE | pflags::READONLY)?;
-        let keep_size = match what {
+        let (keep_size, zeroes) = match what {
             Fallocate::Allocate { keep_size } => {
                 // Copy on write cannot reserve space; this only checks the space available now,
                 // with a tenth more for metadata.
                 if self.statfs().avail.saturating_mul(512) < len.saturating_add(len / 10) {
                     return Err(Error::new(ErrorKind::NoSpace, format!("there is no room for {len} bytes")));
                 }
-                keep_size
+                (keep_size, false)
             }
             Fallocate::PunchHole | Fallocate::ZeroRange { .. } => {
                 check_flags(obj, &a, pflags::APPENDONLY)?;
-                let upto = end.min(a.size);
-                if off < upto {
-                    self.zero(&n, a.links, off, upto).await?;
-                }
-                !matches!(what, Fallocate::ZeroRange { keep_size: false })
+                (!matches!(what, Fallocate::ZeroRange { keep_size: false }), true)
             }
         };
+        // First what may be refused for want of space: then nothing has changed.
         if !keep_size && end > a.size {
             self.resize(&n, &a, end).await?;
+        }
+        let upto = end.min(a.size);
+        if zeroes && off < upto {
+            self.zero(&n, a.links, off, upto).await?;
         }
         drop(_data);
         self.commit_if_always(obj).await
