@@ -12,7 +12,7 @@ use vdev::{Top, VdevKind};
 use zil::replay::{blocks_of, is_needed};
 
 use super::mapping::MappingObjects;
-use super::{Job, NOTICE, RemovalTunables};
+use super::{Job, NOTICE};
 use crate::devices::Devices;
 use crate::devices::find::matches_name;
 
@@ -108,7 +108,7 @@ impl Devices {
         if guid != top.guid() || !top.is_concrete() || top.is_log {
             return Ok(None);
         }
-        let t = RemovalTunables::default();
+        let t = self.evacuator.tunables.get();
         let spaces = self.stack.alloc.top_spaces();
         let mut to_copy = spaces.iter().find(|s| s.vdev == top.id).map_or(0, |s| s.alloc);
         // There are as many ranges in use as free ones; small free ones are copied with the others.
@@ -120,7 +120,7 @@ impl Devices {
                 entries += count;
             }
         }
-        entries += to_copy / t.max_segment;
+        entries += to_copy / t.max_segment.max(1);
         Ok(Some(RemovalEstimate { memory: entries * MAPPING_ENTRY_SIZE as u64 }))
     }
 
