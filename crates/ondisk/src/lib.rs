@@ -17,6 +17,7 @@ pub mod feature;
 pub mod gang;
 pub mod history;
 pub mod indirect;
+pub mod l2arc;
 pub mod label;
 pub mod nvlist;
 pub mod object_type;
