@@ -14,6 +14,7 @@ use zio::{DataKey, Zio};
 
 use crate::Demand;
 use crate::core::{ArcStats, Core, Key};
+use crate::l2::L2;
 
 /// Whose memory is charged.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -27,8 +28,10 @@ pub enum MemKind {
 /// Whether a block that is read stays in the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Keep {
-    /// As long as it is worth its room.
+    /// As long as it is worth its room, then on a cache device.
     Cached,
+    /// As [`Keep::Cached`] in memory, and not on cache devices (`secondarycache`).
+    MemoryOnly,
     /// For a moment: it is hardly wanted again (`ARC_FLAG_UNCACHED`).
     Uncached,
 }
@@ -45,12 +48,15 @@ struct Pending {
     stale: Cell<bool>,
 }
 
-struct Inner {
-    rt: Rt,
-    zio: Zio,
-    core: RefCell<Core>,
+pub(crate) struct Inner {
+    pub(crate) rt: Rt,
+    pub(crate) zio: Zio,
+    pub(crate) core: RefCell<Core>,
     pending: RefCell<BTreeMap<Key, Rc<Pending>>>,
     charged: [Cell<u64>; KINDS],
+    pub(crate) l2: L2,
+    /// Bytes charged for index and stage of cache devices.
+    pub(crate) l2_charged: Cell<u64>,
 }
 
 /// The cache of one pool. Cheap to clone.
@@ -84,6 +90,30 @@ impl Inner {
     fn now_ms(&self) -> u32 {
         (self.rt.now().0 / 1_000_000) as u32
     }
+
+    /// The block from a cache device, or else from the pool; from there also its stored bytes, if
+    /// a cache device may get them.
+    async fn fetch(
+        &self,
+        key: &Key,
+        bp: &Blkptr,
+        crypt: Option<&DataKey>,
+        prio: Prio,
+        keep: Keep,
+    ) -> (Result<Bytes>, Option<Bytes>) {
+        if self.l2.is_used() {
+            if let Some(data) = self.read_l2(key, bp, crypt, prio).await {
+                return (Ok(data), None);
+            }
+            if keep == Keep::Cached && self.l2.is_fed() {
+                return match self.zio.read_both(bp, crypt, prio).await {
+                    Ok((data, stored)) => (Ok(data), stored),
+                    Err(e) => (Err(e), None),
+                };
+            }
+        }
+        (self.zio.read_with(bp, crypt, prio).await, None)
+    }
 }
 
 impl Arc {
@@ -95,7 +125,13 @@ impl Arc {
             core: RefCell::new(Core::new(limit)),
             pending: RefCell::default(),
             charged: Default::default(),
+            l2: L2::default(),
+            l2_charged: Cell::default(),
         }))
+    }
+
+    pub(crate) fn inner(&self) -> &Rc<Inner> {
+        &self.0
     }
 
     /// The block, from memory or else from a device: lsize bytes in native order, as [`Zio::read`].
@@ -148,18 +184,27 @@ impl Arc {
                 return Ok(data);
             }
         }
-        c.core.borrow_mut().miss(&key);
+        let again = c.core.borrow_mut().miss(&key);
         let pending = Rc::new(Pending::default());
         c.pending.borrow_mut().insert(key, pending.clone());
         let leader = Leader { inner: c, key, pending };
-        let result = c.zio.read_with(bp, crypt, prio).await;
+        let (result, stored) = c.fetch(&key, bp, crypt, prio, keep).await;
         if let Ok(data) = &result
             && !leader.pending.stale.get()
         {
-            let (data, meta, mut core) = (data.clone(), is_meta(bp), c.core.borrow_mut());
-            match keep {
-                Keep::Cached => core.put(key, data, meta, c.now_ms()),
-                Keep::Uncached => core.put_uncached(key, data, meta, c.now_ms()),
+            let (data, meta, ahead) = (data.clone(), is_meta(bp), prio != Prio::SyncRead);
+            {
+                let mut core = c.core.borrow_mut();
+                match keep {
+                    Keep::Cached | Keep::MemoryOnly => core.put(key, data, meta, c.now_ms()),
+                    Keep::Uncached => core.put_uncached(key, data, meta, c.now_ms()),
+                }
+                if ahead {
+                    core.note_ahead(&key);
+                }
+            }
+            if let Some(stored) = stored {
+                c.offer(bp, stored, meta, again, ahead);
             }
         }
         *leader.pending.result.borrow_mut() = Some(result.clone());
@@ -191,13 +236,30 @@ impl Arc {
     pub fn insert(&self, bp: &Blkptr, data: Bytes, meta: bool) {
         let Some(key) = Key::of(bp) else { return };
         self.drop_pending(&key);
+        self.forget_l2(&key);
         self.0.core.borrow_mut().put(key, data, meta, self.0.now_ms());
+    }
+
+    /// A block that was written, after [`Arc::insert`], in its stored form: a cache device may keep
+    /// it.
+    pub fn offer_written(&self, bp: &Blkptr, stored: Bytes, meta: bool) {
+        if self.0.l2.is_fed() {
+            self.0.offer(bp, stored, meta, false, false);
+        }
+    }
+
+    fn forget_l2(&self, key: &Key) {
+        if self.0.l2.is_used() {
+            self.0.l2.forget(key);
+            self.0.settle();
+        }
     }
 
     /// Drops a block, for instance because it was freed.
     pub fn forget(&self, bp: &Blkptr) {
         let Some(key) = Key::of(bp) else { return };
         self.drop_pending(&key);
+        self.forget_l2(&key);
         self.0.core.borrow_mut().forget(&key);
     }
 

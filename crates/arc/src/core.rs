@@ -75,6 +75,15 @@ pub struct ArcStats {
     pub limit: u64,
 }
 
+/// How a block in memory is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// More than once.
+    pub frequent: bool,
+    /// It was read ahead, and nobody has wanted it yet.
+    pub ahead: bool,
+}
+
 /// Memory that several blocks are parts of.
 #[derive(Clone, Copy)]
 struct Share {
@@ -158,6 +167,7 @@ impl Core {
             return None;
         }
         self.counters.hits += 1;
+        self.slab.get_mut(i).ahead = false;
         if state == State::Mfu {
             self.counters.mfu_hits += 1;
             self.slab.move_to(i, list);
@@ -177,20 +187,45 @@ impl Core {
         self.slab.find(key).is_some_and(|i| self.slab.get(i).list() < GHOSTS)
     }
 
-    /// A miss of `key`: a hit on its ghost, if there is one, adapts the target.
-    pub fn miss(&mut self, key: &Key) {
+    /// Whether a block is here and kept, and how it is wanted; without touching it.
+    pub fn standing(&self, key: &Key) -> Option<Standing> {
+        let e = self.slab.get(self.slab.find(key)?);
+        let frequent = match state_of(e.list()) {
+            State::Mru => false,
+            State::Mfu => true,
+            State::Uncached | State::MruGhost | State::MfuGhost => return None,
+        };
+        Some(Standing { frequent, ahead: e.ahead })
+    }
+
+    /// The block that was just put in was read ahead.
+    pub fn note_ahead(&mut self, key: &Key) {
+        if let Some(i) = self.slab.find(key) {
+            self.slab.get_mut(i).ahead = true;
+        }
+    }
+
+    /// A miss of `key`: a hit on its ghost, if there is one, adapts the target. True for such a
+    /// hit: the block was here before and is wanted again.
+    pub fn miss(&mut self, key: &Key) -> bool {
         self.counters.misses += 1;
-        let Some(i) = self.slab.find(key) else { return };
+        let Some(i) = self.slab.find(key) else { return false };
         let e = self.slab.get(i);
         let (state, weight) = (state_of(e.list()), u64::from(e.weight));
         match state {
             State::MruGhost => self.counters.mru_ghost_hits += 1,
             State::MfuGhost => self.counters.mfu_ghost_hits += 1,
-            State::Mru | State::Mfu | State::Uncached => return,
+            State::Mru | State::Mfu | State::Uncached => return false,
         }
         self.missed += weight;
         let ghosts = (self.bytes(State::MruGhost), self.bytes(State::MfuGhost));
         self.target_mru = policy::adapt(self.target_mru, state, weight, ghosts, self.limit);
+        true
+    }
+
+    /// Whether blocks had to make room already.
+    pub fn is_warm(&self) -> bool {
+        self.counters.evicted > 0
     }
 
     /// Another read waits for one that is on its way.

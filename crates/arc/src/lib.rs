@@ -24,12 +24,31 @@
 //! [`core::Core`] is all of the policy and bookkeeping, without waiting; [`Arc`] is the shell that
 //! reads.
 
+/// Whether a bug is planted: only in builds with the feature `planted-bugs`.
+#[cfg(feature = "planted-bugs")]
+macro_rules! planted {
+    ($bug:ident) => {
+        $crate::bugs::planted($crate::bugs::Bug::$bug)
+    };
+}
+/// Whether a bug is planted: only in builds with the feature `planted-bugs`.
+#[cfg(not(feature = "planted-bugs"))]
+macro_rules! planted {
+    ($bug:ident) => {
+        false
+    };
+}
+
 mod broker;
+#[cfg(feature = "planted-bugs")]
+pub mod bugs;
 mod cache;
 pub mod core;
+mod l2;
 mod policy;
 mod slab;
 
 pub use broker::{Demand, MemBroker};
 pub use cache::{Arc, Keep, MemKind};
 pub use core::ArcStats;
+pub use l2::{CacheDevice, CacheFigures, L2Stats, L2Tunables};

@@ -57,6 +57,8 @@ pub(crate) struct Entry {
     list: u8,
     /// Its memory is counted with others that share it.
     pub(crate) shared: bool,
+    /// It was read ahead, and nobody has wanted it yet.
+    pub(crate) ahead: bool,
 }
 
 const EMPTY_KEY: Key = Key { place: 0, birth: 0, vdev: 0 };
@@ -73,6 +75,7 @@ impl Entry {
             next: NONE,
             list: FREE,
             shared: false,
+            ahead: false,
         }
     }
     pub(crate) fn list(&self) -> usize {

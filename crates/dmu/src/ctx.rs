@@ -117,12 +117,20 @@ pub enum PrimaryCache {
 }
 
 impl PrimaryCache {
-    /// Whether blocks of metadata, or of data, stay.
-    pub fn keep(self, metadata: bool) -> Keep {
+    fn has(self, metadata: bool) -> bool {
         match self {
-            PrimaryCache::All => Keep::Cached,
-            PrimaryCache::Metadata if metadata => Keep::Cached,
-            PrimaryCache::Metadata | PrimaryCache::None => Keep::Uncached,
+            PrimaryCache::All => true,
+            PrimaryCache::Metadata => metadata,
+            PrimaryCache::None => false,
+        }
+    }
+    /// Whether blocks of metadata, or of data, stay; `secondary`: those that cache devices get of
+    /// the blocks that do.
+    pub fn keep(self, secondary: PrimaryCache, metadata: bool) -> Keep {
+        match (self.has(metadata), secondary.has(metadata)) {
+            (true, true) => Keep::Cached,
+            (true, false) => Keep::MemoryOnly,
+            (false, _) => Keep::Uncached,
         }
     }
 }
@@ -152,6 +160,8 @@ pub struct ObjsetProps {
     pub prefetch: Prefetch,
     /// Which blocks stay in the cache.
     pub primary_cache: PrimaryCache,
+    /// Which of them cache devices get (property `secondarycache`).
+    pub secondary_cache: PrimaryCache,
 }
 
 impl Default for ObjsetProps {
@@ -167,6 +177,7 @@ impl Default for ObjsetProps {
             special_small: 0,
             prefetch: Prefetch::All,
             primary_cache: PrimaryCache::All,
+            secondary_cache: PrimaryCache::All,
         }
     }
 }
@@ -344,8 +355,15 @@ impl DmuCtx {
         }
     }
     /// Keeps the content of a block whose write was just issued: in the list of writes in flight
-    /// and, if it stays, in the cache.
-    pub(crate) fn track_write(&self, bp: &Blkptr, data: Bytes, done: &WriteDone, metadata: bool, keep: Keep) {
+    /// and, if it stays, in the cache, which may have a device that takes it as it is stored.
+    pub(crate) fn track_write(
+        &self,
+        bp: &Blkptr,
+        (data, stored): (Bytes, Option<Bytes>),
+        done: &WriteDone,
+        metadata: bool,
+        keep: Keep,
+    ) {
         if bp.ndvas() == 0 {
             return;
         }
@@ -363,7 +381,12 @@ impl DmuCtx {
         let is_known = !matches!(self.1, Access::Sealed) || bp.level() > 0 || bp.otype() == ObjectType::OBJSET;
         match keep {
             _ if !is_known => {}
-            Keep::Cached => self.0.arc.insert(bp, data, metadata),
+            Keep::Cached | Keep::MemoryOnly => {
+                self.0.arc.insert(bp, data, metadata);
+                if let Some(stored) = stored.filter(|_| keep == Keep::Cached) {
+                    self.0.arc.offer_written(bp, stored, metadata);
+                }
+            }
             // A block that is overwritten in place may have its old content there.
             Keep::Uncached => self.forget(bp),
         }

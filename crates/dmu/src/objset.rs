@@ -116,7 +116,8 @@ const EVICT_LOOKS: usize = 16;
 impl ObjsetInner {
     /// Whether its blocks of metadata, or of data, stay in the cache.
     pub(crate) fn keep(&self, metadata: bool) -> Keep {
-        self.props.get().primary_cache.keep(metadata)
+        let props = self.props.get();
+        props.primary_cache.keep(props.secondary_cache, metadata)
     }
 
     pub(crate) fn note_dirty(&self, txg: Txg, n: &Rc<DnodeInner>) {

@@ -119,7 +119,7 @@ impl<'a> SyncCx<'a> {
         }
         if !bp.is_hole() {
             self.born(&bp);
-            ctx.track_write(&bp, data, &WriteDone::ready(Ok(())), metadata, keep);
+            ctx.track_write(&bp, (data, None), &WriteDone::ready(Ok(())), metadata, keep);
         }
         ctx.dirty_done(self.txg, dirty);
         bp
@@ -151,7 +151,7 @@ impl<'a> SyncCx<'a> {
             // It may be overwritten in place: two writes to one DVA must not be in flight at once.
             ctx.wait_written(old).await?;
         }
-        let out = ctx.zio().issue(prepared).await?;
+        let mut out = ctx.zio().issue(prepared).await?;
         let mut bp = out.bp;
         if bp.is_hole() {
             bp = self.hole_in_place_of(old, data.len() as u64, otype, level);
@@ -165,7 +165,8 @@ impl<'a> SyncCx<'a> {
             }
         }
         if !bp.is_hole() {
-            ctx.track_write(&bp, data, &out.done, metadata, self.os.0.keep(metadata));
+            let stored = out.stored.take();
+            ctx.track_write(&bp, (data, stored), &out.done, metadata, self.os.0.keep(metadata));
         }
         if dirty > 0 {
             ctx.dirty_done_on_write(self.txg, dirty, &out.done);

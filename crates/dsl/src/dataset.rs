@@ -278,6 +278,15 @@ pub(crate) struct Place<'a> {
     pub writable: bool,
 }
 
+/// What a value of `primarycache` or `secondarycache` lets in.
+fn cache_of(value: u64) -> PrimaryCache {
+    match value {
+        0 => PrimaryCache::None,
+        1 => PrimaryCache::Metadata,
+        _ => PrimaryCache::All,
+    }
+}
+
 impl Dataset {
     pub(crate) fn new(
         object: ObjectId,
@@ -708,11 +717,8 @@ impl Dataset {
                 1 => Prefetch::Metadata,
                 _ => Prefetch::All,
             },
-            primary_cache: match num("primarycache") {
-                0 => PrimaryCache::None,
-                1 => PrimaryCache::Metadata,
-                _ => PrimaryCache::All,
-            },
+            primary_cache: cache_of(num("primarycache")),
+            secondary_cache: cache_of(num("secondarycache")),
         }
     }
 

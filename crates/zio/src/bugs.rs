@@ -6,11 +6,14 @@
 pub enum Bug {
     /// The width of a block goes by the birth of its content, not by that of its place.
     WidthOfContent,
+    /// What a cache device holds is taken for the block without a look at its checksum.
+    L2Unverified,
 }
 
 impl Bug {
     /// All of them, with the names that commands use.
-    pub const ALL: [(&'static str, Bug); 1] = [("width-of-content", Bug::WidthOfContent)];
+    pub const ALL: [(&'static str, Bug); 2] =
+        [("width-of-content", Bug::WidthOfContent), ("l2-unverified", Bug::L2Unverified)];
 }
 
 thread_local! {

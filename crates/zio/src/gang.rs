@@ -359,7 +359,7 @@ impl Inner {
     }
 
     async fn read_piece(&self, bp: &Blkptr, prio: Prio, depth: u32) -> Result<Bytes> {
-        self.read_stored(bp, None, prio, depth + 1).await
+        self.read_stored(bp, None, prio, depth + 1, None).await
     }
 
     /// The children of a gang block that are not holes, each checked: uncompressed, no larger than

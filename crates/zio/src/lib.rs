@@ -62,6 +62,7 @@ pub use dedup::{Dedup, DedupAnswer, Written};
 pub use evacuate::{Copied, Evacuation};
 pub use heal::Remedy;
 pub use metaslab::ClassKind;
+pub use read::has_checksum;
 pub use request::{DedupMode, Packed, Prepared, SealMark, WriteOut, WriteReq};
 pub use scrub::{FreeObserver, Scrubbed};
 pub use space::Space;

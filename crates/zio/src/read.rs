@@ -1,6 +1,7 @@
 //! Reading: from an unchecked pointer to lsize bytes in native order, or a typed error naming vdev
 //! and offset.
 
+use std::cell::Cell;
 use std::fmt::Write;
 
 use base::{Error, ErrorKind, MAX_BLOCK, Nanos, Result, SECTOR, Txg};
@@ -35,6 +36,13 @@ impl CopyErrors {
         let kind = self.kind.unwrap_or(ErrorKind::Corrupt);
         Error::new(kind, format!("{what} {bp}: no copy is readable{}", self.text))
     }
+}
+
+/// Whether the pointer has a checksum by which its stored bytes can be told from others.
+pub fn has_checksum(bp: &Blkptr) -> bool {
+    !bp.is_hole()
+        && !bp.is_embedded()
+        && bp.checksum_algo().is_some_and(|c| !matches!(c, ChecksumAlgo::Off | ChecksumAlgo::NoParity))
 }
 
 /// Validates a pointer alone. Its DVAs are checked copy by copy, since a bad one does not affect
@@ -311,17 +319,20 @@ impl Inner {
 
     /// Reads a validated regular or gang pointer: tries the copies in order and returns the
     /// unpacked block.
+    /// `stored` gets its stored bytes.
     pub(crate) async fn read_stored(
         &self,
         bp: &Blkptr,
         key: Option<&DataKey>,
         prio: Prio,
         depth: u32,
+        stored: Option<&Cell<Option<Bytes>>>,
     ) -> Result<Bytes> {
         let what = Unpacking::new(bp, self.opts.get().salt, key)?;
         let psize = bp.psize();
         if bp.is_gang() {
             let raw = self.read_gang(bp, prio, depth).await?;
+            stored.inspect(|s| s.set(Some(raw.clone())));
             return match self.check(&what, raw, prio).await {
                 Copy::Good(result) => result,
                 Copy::Bad(e) => {
@@ -333,12 +344,16 @@ impl Inner {
         let since = self.tree.committed.get();
         let mut errors = CopyErrors::default();
         for dva in bp.dvas() {
-            let (copy, raw) = self.try_copy(bp, dva, &what, since, !errors.text.is_empty(), prio).await;
+            let repairs = !errors.text.is_empty();
+            let (copy, raw) = self.try_copy(bp, dva, &what, since, repairs || stored.is_some(), prio).await;
             match copy {
                 Copy::Good(result) => {
                     self.count(|s| (s.reads, s.read_bytes) = (s.reads + 1, s.read_bytes + psize));
                     if let Some(raw) = raw {
-                        self.rewrite(bp, dva, &raw, since);
+                        if repairs {
+                            self.rewrite(bp, dva, &raw, since);
+                        }
+                        stored.inspect(|s| s.set(Some(raw)));
                     }
                     return result;
                 }
@@ -408,7 +423,38 @@ impl Zio {
             validate(bp)?;
             return Err(Error::unsupported(format!("block {bp} is encrypted")));
         }
-        self.read_any(bp, key, prio).await
+        self.read_any(bp, key, prio, None).await
+    }
+
+    /// As [`Zio::read_with`]; gives the stored bytes as well, those that the checksum covers.
+    pub async fn read_both(&self, bp: &Blkptr, key: Option<&DataKey>, prio: Prio) -> Result<(Bytes, Option<Bytes>)> {
+        let stored = Cell::new(None);
+        if key.is_none() && bp.is_encrypted_data() {
+            return Ok((self.read_with(bp, key, prio).await?, None));
+        }
+        let data = self.read_any(bp, key, prio, Some(&stored)).await?;
+        Ok((data, stored.into_inner()))
+    }
+
+    /// Unpacks the stored bytes of a block that were kept elsewhere than at its places, as
+    /// [`Zio::read_with`] does after it has read them. Errors: `Checksum` if they are not those of
+    /// the block; `Unsupported` if it has no checksum that tells, or its key is not given.
+    pub async fn unpack(&self, bp: &Blkptr, key: Option<&DataKey>, stored: Bytes, prio: Prio) -> Result<Bytes> {
+        validate(bp)?;
+        if !has_checksum(bp) || key.is_none() && bp.is_encrypted_data() {
+            return Err(Error::unsupported(format!("block {bp} cannot be verified")));
+        }
+        let what = Unpacking::new(bp, self.0.opts.get().salt, key)?;
+        if stored.len() as u64 != bp.psize() {
+            return Err(Error::new(ErrorKind::Checksum, "another length"));
+        }
+        if planted!(L2Unverified) {
+            return what.unpack(stored, self.0.decompress_buf(&what));
+        }
+        match self.0.check(&what, stored, prio).await {
+            Copy::Good(result) => result,
+            Copy::Bad(e) => Err(e),
+        }
     }
 
     /// As [`Zio::read`], but encrypted data is returned as stored; of dnodes only the bonus areas
@@ -418,10 +464,16 @@ impl Zio {
             validate(bp)?;
             return Err(Error::unsupported(format!("block {bp} is encrypted and compressed")));
         }
-        self.read_any(bp, None, prio).await
+        self.read_any(bp, None, prio, None).await
     }
 
-    async fn read_any(&self, bp: &Blkptr, key: Option<&DataKey>, prio: Prio) -> Result<Bytes> {
+    async fn read_any(
+        &self,
+        bp: &Blkptr,
+        key: Option<&DataKey>,
+        prio: Prio,
+        stored: Option<&Cell<Option<Bytes>>>,
+    ) -> Result<Bytes> {
         validate(bp)?;
         if bp.is_hole() {
             return Ok(Bytes::zeroed(bp.lsize() as usize));
@@ -430,7 +482,7 @@ impl Zio {
             return Box::pin(self.0.read_embedded(bp, prio)).await;
         }
         loop {
-            let result = self.0.read_stored(bp, key, prio, 0).await;
+            let result = self.0.read_stored(bp, key, prio, 0, stored).await;
             let Err(e) = &result else { return result };
             // Boxed, so that this rare path does not enlarge the future of every read.
             if !Box::pin(self.0.waits_for_devices(bp, e, prio)).await {
@@ -454,7 +506,7 @@ impl Zio {
             stored.set_compress(CompressAlgo::Off as u8);
             stored.set_lsize(bp.psize());
         }
-        match self.read_any(&stored, None, prio).await {
+        match self.read_any(&stored, None, prio, None).await {
             Ok(_) => Ok(true),
             Err(e) if matches!(e.kind(), ErrorKind::Checksum | ErrorKind::Corrupt) => Ok(false),
             Err(e) => Err(e),

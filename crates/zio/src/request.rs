@@ -180,4 +180,13 @@ pub struct WriteOut {
     /// Whether [`WriteReq::rewrite`] was overwritten in place, or [`WriteReq::keeps_birth_of`]
     /// stays as it is: nothing was allocated, the caller frees nothing.
     pub rewritten_in_place: bool,
+    /// The bytes as they are stored, of a block that was written.
+    pub stored: Option<Bytes>,
+}
+
+impl WriteOut {
+    /// One that stored nothing of its own.
+    pub(crate) fn of(bp: Blkptr, done: WriteDone) -> WriteOut {
+        WriteOut { bp, done, rewritten_in_place: false, stored: None }
+    }
 }

@@ -303,10 +303,10 @@ impl Zio {
         }
         let (data, compress, checksum, seal) = match body {
             Body::Hole => {
-                return Ok(WriteOut { bp: Blkptr::hole(), done: WriteDone::ready(Ok(())), rewritten_in_place: false });
+                return Ok(WriteOut::of(Blkptr::hole(), WriteDone::ready(Ok(()))));
             }
             Body::Embedded(bp) => {
-                return Ok(WriteOut { bp, done: WriteDone::ready(Ok(())), rewritten_in_place: false });
+                return Ok(WriteOut::of(bp, WriteDone::ready(Ok(()))));
             }
             Body::Stored { data, compress, checksum, seal } => (data, compress, checksum, seal),
         };
@@ -315,6 +315,7 @@ impl Zio {
         if req.class == ClassKind::Normal && psize <= u64::from(req.special_small) && z.special_has_room() {
             req.class = ClassKind::Special;
         }
+        let stored = Some(data.clone());
         let mut bp = Inner::pointer(&req, psize, compress, checksum, seal.as_deref());
 
         let rewrite = req.rewrite.filter(|old| may_rewrite(&req, old, psize));
@@ -323,7 +324,7 @@ impl Zio {
             if let Some(places) = known {
                 z.count(|s| s.rewrites += 1);
                 let done = z.rewrite_gang(&req, &mut bp, data, &places).await?;
-                return Ok(WriteOut { bp, done, rewritten_in_place: true });
+                return Ok(WriteOut { bp, done, rewritten_in_place: true, stored });
             }
         }
         if let Some(old) = rewrite.filter(|old| !old.is_gang()) {
@@ -335,7 +336,7 @@ impl Zio {
             }
             z.count(|s| s.rewrites += 1);
             let done = z.write_copies(&req, places.as_slice(), &data)?;
-            return Ok(WriteOut { bp, done, rewritten_in_place: true });
+            return Ok(WriteOut { bp, done, rewritten_in_place: true, stored });
         }
 
         let dedup = z.dedup.borrow().clone();
@@ -361,11 +362,11 @@ impl Zio {
                         if let Some(old) = req.keeps_birth_of.as_deref().copied().filter(is_it) {
                             // The reference is counted already.
                             let done = WriteDone::ready(Ok(()));
-                            return Ok(WriteOut { bp: old, done, rewritten_in_place: true });
+                            return Ok(WriteOut { rewritten_in_place: true, ..WriteOut::of(old, done) });
                         }
                         accept();
                         z.count(|s| s.deduped += 1);
-                        return Ok(WriteOut { bp, done: WriteDone::ready(Ok(())), rewritten_in_place: false });
+                        return Ok(WriteOut::of(bp, WriteDone::ready(Ok(()))));
                     }
                 }
                 DedupAnswer::Apart => {}
@@ -373,7 +374,7 @@ impl Zio {
                     bp.set_dedup(true);
                     let done = z.store(&req, &mut bp, data).await?;
                     fill(&bp, &done);
-                    return Ok(WriteOut { bp, done, rewritten_in_place: false });
+                    return Ok(WriteOut { bp, done, rewritten_in_place: false, stored });
                 }
             }
         }
@@ -383,6 +384,6 @@ impl Zio {
         if let Some(old) = req.keeps_birth_of.as_deref().filter(is_kept) {
             bp.set_rewritten(old.logical_birth(), req.txg);
         }
-        Ok(WriteOut { bp, done, rewritten_in_place: false })
+        Ok(WriteOut { bp, done, rewritten_in_place: false, stored })
     }
 }
