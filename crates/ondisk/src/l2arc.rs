@@ -27,7 +27,7 @@ pub const LOG_BLOCK_SIZE: usize = 64 << 10;
 pub const LOG_ENTRIES_MAX: u64 = 1022;
 /// The version of header and log blocks.
 const VERSION: u64 = 1;
-const HEADER_MAGIC: u64 = 0x5a46_5341_4343_4845;
+const HEADER_MAGIC: u64 = 0x5a46_5343_4143_4845;
 const LOG_MAGIC: u64 = 0x4c4f_4742_4c4b_4844;
 /// Flag of the header: the device was not filled once yet.
 const FIRST_SWEEP: u64 = 1;

@@ -1,10 +1,11 @@
-//! Name-value lists, labels, uberblocks, vdev trees, history and features: against models, hostile
-//! bytes, and bytes that real OpenZFS wrote (`../golden-label`, and the reference pools where they
-//! are at hand).
+//! Name-value lists, labels, uberblocks, vdev trees, history, features and headers of caches:
+//! against models, hostile bytes, and bytes that real OpenZFS wrote (`../golden-label`, and the
+//! reference pools where they are at hand).
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod feature;
 mod history;
+mod l2arc;
 mod label;
 mod nvlist;
 mod real_pools;
