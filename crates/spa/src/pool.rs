@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use arc::Arc;
+use arc::{Arc, L2Tunables};
 use base::{Error, ErrorKind, Guid, ObjectId, Result, ResultExt, Txg};
 use dmu::{DmuTunables, Objset};
 use dsl::DslPool;
@@ -62,6 +62,8 @@ pub struct EngineOpts {
     pub expand: ExpandTunables,
     /// Removals of devices.
     pub removal: RemovalTunables,
+    /// Cache devices.
+    pub l2: L2Tunables,
     /// `zfs_admin_snapshot`: snapshots may be made, destroyed and renamed as folders of
     /// `.zfs/snapshot`.
     pub admin_snapshot: bool,
@@ -83,6 +85,7 @@ impl EngineOpts {
             dmu: DmuTunables::default(),
             expand: ExpandTunables::default(),
             removal: RemovalTunables::default(),
+            l2: L2Tunables::default(),
             admin_snapshot: false,
         }
     }
@@ -477,6 +480,7 @@ impl Pool {
         self.devices.works().stop().await;
         self.devices.expander().stop().await;
         self.devices.evacuator().stop().await;
+        self.stack.arc.close_caches().await;
         self.heartbeat.close();
         self.config.update(|c| c.state = state);
         self.config.mark_dirty();
@@ -517,6 +521,7 @@ impl Pool {
         self.devices.works().close();
         self.devices.expander().close();
         self.devices.evacuator().close();
+        self.stack.arc.give_up_caches();
         self.stack.tree.gate.give_up();
         if self.suspended().is_none() {
             self.stack.txg.stop();
@@ -583,8 +588,9 @@ impl Pool {
         self.commit.mark_destroyed().await;
     }
 
-    /// Applies changed tunables of the throttle, the queues, the allocator, the block layer, scans
-    /// and intent logs. The broker sets the cache's limit, see [`arc::Arc::set_limit`].
+    /// Applies changed tunables of the throttle, the queues, the allocator, the block layer, scans,
+    /// intent logs and cache devices. The broker sets the cache's limit, see
+    /// [`arc::Arc::set_limit`].
     pub fn tune(&self, opts: &EngineOpts) {
         let stack = &self.stack;
         if stack.txg.tunables() != opts.txg {
@@ -597,6 +603,7 @@ impl Pool {
         stack.core.zil.set(opts.zil);
         stack.core.admin_snapshot.set(opts.admin_snapshot);
         self.heartbeat.set_tunables(opts.multihost);
+        stack.arc.set_l2_tunables(opts.l2);
         stack.ctx.set_tunables(opts.dmu);
         // Keep the pool's salt.
         let zio = stack.ctx.zio();

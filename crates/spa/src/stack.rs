@@ -64,6 +64,7 @@ impl Layers {
         let alloc = Allocator::new(store.clone(), opts.alloc.clone());
         let zio = Zio::new(rt.clone(), tree.clone(), alloc.clone(), opts.zio);
         let arc = Arc::new(rt.clone(), zio.clone(), opts.arc_max);
+        arc.set_l2_tunables(opts.l2);
         let txg = TxgPool::new(rt.clone(), first_open, opts.txg, gauge);
         let ctx = DmuCtx::new(rt.clone(), zio.clone(), arc.clone(), txg.clone(), DmuFeatures::default());
         ctx.set_tunables(opts.dmu);
@@ -195,6 +196,7 @@ impl Stack {
 
     /// Breaks the reference cycles, so that devices are closed and unlocked.
     pub(crate) fn close(&self) {
+        self.arc.give_up_caches();
         self.store.close();
         self.core.set_dataset_watch(None);
         self.core.zio.set_free_observer(None);

@@ -50,7 +50,8 @@ impl Devices {
         aux.write_labels(&layout).await?;
         let counts: Vec<(FeatureId, i64)> =
             layout.features().into_iter().map(|id| (id, layout.feature_count(id))).collect();
-        self.changes
+        let added = self
+            .changes
             .make(move |devices, tx| {
                 Box::pin(async move {
                     // The ids are still free: there is one administrative change at a time.
@@ -69,7 +70,9 @@ impl Devices {
                     Ok(Ok(()))
                 })
             })
-            .await
+            .await;
+        self.use_caches();
+        added
     }
 
     /// Refuses a layout that cannot be added to this pool.

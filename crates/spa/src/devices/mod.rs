@@ -20,6 +20,7 @@
 mod add;
 pub(crate) mod attach;
 pub(crate) mod aux;
+mod caches;
 mod changes;
 pub(crate) mod dtl;
 pub(crate) mod evacuate;
@@ -132,9 +133,10 @@ impl Devices {
         })
     }
 
-    /// Sets how the pool opens devices by path.
+    /// Sets how the pool opens devices by path; its cache devices are used from then on.
     pub fn set_door(&self, door: Rc<dyn DeviceDoor>) {
         *self.door.borrow_mut() = Some(door);
+        self.use_caches();
     }
 
     /// Spares and caches.

@@ -69,6 +69,7 @@ impl Devices {
                 })
             })
             .await?;
+        self.stack.arc.remove_cache(guid).await;
         Ok(())
     }
 
