@@ -69,6 +69,7 @@ impl PoolEngine {
         let all = aux.spares.into_iter().chain(aux.caches).filter(|c| c.kind != ConfigKind::Dspare);
         let paths: Vec<String> = all.filter_map(|c| c.path).collect();
         self.door.keep(&paths, !self.pool.is_readonly());
+        self.pool.devices().use_caches();
     }
 
     /// Updates the held spares and caches, and returns the paths of all devices.

@@ -410,6 +410,126 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.expand.max_reflow_bytes = v
     ),
     field!(
+        "l2arc_write_max",
+        Unit::Bytes,
+        0,
+        HALF,
+        OZ,
+        "cache devices: bytes that one feed writes; 0: the default",
+        |o| o.engine.l2.write_max,
+        |o, v| o.engine.l2.write_max = v
+    ),
+    field!(
+        "l2arc_write_boost",
+        Unit::Bytes,
+        0,
+        HALF,
+        OZ,
+        "cache devices: bytes that a feed writes more until memory was full once",
+        |o| o.engine.l2.write_boost,
+        |o, v| o.engine.l2.write_boost = v
+    ),
+    field!(
+        "l2arc_feed_secs",
+        Unit::Seconds,
+        1,
+        U32,
+        OZ,
+        "cache devices: the time between feeds",
+        |o| o.engine.l2.feed_interval.0 / SEC,
+        |o, v| o.engine.l2.feed_interval = Nanos::from_secs(v)
+    ),
+    field!(
+        "l2arc_feed_again",
+        Unit::Count,
+        0,
+        1,
+        OZ,
+        "cache devices: with 1 the next feed comes sooner where there is much to write",
+        |o| u64::from(o.engine.l2.feed_again),
+        |o, v| o.engine.l2.feed_again = v != 0
+    ),
+    field!(
+        "l2arc_feed_min_ms",
+        Unit::Ms,
+        1,
+        U32,
+        OZ,
+        "cache devices: how soon that is",
+        |o| o.engine.l2.feed_min.0 / MS,
+        |o, v| o.engine.l2.feed_min = Nanos::from_ms(v)
+    ),
+    field!(
+        "l2arc_noprefetch",
+        Unit::Count,
+        0,
+        1,
+        OZ,
+        "cache devices: with 1 they do not get what was only read ahead",
+        |o| u64::from(o.engine.l2.no_prefetch),
+        |o, v| o.engine.l2.no_prefetch = v != 0
+    ),
+    field!(
+        "l2arc_mfuonly",
+        Unit::Count,
+        0,
+        2,
+        OZ,
+        "cache devices: 1: they get what was wanted twice; 2: that, and all metadata",
+        |o| o.engine.l2.mfu_only,
+        |o, v| o.engine.l2.mfu_only = v
+    ),
+    field!(
+        "l2arc_exclude_special",
+        Unit::Count,
+        0,
+        1,
+        OZ2,
+        "cache devices: with 1 they do not get what is on special and dedup vdevs",
+        |o| u64::from(o.engine.l2.exclude_special),
+        |o, v| o.engine.l2.exclude_special = v != 0
+    ),
+    field!(
+        "l2arc_norw",
+        Unit::Count,
+        0,
+        1,
+        OZ,
+        "cache devices: with 1 one that is being written is not read",
+        |o| u64::from(o.engine.l2.no_rw),
+        |o, v| o.engine.l2.no_rw = v != 0
+    ),
+    field!(
+        "l2arc_meta_percent",
+        Unit::Percent,
+        0,
+        100,
+        OZ,
+        "cache devices: share of the cache's memory that the index of them takes at most",
+        |o| o.engine.l2.meta_percent,
+        |o, v| o.engine.l2.meta_percent = v
+    ),
+    field!(
+        "l2arc_rebuild_enabled",
+        Unit::Count,
+        0,
+        1,
+        OZ,
+        "cache devices: with 1 what is on them is found again when a pool is imported",
+        |o| u64::from(o.engine.l2.rebuild),
+        |o, v| o.engine.l2.rebuild = v != 0
+    ),
+    field!(
+        "l2arc_rebuild_blocks_min_l2size",
+        Unit::Bytes,
+        0,
+        HALF,
+        OZ,
+        "cache devices: below this size they keep nothing for the next import",
+        |o| o.engine.l2.rebuild_min_size,
+        |o, v| o.engine.l2.rebuild_min_size = v
+    ),
+    field!(
         "zfs_removal_ignore_errors",
         Unit::Count,
         0,

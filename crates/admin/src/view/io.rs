@@ -90,9 +90,13 @@ impl PoolEngine {
         let tops = &view.children;
         view.alloc = Some(tops.iter().filter_map(|t| t.alloc).sum());
         view.free = Some(tops.iter().filter_map(|t| t.free).sum());
-        for cache in &self.pool.devices().aux().caches {
-            let cache = crate::view::pool::config_view(cache);
-            let cache = IoView { class: "cache".into(), ..self.build(&cache, &leaves, false) };
+        let figures = self.pool.arc().caches();
+        for cache in self.cache_views() {
+            let mut cache = IoView { class: "cache".into(), ..self.build(&cache, &leaves, false) };
+            if let Some(f) = figures.iter().find(|f| f.guid.0 == cache.guid) {
+                cache.stats.ops = [f.reads, f.writes];
+                cache.stats.bytes = [f.read_bytes, f.write_bytes];
+            }
             view.children.push(cache);
         }
         view

@@ -91,7 +91,7 @@ impl PoolEngine {
             view
         };
         let spares = aux.spares.iter().map(spare).collect();
-        let caches = aux.caches.iter().map(config_view).collect();
+        let caches = self.cache_views();
         PoolView {
             name: pool.name(),
             guid: pool.guid().0,
@@ -111,6 +111,20 @@ impl PoolEngine {
             expand,
             removal,
         }
+    }
+
+    /// Its cache devices, with what those in use hold.
+    pub(crate) fn cache_views(&self) -> Vec<VdevView> {
+        let figures = self.pool.arc().caches();
+        let view = |c: &VdevConfig| {
+            let mut view = config_view(c);
+            if let Some(f) = figures.iter().find(|f| f.guid == c.guid) {
+                (view.space, view.alloc) = (f.size, f.alloc);
+                view.errors = [f.read_errors, f.write_errors, f.checksum_errors];
+            }
+            view
+        };
+        self.pool.devices().aux().caches.iter().map(view).collect()
     }
 
     /// Its dedup tables, from disk where they are not in the cache.
