@@ -117,6 +117,7 @@ const PROFILES: &[Profile] = &[
         1,
         Runner::Planted(&["--removecuts", "5..7", "--every", "31", "--bug", "mapping-not-freed"]),
     ),
+    profile("planted-caches", 1, Runner::Planted(&["--caches", "{}", "--bug", "l2-unverified"])),
     profile("cuts", 4, Runner::Ztest(&["--cuts", "{}", "--txgs", "20", "--every", "7", "--images", "1000"])),
     profile(
         "device-cuts",
@@ -137,6 +138,7 @@ const PROFILES: &[Profile] = &[
     profile("scans", 4, Runner::Ztest(&["--scans", "{}"])),
     profile("losses", 4, Runner::Ztest(&["--losses", "{}"])),
     profile("fill", 4, Runner::Ztest(&["--fill", "{}"])),
+    profile("caches", 3, Runner::Ztest(&["--caches", "{}"])),
     profile("devices", 4, Runner::Ztest(&["--devices", "{}", "--layout", "all"])),
     profile("volumes", 4, Runner::Ztest(&["--volumes", "{}"])),
     profile("volume-cuts", 4, Runner::Ztest(&["--volcuts", "{}", "--every", "5", "--images", "1000000"])),

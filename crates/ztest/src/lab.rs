@@ -141,6 +141,9 @@ impl Layout {
         opts.removal.max_copy_bytes = 64 << 10;
         opts.expand.max_copy_bytes = self.dirty_max >> 4;
         opts.expand.scrub_after = false;
+        // Caches of this size keep what they have over an import, and get it soon.
+        opts.l2.rebuild_min_size = 0;
+        opts.l2.feed_interval = Nanos::from_ms(20);
         if self.features.contains(&FeatureId::LargeMicrozap) {
             opts.dmu.zap_micro_max = ondisk::zap::MICRO_MAX_LARGE as u32;
         }

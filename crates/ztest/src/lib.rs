@@ -8,9 +8,11 @@
 //! and [`mutate`] (damaged images, with [`surgery`] for damage that no checksum shows); [`losses`]
 //! (devices lost at any moment); [`snaps`] (snapshots, clones, holds, bookmarks) also on foreign
 //! pools ([`mod@reference`]); [`sends`] and [`receives`] (send streams); [`volumes`] and
-//! [`volcuts`] (volumes, and power cuts under their load); [`rescues`] (ruined pools).
+//! [`volcuts`] (volumes, and power cuts under their load); [`rescues`] (ruined pools); [`caches`]
+//! (cache devices).
 
 pub mod bugs;
+pub mod caches;
 pub mod campaign;
 pub mod cuts;
 mod cutting;

@@ -49,6 +49,8 @@ ztest --expandcuts N|FROM..TO [--every 1] [--images N] [--state FILE] [--bug NAM
                                                     power cuts while a raidz is expanded; N images go to zdb
 ztest --removecuts N|FROM..TO [--every 1] [--images N] [--state FILE] [--bug NAME]
                                                     power cuts while vdevs with data are removed; N images go to zdb
+ztest --caches N|FROM..TO [--layout NAME] [--state FILE] [--bug NAME]
+                                                    cache devices under a workload, damaged, cut off in the middle of a feed
 ztest --volumes N|FROM..TO [--layout NAME] [--ops 60] [--state FILE]
                                                     volumes: writes, discards, resizes, snapshots, clones, rollbacks, all layouts
 ztest --volcuts N|FROM..TO [--every 1] [--images N] [--state FILE] [--bug NAME]
@@ -370,6 +372,27 @@ fn fill(args: &Args, from: u64, to: u64, level: Level) -> bool {
         });
     });
     seeds.end(&["refused", "gangs", "cuts", "acks", "stalls"])
+}
+
+fn caches(args: &Args, from: u64, to: u64, level: Level) -> bool {
+    use ztest::caches::{LAYOUTS, Met, run_seed};
+    let seeds = Seeds::new(args, 4);
+    let Some(plant) = ztest::bugs::planter(args.value("--bug")) else { return false };
+    let named = args.value("--layout").and_then(|name| LAYOUTS.iter().find(|s| s.name == name));
+    spread(args, from, to, |seed| {
+        let shape = named.unwrap_or(&LAYOUTS[seed as usize % LAYOUTS.len()]);
+        seeds.run(seed, shape.name, || {
+            plant();
+            let got = caught(|| {
+                let mut met = Met::default();
+                run_seed(seed, shape, &mut met).map(|images| (images, met))
+            });
+            let met = got.as_ref().map_or_else(|_| Met::default(), |(_, met)| *met);
+            let judged = got.map(|(images, _)| ztest::judge::judge(&images, level, &format!("caches{seed}")));
+            (judged, met.figures().to_vec())
+        });
+    });
+    seeds.end(&["hits", "bad", "rebuilt", "cuts"])
 }
 
 fn snapcuts(args: &Args, from: u64, to: u64) -> bool {
@@ -714,6 +737,8 @@ fn main() -> ExitCode {
         cuts(&args, from, to, Cut::Expansions)
     } else if let Some((from, to)) = of("--removecuts") {
         cuts(&args, from, to, Cut::Removals)
+    } else if let Some((from, to)) = of("--caches") {
+        caches(&args, from, to, level)
     } else if let Some((from, to)) = of("--volumes") {
         volumes(&args, from, to, level)
     } else if let Some((from, to)) = of("--volcuts") {

@@ -1,6 +1,7 @@
 //! A small part of each long profile of `ztest`.
 #![allow(clippy::unwrap_used)]
 
+mod caches;
 mod classes;
 mod clones;
 mod cuts;
