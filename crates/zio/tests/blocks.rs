@@ -222,6 +222,8 @@ fn an_uncompressed_block_is_not_copied() {
         assert!(!data.is_unique(), "the request holds the same memory");
         let out = lab.zio.issue(prepared).await.unwrap();
         assert!(!out.done.is_done(), "the pointer is final before the disk is done");
+        assert_eq!(out.stored.as_deref(), Some(&data[..]));
+        drop(out.stored);
         out.done.await.unwrap();
         assert!(data.is_unique(), "the device is done with it");
     });
