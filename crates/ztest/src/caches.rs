@@ -6,19 +6,22 @@
 //! bytes of the cache devices are changed and operations of theirs fail meanwhile. Then the pool is
 //! brought to its disks, everything is read again, so that feeds go on, and at some completion of a
 //! cache device the power goes: what the disks have then is imported, the caches are found again,
-//! and the model must be there. With some seeds the pool is exported instead. Nothing on a cache
+//! and the model must be there. With some seeds the pool is exported instead. With every third seed
+//! so much is written first that feeds come round to the front of the device. Nothing on a cache
 //! device may ever show: what is read is what the model says, and the pool has no errors.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use base::Nanos;
+use bdev::Bytes;
 use sim::{CutStyle, DiskImage, OpKind, Rng};
 use spa::{Bias, GroupKind};
+use zpl::{Cred, MountOpts, Zfs};
 
 use crate::campaign::drive;
 use crate::devices::LabDoor;
-use crate::lab::{Lab, Shape};
+use crate::lab::{Lab, POOL, Shape, new_fs};
 use crate::losses::cold;
 use crate::scan::told;
 use crate::workload::{Profile, Runner};
@@ -51,12 +54,14 @@ pub struct Met {
     pub rebuilt: u64,
     /// Power cuts.
     pub cuts: u64,
+    /// Caches that were fed to their end and on.
+    pub rounds: u64,
 }
 
 impl Met {
     /// Its figures in the order of their names.
-    pub fn figures(&self) -> [u64; 4] {
-        [self.hits, self.bad, self.rebuilt, self.cuts]
+    pub fn figures(&self) -> [u64; 5] {
+        [self.hits, self.bad, self.rebuilt, self.cuts, self.rounds]
     }
 }
 
@@ -85,6 +90,32 @@ fn hurt(r: &Runner, rng: &mut Rng) {
             disk.corrupt((RING + rng.below(span)) & !511, len);
         }
     }
+}
+
+/// Writes in a file system of its own until every cache was fed more than it holds.
+async fn go_round(r: &Runner, rng: &mut Rng, met: &mut Met) -> Check {
+    const LEN: usize = 1 << 20;
+    let (pool, name) = (r.pool(), format!("{POOL}/round"));
+    pool.dsl().create_fs(&name, Vec::new(), new_fs(&r.lab.sim)).await.map_err(told("create"))?;
+    let ds = pool.dsl().find(&name).map_err(told("find"))?;
+    let fs = Zfs::open(&ds, MountOpts::from_props(&ds)).await.map_err(told("mount"))?;
+    let file = fs.create(fs.root(), b"file", 0o644, &Cred::new(0, 0), false).await.map_err(told("create"))?.obj;
+    let is_round = || pool.arc().caches().iter().all(|c| c.write_bytes > c.size + c.size / 8);
+    let mut left = 400;
+    while !is_round() {
+        left -= 1;
+        if left == 0 {
+            return Err(format!("caches are not fed: {:?}", pool.arc().caches()));
+        }
+        let data: Vec<u8> = (0..LEN / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
+        fs.write(file, 0, vec![Bytes::copy_from(&data)], false).await.map_err(told("write"))?;
+        pool.sync().await.map_err(told("sync"))?;
+        r.lab.sim.rt().sleep(Nanos::from_ms(25)).await;
+    }
+    met.rounds += pool.arc().caches().len() as u64;
+    fs.unmount().await.map_err(told("unmount"))?;
+    drop(ds);
+    pool.dsl().destroy_fs(&name).await.map_err(told("destroy"))
 }
 
 /// Files change and everything is read; with `hurts` the caches are damaged meanwhile.
@@ -153,7 +184,7 @@ fn live(r: &mut Runner, seed: u64, met: &mut Met) -> Check<Vec<DiskImage>> {
     drive(r, async |r: &mut Runner| {
         r.create().await?;
         door(r);
-        Ok(())
+        if seed.is_multiple_of(3) { go_round(r, &mut rng, met).await } else { Ok(()) }
     })?;
     for round in 0..ROUNDS {
         let hurts = round > 0 && seed % 5 != 4;
@@ -192,6 +223,10 @@ pub fn run_seed(seed: u64, shape: &'static Shape, met: &mut Met) -> Result<Vec<D
     let mut r = Runner::new(seed, Profile::Small)?.shaped(seed, shape);
     let mut rng = Rng::stream(seed, 0xcac4);
     r.layout.arc_max = [1 << 20, 3 << 20, 16 << 20][rng.below(3) as usize];
+    if seed.is_multiple_of(3) {
+        // What waits to be fed is a share of it.
+        r.layout.arc_max = 16 << 20;
+    }
     if rng.percent(30) {
         r.have_all_features();
     }

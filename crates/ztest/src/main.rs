@@ -376,7 +376,7 @@ fn fill(args: &Args, from: u64, to: u64, level: Level) -> bool {
 
 fn caches(args: &Args, from: u64, to: u64, level: Level) -> bool {
     use ztest::caches::{LAYOUTS, Met, run_seed};
-    let seeds = Seeds::new(args, 4);
+    let seeds = Seeds::new(args, 5);
     let Some(plant) = ztest::bugs::planter(args.value("--bug")) else { return false };
     let named = args.value("--layout").and_then(|name| LAYOUTS.iter().find(|s| s.name == name));
     spread(args, from, to, |seed| {
@@ -392,7 +392,7 @@ fn caches(args: &Args, from: u64, to: u64, level: Level) -> bool {
             (judged, met.figures().to_vec())
         });
     });
-    seeds.end(&["hits", "bad", "rebuilt", "cuts"])
+    seeds.end(&["hits", "bad", "rebuilt", "cuts", "rounds"])
 }
 
 fn snapcuts(args: &Args, from: u64, to: u64) -> bool {

@@ -14,5 +14,5 @@ fn caches_are_fed_damaged_cut_and_found_again() {
             Verdict::Bad(why) => panic!("seed {seed}: {why}"),
         }
     }
-    assert!(met.hits > 300 && met.bad > 0 && met.rebuilt > 50 && met.cuts > 5, "{met:?}");
+    assert!(met.hits > 300 && met.bad > 0 && met.rebuilt > 50 && met.cuts > 5 && met.rounds > 0, "{met:?}");
 }
