@@ -160,8 +160,10 @@ impl SimDisk {
         SimDisk::with(sim, DiskConfig::new(image, model, seed))
     }
     /// A disk by `config`.
-    pub fn with(sim: &SimHandle, config: DiskConfig) -> SimDisk {
-        let size = config.image.size();
+    pub fn with(sim: &SimHandle, mut config: DiskConfig) -> SimDisk {
+        // What is overwritten later is not kept for the configuration's sake.
+        let image = std::mem::take(&mut config.image);
+        let size = image.size();
         assert!(size.is_multiple_of(u64::from(config.logical_sector)), "a disk has whole sectors");
         let info = DevInfo {
             path: config.name.clone(),
@@ -174,8 +176,8 @@ impl SimDisk {
             writes_durably: config.writes_durably,
         };
         let state = State {
-            current: config.image.clone(),
-            durability: Durability::new(config.image.clone(), config.volatile, config.tear_unit),
+            current: image.clone(),
+            durability: Durability::new(image, config.volatile, config.tear_unit),
             timing: Timing::new(&config.model, size, config.host, Rng::stream(config.seed, 1)),
             in_flight: BTreeMap::new(),
             refused: BTreeMap::new(),
