@@ -15,6 +15,7 @@ use std::rc::Rc;
 
 use base::Nanos;
 use bdev::Bytes;
+use dsl::props::PropValue;
 use sim::{CutStyle, DiskImage, OpKind, Rng};
 use spa::{Bias, GroupKind};
 use zpl::{Cred, MountOpts, Zfs};
@@ -96,7 +97,9 @@ fn hurt(r: &Runner, rng: &mut Rng) {
 async fn go_round(r: &Runner, rng: &mut Rng, met: &mut Met) -> Check {
     const LEN: usize = 1 << 20;
     let (pool, name) = (r.pool(), format!("{POOL}/round"));
-    pool.dsl().create_fs(&name, Vec::new(), new_fs(&r.lab.sim)).await.map_err(told("create"))?;
+    let all = [("recordsize", 128 << 10), ("primarycache", 2), ("secondarycache", 2), ("checksum", 1), ("dedup", 0)];
+    let props = all.into_iter().map(|(name, n)| (name.to_string(), PropValue::Num(n))).collect();
+    pool.dsl().create_fs(&name, props, new_fs(&r.lab.sim)).await.map_err(told("create"))?;
     let ds = pool.dsl().find(&name).map_err(told("find"))?;
     let fs = Zfs::open(&ds, MountOpts::from_props(&ds)).await.map_err(told("mount"))?;
     let file = fs.create(fs.root(), b"file", 0o644, &Cred::new(0, 0), false).await.map_err(told("create"))?.obj;
