@@ -475,6 +475,33 @@ impl LeafWorks {
         self.all.borrow().iter().any(|w| w.guid == guid && w.running.get())
     }
 
+    /// Waits until no work holds a device that was closed, for [`PAUSE_MAX`] and a bit: one whose
+    /// device does not answer may take longer.
+    pub(super) async fn let_go(&self, guid: Guid) {
+        let ended = async {
+            loop {
+                let running = self.all.borrow().iter().find(|w| w.guid == guid && w.running.get()).cloned();
+                let Some(work) = running else { return };
+                let changed = work.changed.notified();
+                if work.running.get() {
+                    changed.await;
+                }
+            }
+        };
+        let _ = self.stack.rt.timeout(Nanos(PAUSE_MAX.0 * 2), ended).await;
+    }
+
+    /// Goes on with what was under way when a device of this vdev was closed.
+    pub(super) fn go_on(self: &Rc<Self>, top: &Rc<Top>, guid: Guid) {
+        let all: Vec<_> = self.all.borrow().iter().filter(|w| w.guid == guid).cloned().collect();
+        for work in all {
+            let waits = work.state.get() == WorkState::Active && !work.running.get();
+            if waits && top.kind().reflow().is_none() && !self.is_held(guid) && !self.closing.get() {
+                self.run_work(work, top.clone());
+            }
+        }
+    }
+
     /// Whether work on a device of that vdev runs.
     pub(super) fn is_running_on(&self, top: &Top) -> bool {
         let kind = top.kind();

@@ -108,6 +108,7 @@ impl Devices {
             drop(leaf);
             drop(kind);
             let before = self.close_leaf(&top, guid);
+            self.works().let_go(guid).await;
             let dev = open_again(&self.stack.rt, door, &path).await;
             return match dev {
                 Ok(dev) => Ok(DevSpec { dev, is_disk }),
@@ -163,6 +164,7 @@ impl Devices {
             }
         });
         self.config.mark_dirty();
+        self.works().go_on(top, guid);
     }
 
     /// Opens the device of leaf `guid` and verifies its label and size.
@@ -236,6 +238,7 @@ impl Devices {
             let was = condition.health();
             let maker = self.leaf_maker()?;
             let had = self.close_leaf(&top, guid).is_some();
+            self.works().let_go(guid).await;
             // The txg that is being written may still use the device, and would write labels while
             // they are read.
             let idle = if had { self.stack.sync().await } else { Ok(()) };
@@ -319,6 +322,7 @@ impl Devices {
             let maker = maker?;
             let was = condition.health();
             let had = self.close_leaf(top, guid).is_some();
+            self.works().let_go(guid).await;
             let settled = if had && settle { self.stack.sync().await } else { Ok(()) };
             let opened = match settled {
                 Ok(()) => self.open_leaf(top, guid, &path, &*door).await,

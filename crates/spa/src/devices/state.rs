@@ -78,6 +78,7 @@ impl Devices {
             }
         };
         self.restore_leaf(&top, guid, &condition);
+        self.works().go_on(&top, guid);
         self.scan.request_resilver();
         Ok(())
     }

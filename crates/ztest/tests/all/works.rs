@@ -107,3 +107,32 @@ fn a_trim_keeps_to_its_rate() {
         Verdict::Bad(why) => panic!("{why}"),
     }
 }
+
+/// Work does not keep a device that is taken offline, and goes on where it was when it is online.
+#[test]
+fn a_trim_goes_on_when_its_device_is_online_again() {
+    let mut rng = Rng::new(4503);
+    let shape = SHAPES.iter().find(|s| s.name == "mirror").expect("a mirror");
+    let mut layout = Layout::draw(&mut rng, 64 << 20).shaped(shape, &mut rng);
+    layout.devices.iter_mut().for_each(|size| *size = 256 << 20);
+    layout.features = ondisk::feature::features_of_2_1();
+    let lab = std::rc::Rc::new(Lab::new(4503, &layout));
+    lab.sim.block_on(async {
+        let pool = lab.create(&layout, Vec::new()).await.expect("created");
+        let devices = pool.devices();
+        devices.set_door(std::rc::Rc::new(ztest::devices::LabDoor(lab.clone())));
+        let trim = WorkKind::Trim;
+        devices.works().change(trim, WorkCommand::Start(NonZeroU64::new(16 << 20)), &[]).await.expect("begun");
+        pool.rt().sleep(Nanos::from_secs(3)).await;
+        let leaf = pool.tree().leaves()[0].path();
+        devices.offline(&leaf, false).expect("offline");
+        // It notices, and ends.
+        pool.rt().sleep(Nanos::from_secs(2)).await;
+        devices.bring_online(&leaf, false).await.expect("online");
+        let (state, at) = percent(&pool, trim);
+        assert!(state == WorkState::Active && at > 0, "{state:?}, {at} %");
+        devices.works().wait(trim).await.expect("ends");
+        assert_eq!(percent(&pool, trim), (WorkState::Complete, 100));
+        pool.export().await.expect("exported");
+    });
+}
