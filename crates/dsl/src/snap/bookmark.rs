@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, ObjectId, Result};
+use base::{Error, ErrorKind, ObjectId, Result, Txg};
 use dmu::zap::{self, ZapValue};
 use dmu::{Dnode, Tx};
 use ondisk::feature::FeatureId;
@@ -364,8 +364,8 @@ impl DslPool {
         self.core().log_internal_ds("bookmark", (head.name(), head.object), text, tx);
     }
 
-    /// Makes a bookmark `fs#mark` from a snapshot `fs@snap` or from another bookmark of the same
-    /// file system.
+    /// Makes a bookmark `fs#mark` from a snapshot `fs@snap` or one that `fs` was cloned from, or
+    /// from another bookmark of the same file system.
     pub async fn create_bookmark(self: &Rc<Self>, from: &str, to: &str) -> Result<()> {
         let (from, to) = (from.to_string(), to.to_string());
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
@@ -390,8 +390,10 @@ impl DslPool {
         if all.iter().any(|m| m.name == name) {
             return Err(Error::new(ErrorKind::Exists, "bookmark exists"));
         }
-        if from.split(['@', '#']).next() != Some(fs) {
-            return Err(Error::invalid(format!("'{from}' is not of the file system '{fs}'")));
+        let foreign = || Error::invalid(format!("'{from}' is not of the file system '{fs}'"));
+        let is_own = from.split(['@', '#']).next() == Some(fs);
+        if !is_own && from.contains('#') {
+            return Err(foreign());
         }
         pool.check_space(SpaceCheck::Normal, 4)?;
         let made = match from.split_once('#') {
@@ -402,6 +404,10 @@ impl DslPool {
             }
             None => {
                 let snap = pool.find_snapshot(from).await?;
+                // A clone comes after the snapshots up to its origin.
+                if !is_own && !pool.is_before(&snap.dir(), Txg(snap.phys().creation_txg), &head).await? {
+                    return Err(foreign());
+                }
                 snap.load_features().await?;
                 let snaps = snap.redaction();
                 if let Some(snaps) = &snaps {

@@ -351,6 +351,13 @@ fn properties_and_holds_of_a_new_tree_are_packed() {
         let one = PackageOpts { props: true, ..PackageOpts::default() };
         let (_, steps) = check_package(&pool, &format!("{fs}@s2"), Some(&format!("{fs}#m")), &one).await;
         assert_eq!(steps, "tank/fs#m>tank/fs@s2");
+        // A bookmark in a clone, of its origin; not of a snapshot that came after that.
+        let origin = dsl.create_bookmark(&format!("{child}@s1"), &format!("{clone}#origin")).await;
+        origin.expect("the clone developed from it");
+        let (_, steps) = check_package(&pool, &format!("{clone}@s2"), Some(&format!("{clone}#origin")), &one).await;
+        assert_eq!(steps, "tank/clone#origin>tank/clone@s2");
+        let later = dsl.create_bookmark(&format!("{child}@s2"), &format!("{clone}#later")).await;
+        assert_eq!(later.unwrap_err().kind(), ErrorKind::Invalid);
         // A planned package keeps its snapshots.
         let package = dsl.package(&format!("{fs}@s2"), None, &opts).await.unwrap();
         let busy = dsl.destroy_snapshots(vec![format!("{fs}@s0")], false).await;
