@@ -144,7 +144,9 @@ pub fn usage(name: &str) -> String {
     }
     let all = wrapped(&commands(name), 2);
     let command = if name == "lab" { "weir lab <study>" } else { name };
-    format!("usage: {command} ...\nwith one of:\n  {all}\n'weir help {name} <command>' says more\n")
+    format!(
+        "usage: {command} command args ...\nwith one of these commands:\n  {all}\n'weir help {name} <command>' says more\n"
+    )
 }
 
 /// Prints the page of a command of `program`, or with no command the usage of all.

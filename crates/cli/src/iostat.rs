@@ -92,10 +92,17 @@ pub fn run(p: &Parsed) -> Done {
         Some(n) if *n >= 1.0 && n.fract() == 0.0 => *n as u64,
         Some(n) => return Err(usage(format!("'{n}' is not a count"))),
     };
-    if names.len() > 1 {
+    if !names.is_empty() {
         // A pool and its vdevs, unless all names are pools.
         let pools: Vec<IoView> = ask(&PoolIo { names: Vec::new() })?;
+        let has = |pool: &IoView, name: &str| pool.children.iter().any(|c| contains_name(c, name, o.style));
         if !names.iter().all(|n| pools.iter().any(|p| p.name == *n)) {
+            // Vdevs alone are those of the pool that has them all.
+            let is_pool = pools.iter().any(|p| p.name == names[0]);
+            let of = pools.iter().find(|p| !is_pool && names.iter().all(|name| has(p, name)));
+            if let Some(pool) = of {
+                names.insert(0, pool.name.clone());
+            }
             o.only = names.split_off(1);
             o.vdevs = true;
             let pool = pools.iter().filter(|p| p.name == names[0]);
@@ -103,7 +110,7 @@ pub fn run(p: &Parsed) -> Done {
                 return Err(Error::not_found(format!("cannot open '{}': no such pool", names[0])).into());
             }
             for name in &o.only {
-                if !pool.clone().any(|p| p.children.iter().any(|c| contains_name(c, name, o.style))) {
+                if !pool.clone().any(|p| has(p, name)) {
                     let why = format!("cannot open '{name}': no such device in pool '{}'", names[0]);
                     return Err(Error::not_found(why).into());
                 }

@@ -419,7 +419,11 @@ fn unmount(p: &Parsed) -> Done {
     match (p.has('a'), p.operands.as_slice()) {
         (true, []) => ask(&Unmount { target: None, force: p.has('f'), keys: p.has('u') }),
         (false, [target]) => {
-            let target = names(std::slice::from_ref(target))?.remove(0);
+            // A path is absolute here, as for OpenZFS.
+            let target = match target.starts_with('/') {
+                true => crate::absolute(target)?,
+                false => target.clone(),
+            };
             ask(&Unmount { target: Some(target), force: p.has('f'), keys: p.has('u') })
         }
         (false, []) => Err(Fail::Usage("missing filesystem argument".into(), "unmount")),

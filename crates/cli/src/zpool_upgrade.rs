@@ -12,7 +12,38 @@ use crate::{Done, Fail, ask, print};
 /// The version of pools with feature flags (`SPA_VERSION_FEATURES`), which all of weir's are.
 const VERSION: u64 = 5000;
 /// The last version before it, 28, and the first.
-const LEGACY: std::ops::RangeInclusive<u64> = 1..=28;
+const LEGACY: std::ops::RangeInclusive<u64> = 1..=ADDED.len() as u64;
+/// What each of them added to the one before.
+const ADDED: [&str; 28] = [
+    "the first version",
+    "metadata in several copies (ditto blocks)",
+    "hot spares and double parity (raidz2)",
+    "zpool history",
+    "compression with gzip",
+    "the property bootfs",
+    "intent logs on devices of their own",
+    "delegated permissions (zfs allow)",
+    "refquota and refreservation",
+    "cache devices",
+    "faster scrubs",
+    "Snapshot properties",
+    "the property usedbysnapshots",
+    "passthrough-x for aclinherit",
+    "the space of each user and group",
+    "properties of COMSTAR",
+    "triple parity (raidz3)",
+    "holds on snapshots",
+    "removal of log devices",
+    "compression with zle",
+    "deduplication",
+    "properties that came with a stream",
+    "the slim intent log",
+    "system attributes",
+    "statistics of scrubs",
+    "snapshots destroyed faster",
+    "several snapshots made at once",
+    "several devices replaced at once",
+];
 /// The first lines.
 const FLAGS: &str = "This system supports ZFS pool feature flags.\n\n";
 
@@ -105,6 +136,11 @@ fn supported() -> String {
     for feature in FEATURES.iter().filter(|f| f.may_be_enabled()) {
         let note = if feature.zap == FeatureZap::Write { " (read-only compatible)" } else { "" };
         let _ = writeln!(out, "{:<37}{note}\n     {}", feature.name, feature.description);
+    }
+    out += "\nThese versions from before feature flags can be imported:\n\nVER  DESCRIPTION\n---  ";
+    let _ = writeln!(out, "{}", "-".repeat(56));
+    for (version, added) in LEGACY.zip(ADDED) {
+        let _ = writeln!(out, " {version:<3} {added}");
     }
     out
 }

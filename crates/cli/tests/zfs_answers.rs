@@ -109,6 +109,7 @@ fn each_situation_has_the_text_of_openzfs() {
             "cannot release hold from snapshot 'tank/a@two': no such tag on this dataset",
         ),
         ("zfs promote tank/a@one", 1, "cannot open 'tank/a@one': snapshot delimiter '@' is not expected here"),
+        ("zfs unmount ./x", 1, "cannot open './x': dataset does not exist"),
         ("zfs mount tank/a@one", 1, "cannot open 'tank/a@one': snapshot delimiter '@' is not expected here"),
         ("zfs snapshot tank/a", 2, "missing '@' delimiter in snapshot name 'tank/a'\nusage:\n\tzfs snapshot "),
         ("zfs hold keep tank/a", 1, "'tank/a' is not a snapshot\n"),

@@ -135,6 +135,7 @@ fn pools_get_features_that_they_were_made_without() {
     w.fails("zpool set feature@bookmark_v2=enabled own", "not allowed by the property 'compatibility'");
     assert_eq!(w.ok("zpool get -Hp -o value feature@bookmark_v2 own"), "disabled\n");
 
+    w.fails("zpool resilver bare", "'resilver_defer' is not enabled");
     assert!(w.ok("zpool upgrade -V 28 bare").contains("already formatted using feature flags"));
     let done = w.ok("zpool upgrade bare");
     let enabled: Vec<&str> = done.lines().filter_map(|l| l.strip_prefix("  ")).collect();
@@ -144,6 +145,7 @@ fn pools_get_features_that_they_were_made_without() {
         assert!(value == "enabled\n" || value == "active\n", "{name}: {value}");
         assert!(w.ok("zpool upgrade -v").lines().any(|l| l.split(' ').next() == Some(*name)), "{name}");
     }
+    assert!(w.ok("zpool upgrade -v").contains("\n 12  Snapshot properties\n"));
     w.ok("zpool set compatibility=openzfs-2.1-linux tank");
     assert_eq!(w.ok("zpool upgrade -a").matches("Enabled the following").count(), 1);
     assert_eq!(w.ok("zpool get -H -o value feature@draid,feature@vdev_zaps_v2 tank"), "enabled\ndisabled\n");
@@ -433,6 +435,7 @@ fn iostat_shows_sections_and_single_vdevs() {
     let at = |what: &str| out.find(what).unwrap_or_else(|| panic!("{what}: {out}"));
     assert!(at("\nlogs ") < at(&w.path("c")) && at("\ncache ") < at(&w.path("d")), "{out}");
     let one = w.ok("zpool iostat -H tank b");
+    assert_eq!(w.ok("zpool iostat -H b").split('\t').next(), one.split('\t').next());
     assert!(one.starts_with(&w.path("b")) && one.lines().count() == 1, "{one}");
     w.fails("zpool iostat tank x", "no such device in pool 'tank'");
     let json = w.ok("zpool status -j tank");

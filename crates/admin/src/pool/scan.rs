@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result};
 use dsl::Dataset;
+use ondisk::feature::FeatureId;
 use ondisk::scan::{ScanFunc, ScanState};
 use ondisk::vdev_config::VdevKind;
 use spa::{ScrubRange, WorkKind, WorkState};
@@ -46,6 +47,14 @@ impl PoolEngine {
         if self.pool.is_readonly() {
             let why = format!("cannot restart resilver of {0}: pool '{0}' is imported read-only", self.pool.name());
             return Err(Error::new(ErrorKind::ReadOnly, why));
+        }
+        if !self.pool.dsl().features().is_enabled(FeatureId::ResilverDefer) {
+            let why = format!(
+                "cannot restart resilver of {0}: 'resilver_defer' is not enabled: 'zpool set feature@resilver_defer=enabled \
+                 {0}' enables it",
+                self.pool.name()
+            );
+            return Err(Error::unsupported(why));
         }
         self.pool.scan().request_resilver();
         Ok(())

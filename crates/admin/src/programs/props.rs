@@ -48,7 +48,9 @@ const RATIOS: &[&str] = &["compressratio", "refcompressratio"];
 /// Properties that lists do not show.
 const HIDDEN: &[&str] = &["name", "prevsnap", "unique", "numclones", "useraccounting", "inconsistent", "iscsioptions"];
 /// Properties that change with the dataset or never, which have no source.
-const READ_ONLY: &[&str] = &["volblocksize", "version", "filesystem_count", "snapshot_count"];
+const READ_ONLY: &[&str] = &["volblocksize", "version"];
+/// Counters of what is below a file system with a limit.
+const COUNTS: &[&str] = &["filesystem_count", "snapshot_count"];
 
 fn kinds() -> [DatasetKind; 4] {
     [DatasetKind::Filesystem, DatasetKind::Volume, DatasetKind::Snapshot, DatasetKind::VolumeSnapshot]
@@ -120,6 +122,13 @@ impl PoolEngine {
         }
         let view = self.view_of(&ds, prop).await;
         let Some(found) = view.into_iter().find(|p| p.name == prop) else { return Answer::Values(Vec::new()) };
+        if COUNTS.contains(&prop) {
+            // Nothing is counted before there is a limit.
+            return match number(&found.exact) {
+                count @ Value::Int(0..) => pair(count, Value::Nil),
+                _ => Answer::Values(Vec::new()),
+            };
+        }
         if written || OwnerProp::parse(prop).is_some() {
             let value = number(&found.exact);
             let limit = OwnerProp::parse(prop).is_some_and(|p| matches!(p.what, What::Quota));
@@ -143,7 +152,7 @@ impl PoolEngine {
         let phys = ds.phys();
         let none = Answer::Values(Vec::new());
         let value = match prop {
-            "mounted" | "iscsioptions" | "filesystem_count" | "snapshot_count" => return Some(none),
+            "mounted" | "iscsioptions" => return Some(none),
             "name" => Value::Text(ds.name()),
             "unique" => Value::Int(phys.unique_bytes.cast_signed()),
             "inconsistent" => Value::Int(i64::from(ds.is_partial())),

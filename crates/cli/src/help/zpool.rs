@@ -435,7 +435,7 @@ Removes the labels of a pool from a device.
     Page {
         name: "zpool iostat",
         usage: &[
-            "iostat [-c script[,...]] [-vlqHpynjgLP] [-w | -r] [-T d|u] [<pool> ... | <pool> <vdev> ...] [<interval> [<count>]]",
+            "iostat [-c script[,...]] [-vlqHpynjgLP] [-w | -r] [-T d|u] [<pool> ... | <pool> <vdev> ... | <vdev> ...] [<interval> [<count>]]",
         ],
         text: "\
 What the devices of pools do: since the pool was opened, then in each interval.
