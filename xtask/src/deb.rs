@@ -54,7 +54,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
 }
 
 /// Cargo's folder of built programs.
-fn target() -> PathBuf {
+pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| crate::root().join("target"), PathBuf::from)
 }
 

@@ -182,7 +182,7 @@ pub(crate) fn draw(rng: &mut u64, n: u64) -> u64 {
 }
 
 /// The zdb of OpenZFS 2.4.
-fn zdb24() -> Option<PathBuf> {
+pub(crate) fn zdb24() -> Option<PathBuf> {
     Some(Path::new(&std::env::var_os("ZFS24_DIR")?).join("bin/zdb24")).filter(|path| path.is_file())
 }
 

@@ -12,6 +12,7 @@
 //! | `fuzz` | runs the fuzz targets, each for a number of seconds |
 //! | `campaign` | runs a slice of every long profile within a number of minutes |
 //! | `deb` | makes the Debian package |
+//! | `zts` | runs OpenZFS's own test suite against weir |
 //! | `judges` | installs the independent checkers (Debian packages) and lists those present |
 
 mod bench_fs;
@@ -32,6 +33,7 @@ mod source;
 mod suite;
 mod test;
 mod width;
+mod zts;
 
 use std::process::ExitCode;
 
@@ -51,9 +53,10 @@ fn main() -> ExitCode {
         Some("fuzz") => fuzz::run(&args[1..]),
         Some("campaign") => campaign::run(&args[1..]),
         Some("deb") => deb::run(&args[1..]),
+        Some("zts") => zts::run(&args[1..]),
         Some("judges") => judges::install().map(|there| println!("{there}")),
         _ => Err(
-            "usage: cargo xtask test [--keep-going] | layers | unused | width | book | bench-fs | kill9 | fuzz | campaign | deb | judges"
+            "usage: cargo xtask test [--keep-going] | layers | unused | width | book | bench-fs | kill9 | fuzz | campaign | deb | zts | judges"
                 .to_string(),
         ),
     };
