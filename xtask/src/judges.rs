@@ -16,6 +16,7 @@ const JUDGES: &[(&str, &str, &str)] = &[
     ("fio", "fio", "measures and verifies I/O"),
     ("setfacl", "acl", "sets and shows POSIX ACLs"),
     ("getfattr", "attr", "shows extended attributes"),
+    ("curl", "curl", "fetches keys from servers"),
     ("setcap", "libcap2-bin", "gives programs capabilities"),
     ("nbdinfo", "libnbd-bin", "asks an NBD server what it offers"),
     ("nbdsh", "python3-libnbd", "sends single NBD requests"),

@@ -1,9 +1,9 @@
 //! `zfs load-key`, `unload-key`, `change-key`, and the sources of keys: a prompt, standard input, a
-//! file.
+//! file, a server (http, https).
 
 use std::io::{IsTerminal, Read, Write};
 use std::os::fd::AsFd;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use admin::request::Secret;
 use admin::request::{ChangeKey, Datasets, Keys, LoadKey, Select, UnloadKey};
@@ -70,11 +70,54 @@ fn prompt_key(question: &str, format: &str) -> Result<SecretBytes, Fail> {
     read_key(&mut std::fs::File::from(owned), format != "raw").map_err(|e| failed("cannot read the key", e))
 }
 
+/// Longest time that a server may take for a key, in seconds.
+const FETCH_SECS: &str = "60";
+/// What the environment says about TLS, as for OpenZFS, with curl's letters for it.
+const TLS: [(&str, &str); 4] = [
+    ("SSL_CA_CERT_PATH", "--capath"),
+    ("SSL_CA_CERT_FILE", "--cacert"),
+    ("SSL_CLIENT_CERT_FILE", "--cert"),
+    ("SSL_CLIENT_KEY_FILE", "--key"),
+];
+
+/// The key at a URL, by the program `curl`; the error says why there is none.
+fn fetch_key(url: &str) -> Result<SecretBytes, String> {
+    // Without the user's curlrc, and never a redirection to another kind of location.
+    let mut curl = Command::new("curl");
+    curl.args(["-q", "--silent", "--show-error", "--fail", "--location", "--max-time", FETCH_SECS]);
+    curl.args(["--proto", "=http,https", "--proto-redir", "=https", "--max-filesize", &KEY_MAX.to_string()]);
+    for (variable, letter) in TLS {
+        if let Some(value) = std::env::var_os(variable).filter(|v| !v.is_empty()) {
+            curl.arg(letter).arg(value);
+        }
+    }
+    curl.args(["--url", url]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let missing = |e: std::io::Error| format!("the program 'curl' cannot be run: {e}");
+    let mut curl = curl.spawn().map_err(missing)?;
+    let key = curl.stdout.take().map(|mut out| read_key(&mut out, false));
+    let mut said = String::new();
+    if let Some(err) = curl.stderr.take() {
+        let _ = err.take(4096).read_to_string(&mut said);
+    }
+    let status = curl.wait().map_err(|e| e.to_string())?;
+    match key {
+        Some(Ok(key)) if status.success() => Ok(key),
+        Some(Err(e)) => Err(e.to_string()),
+        _ => Err(said.lines().next().map_or_else(|| status.to_string(), |line| line.trim().to_string())),
+    }
+}
+
 /// The key from its `keylocation`. The prompt asks for a new one twice.
 fn get_key(name: &str, format: &str, location: &str, new: bool) -> Result<Secret, Fail> {
     if let Some(path) = location.strip_prefix("file://") {
         let key = std::fs::File::open(path).and_then(|mut file| read_key(&mut file, false));
         return Ok(Secret(key.map_err(|e| failed(&format!("cannot read the key file '{path}'"), e))?));
+    }
+    if location.starts_with("https://") || location.starts_with("http://") {
+        return Ok(Secret(fetch_key(location).map_err(|why| {
+            let word = if new { "cannot fetch the new key of" } else { "cannot fetch the key of" };
+            Error::new(base::ErrorKind::Io, format!("{word} '{name}' from '{location}': {why}"))
+        })?));
     }
     if location != "prompt" {
         return Err(Error::unsupported(format!(

@@ -4,6 +4,7 @@
 mod common;
 
 use std::fs;
+use std::io::{BufRead, Write};
 use std::process::Command;
 
 use common::world::World;
@@ -90,4 +91,51 @@ fn files_in_the_root_are_encrypted() {
     w.ok("zpool export tank");
     w.ok(&format!("zpool import -l -d {} tank", w.path("")));
     assert_eq!(fs::read_to_string(format!("{mnt}/f")).unwrap(), text);
+}
+
+/// A server of one file for each request: the answer, and what it was asked for.
+fn serve(answers: Vec<&'static str>) -> (u16, std::thread::JoinHandle<Vec<String>>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = std::thread::spawn(move || {
+        let asked = |answer: &str| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = String::new();
+            let mut lines = std::io::BufReader::new(stream.try_clone().unwrap());
+            while !request.ends_with("\r\n\r\n") {
+                assert!(lines.read_line(&mut request).unwrap() > 0, "{request}");
+            }
+            stream.write_all(answer.as_bytes()).unwrap();
+            request.lines().next().unwrap_or_default().to_string()
+        };
+        answers.into_iter().map(asked).collect()
+    });
+    (port, server)
+}
+
+#[test]
+fn keys_come_from_servers() {
+    const KEY: &str = "HTTP/1.1 200 OK\r\nContent-Length: 21\r\nConnection: close\r\n\r\ncorrect horse battery";
+    let w = World::without_mounts("pool-encryption-url");
+    w.ok("zpool create -O mountpoint=none --size 128M tank a.img");
+    let (port, server) = serve(vec![
+        "HTTP/1.1 404 Not Found\r\nContent-Length: 21\r\nConnection: close\r\n\r\ncorrect horse battery",
+        "HTTP/1.1 302 Found\r\nLocation: file:///etc/hostname\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 900000\r\nConnection: close\r\n\r\n",
+        KEY,
+        KEY,
+    ]);
+    let url = format!("http://127.0.0.1:{port}/a%20key");
+    let create = format!("zfs create -o encryption=on -o keyformat=passphrase -o keylocation={url} tank/fs");
+    for why in ["404", "not supported or disabled", "file size"] {
+        w.fails(&create, &["cannot fetch the new key of 'tank/fs' from 'http://127.0.0.1", why]);
+    }
+    w.ok(&create);
+    w.ok("zfs unload-key tank/fs");
+    w.ok("zfs load-key tank/fs");
+    assert_eq!((value(&w, "keystatus", "tank/fs"), value(&w, "keylocation", "tank/fs")), ("available".into(), url));
+    assert_eq!(server.join().unwrap(), ["GET /a%20key HTTP/1.1"; 5]);
+    w.ok("zfs unload-key tank/fs");
+    w.fails("zfs load-key tank/fs", &["cannot fetch the key of 'tank/fs'", "127.0.0.1"]);
+    w.fails("zfs load-key -L https://127.0.0.1:1/key tank/fs", &["cannot fetch the key of 'tank/fs'", "127.0.0.1"]);
 }

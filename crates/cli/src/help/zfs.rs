@@ -303,11 +303,13 @@ Drops a value of a dataset's own: it takes its parent's again.
         text: "\
 Loads the key of an encrypted file system, so that it and what inherits the key
 can be mounted. The key is read from where property keylocation says: a prompt
-(or standard input) or a file.
+(or standard input), a file, or a server, which the program curl asks. What
+SSL_CA_CERT_FILE, SSL_CA_CERT_PATH, SSL_CLIENT_CERT_FILE and SSL_CLIENT_KEY_FILE
+name in the environment is used for https.
 
   -r  also those below     -a  all in all pools
   -n  only look whether it is the right key
-  -L  another place: prompt or file:///<path>
+  -L  another place: prompt, file:///<path>, https://<server>/<path>
 ",
     },
     Page {

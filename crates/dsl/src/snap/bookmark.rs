@@ -364,8 +364,8 @@ impl DslPool {
         self.core().log_internal_ds("bookmark", (head.name(), head.object), text, tx);
     }
 
-    /// Makes a bookmark `fs#mark` from a snapshot `fs@snap` or one that `fs` was cloned from, or
-    /// from another bookmark of the same file system.
+    /// Makes a bookmark `fs#mark` from a snapshot or another bookmark, of `fs` or of what it was
+    /// cloned from.
     pub async fn create_bookmark(self: &Rc<Self>, from: &str, to: &str) -> Result<()> {
         let (from, to) = (from.to_string(), to.to_string());
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
@@ -390,21 +390,22 @@ impl DslPool {
         if all.iter().any(|m| m.name == name) {
             return Err(Error::new(ErrorKind::Exists, "bookmark exists"));
         }
-        let foreign = || Error::invalid(format!("'{from}' is not of the file system '{fs}'"));
+        let foreign = || Error::invalid("source is not an ancestor of the new bookmark's dataset");
         let is_own = from.split(['@', '#']).next() == Some(fs);
-        if !is_own && from.contains('#') {
-            return Err(foreign());
-        }
         pool.check_space(SpaceCheck::Normal, 4)?;
         let made = match from.split_once('#') {
-            Some((_, old)) => {
-                let old = all.iter().find(|m| m.name == old);
+            Some((source, old)) => {
+                let of = if is_own { head.clone() } else { pool.find(source)? };
+                let old = pool.bookmarks(&of).await?.into_iter().find(|m| m.name == old);
                 let old = old.ok_or_else(|| Error::not_found(format!("bookmark '{from}' does not exist")))?;
-                Made::Of(copied(old))
+                // A clone comes after what its origin comes from.
+                if !is_own && !pool.is_before(&of.dir(), Txg(old.creation_txg()), &head).await? {
+                    return Err(foreign());
+                }
+                Made::Of(copied(&old))
             }
             None => {
                 let snap = pool.find_snapshot(from).await?;
-                // A clone comes after the snapshots up to its origin.
                 if !is_own && !pool.is_before(&snap.dir(), Txg(snap.phys().creation_txg), &head).await? {
                     return Err(foreign());
                 }

@@ -358,6 +358,13 @@ fn properties_and_holds_of_a_new_tree_are_packed() {
         assert_eq!(steps, "tank/clone#origin>tank/clone@s2");
         let later = dsl.create_bookmark(&format!("{child}@s2"), &format!("{clone}#later")).await;
         assert_eq!(later.unwrap_err().kind(), ErrorKind::Invalid);
+        dsl.create_bookmark(&format!("{child}@s1"), &format!("{child}#old")).await.unwrap();
+        dsl.create_bookmark(&format!("{child}@s2"), &format!("{child}#new")).await.unwrap();
+        dsl.create_bookmark(&format!("{child}#old"), &format!("{clone}#copy")).await.expect("of the origin");
+        let (_, steps) = check_package(&pool, &format!("{clone}@s2"), Some(&format!("{clone}#copy")), &one).await;
+        assert_eq!(steps, "tank/clone#copy>tank/clone@s2");
+        let later = dsl.create_bookmark(&format!("{child}#new"), &format!("{clone}#later")).await;
+        assert_eq!(later.unwrap_err().kind(), ErrorKind::Invalid);
         // A planned package keeps its snapshots.
         let package = dsl.package(&format!("{fs}@s2"), None, &opts).await.unwrap();
         let busy = dsl.destroy_snapshots(vec![format!("{fs}@s0")], false).await;
