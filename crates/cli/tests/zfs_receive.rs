@@ -96,6 +96,8 @@ fn refusals_are_openzfss() {
         (two, "zfs receive tank/no", "cannot receive incremental stream: destination 'tank/no' does not exist"),
         (two, "zfs receive nopool/x", "no such pool"),
         ("zfs send tank/a@one", "zfs receive -e tank/x@y", "snapshot not allowed with -e"),
+        ("zfs send tank/a@one", "zfs receive -d tank/none", "specified fs (tank/none) does not exist"),
+        ("zfs send tank/a@one", "zfs receive -e tank/none", "specified fs (tank/none) does not exist"),
         ("zfs send tank/a@one", "zfs receive -o origin=tank/no@x tank/x", "local origin for clone"),
         ("zfs send tank/a@one", "zfs receive -o used=1 tank/x", "'used' is readonly"),
         ("zfs send tank/a@one", "zfs receive -o encryption=on tank/x", "'tank/x' needs a key"),

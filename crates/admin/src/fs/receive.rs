@@ -228,6 +228,11 @@ impl PoolEngine {
     pub(crate) async fn receive(&self, what: &ReceiveWhat, by: Receiver, inlet: Inlet) -> Result<ReceiveView> {
         let rt = self.pool.rt().clone();
         check_props(what).map_err(|e| e.at(format!("cannot receive into '{}'", what.target)))?;
+        let is_below = what.naming != Naming::Given && !what.target.contains('@');
+        if is_below && self.pool.dsl().find(&what.target).is_err() {
+            let why = format!("cannot receive: specified fs ({}) does not exist", what.target);
+            return Err(Error::not_found(why));
+        }
         let mut fed = Fed::new(rt.clone(), inlet);
         let mut input = Input::new(rt, &mut fed);
         let mut view = ReceiveView::default();
