@@ -12,7 +12,7 @@ use std::process::Command;
 use common::loops::Loop;
 use common::machine::Machine;
 use common::world::{World, mounts_at, run};
-use common::{can_mount, outcome_of};
+use common::{WEIR, can_mount, command_in, outcome_of};
 
 const MIB: u64 = 1 << 20;
 /// A user without rights that every Debian has: fusermount3 wants a name.
@@ -77,6 +77,13 @@ fn the_folder_shows_what_is_to_be_shown() {
     assert_eq!(mounts_at(&root), 0, "nothing is to be shown");
     w.ok("zfs inherit volmode tank/big");
     assert_eq!(names(&root), ["big"]);
+    // Also the first volume of a pool if it is received.
+    w.ok("zpool create -O mountpoint=none --size 128M lake b.img");
+    w.ok("zfs snapshot tank/big@s");
+    let both = format!("{WEIR} zfs send tank/big@s | {WEIR} zfs receive -d lake");
+    let s = outcome_of(command_in(w.dir.path(), "sh").args(["-c", &both]).output().unwrap());
+    assert_eq!((s.code, s.err.as_str()), (0, ""));
+    assert_eq!(names(&w.path("run/zvol/lake")), ["big"]);
 }
 
 #[test]

@@ -289,7 +289,11 @@ impl PoolEngine {
         if what.dry_run {
             input.skip().await.map_err(|e| e.at("cannot receive"))?;
         } else {
+            let is_volume = head.begin.objset_type == ObjsetType::Zvol as u32;
             received.was_here = !self.receive_snapshot(what, by.maker, (&target, part), head, input, view).await?;
+            if is_volume {
+                self.show_volumes().await;
+            }
         }
         received.bytes = input.offset() - at + ondisk::stream::RECORD_SIZE as u64;
         received.nanos = self.pool.rt().now().0 - since.0;
