@@ -357,6 +357,21 @@ fn a_plain_stream_becomes_an_encryption_root() {
     let got = piped(&w, raw, &format!("zfs receive -o keylocation=file://{} tank/raw", w.path("key")));
     assert_eq!(got.code, 0, "{}", got.err);
     w.ok("zfs load-key tank/raw");
+    // A raw tree tells where each of its keys is found, unless another place is given for the top.
+    w.ok("zfs snapshot -r tank/b@all");
+    let place = format!("file://{}", w.path("key"));
+    let tree = "zfs send -Rw tank/b@all";
+    for (receive, top) in [("zfs receive tank/copy", &*place), ("zfs receive -o keylocation=prompt tank/own", "prompt")]
+    {
+        let got = piped(&w, tree, receive);
+        assert_eq!(got.code, 0, "{}", got.err);
+        let copy = receive.rsplit(' ').next().unwrap();
+        assert_eq!(value(&w, "keylocation", copy), top);
+        assert_eq!(value(&w, "keylocation", &format!("{copy}/root")), place);
+    }
+    w.ok("zfs load-key -r tank/copy");
+    w.ok("zfs destroy -r tank/copy");
+    w.ok("zfs destroy -r tank/own");
     // What is refused leaves nothing.
     let before = w.ok("zfs list -H -o name -t all -r tank");
     let full = "zfs send tank/a@one";

@@ -190,7 +190,7 @@ impl PoolEngine {
             self.receive_part(what, by, head, part, input, view).await?;
         }
         if list.raw && !what.dry_run {
-            self.inherit_keys(tree, by, &list).await?;
+            self.take_keys(what, tree, by, &list, view).await?;
         }
         if follows {
             self.follow(what, tree, &list, view).await?;
@@ -198,21 +198,42 @@ impl PoolEngine {
         Ok(())
     }
 
-    /// File systems that came raw get their keys from their parents, as they have them at the
-    /// sender.
-    async fn inherit_keys(&self, tree: &str, by: &Receiver, list: &List) -> Result<()> {
+    /// File systems that came raw get their keys from where they have them at the sender: from
+    /// their parents, or from the place that is told with them, unless `-o` tells another.
+    async fn take_keys(
+        &self,
+        what: &ReceiveWhat,
+        tree: &str,
+        by: &Receiver,
+        list: &List,
+        view: &mut ReceiveView,
+    ) -> Result<()> {
         let _admin = self.admin.acquire(1).await;
         let dsl = self.pool.dsl();
-        for head in self.heads_in(tree).into_iter().filter(|head| head.name() != tree) {
+        let is_told = what.props.iter().any(|(name, _)| name == "keylocation");
+        for head in self.heads_in(tree) {
+            let name = head.name();
             if let Some(who) = &by.limited
-                && !self.has_permission(who, &head.name(), "change-key").await?
+                && !self.has_permission(who, &name, "change-key").await?
             {
                 continue;
             }
             let snaps = dsl.snapshots(&head).await?;
-            let listed = snaps.iter().find_map(|s| list.of(Guid(s.phys().guid)));
-            if listed.is_some_and(|fs| !fs.is_encroot) {
-                dsl.inherit_received_key(&head.name()).await?;
+            let Some(listed) = snaps.iter().find_map(|s| list.of(Guid(s.phys().guid))) else { continue };
+            if !listed.is_encroot {
+                if name != tree {
+                    dsl.inherit_received_key(&name).await?;
+                }
+                continue;
+            }
+            let given = listed.props.iter().find(|(prop, _)| prop == "keylocation");
+            let given = given.and_then(|(_, value)| if let PropValue::Text(text) = value { Some(text) } else { None });
+            if let Some(place) = given.filter(|_| name != tree || !is_told)
+                && dsl.is_encryption_root(&head.dir())
+                && head.dir().prop("keylocation").0.text() != place
+            {
+                let set = self.set_inner(&name, &[("keylocation".to_string(), place.clone())]).await;
+                view.warnings.extend(set.err().map(|e| e.to_string()));
             }
         }
         Ok(())

@@ -226,7 +226,8 @@ impl DslPool {
         Ok((dir, crypt))
     }
 
-    pub(crate) fn is_encryption_root(&self, dir: &Dir) -> bool {
+    /// Whether a directory has a key of its own.
+    pub fn is_encryption_root(&self, dir: &Dir) -> bool {
         dir.crypt().is_some_and(|c| c.root.get() == dir.object)
     }
 
