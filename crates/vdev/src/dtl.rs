@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 
 use base::{Nanos, Txg};
 
+use crate::inject::Faults;
+
 /// A set of txgs, kept as ranges.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct TxgSet {
@@ -176,6 +178,8 @@ pub struct Condition {
     checksum_errors: RefCell<Window>,
     fault: Cell<Option<FaultCause>>,
     probe_wanted: Cell<bool>,
+    /// Faults on purpose.
+    pub faults: Faults,
 }
 
 impl Condition {

@@ -17,6 +17,7 @@ use rt::trace::{Event, FaultKind, Groups};
 
 use crate::done::{Completer, ReadCompleter, ReadDone, WriteDone};
 use crate::dtl::Condition;
+use crate::inject::{FaultyOps, Given, Trouble};
 use crate::labels::SafeLabels;
 use crate::policy::{Cause, DirtyGauge, Prio, QueueTunables};
 use crate::queue::{Batch, Item, Queue};
@@ -194,7 +195,12 @@ impl Leaf {
             return Ok(());
         }
         let begun = self.flush_begins();
-        let result = bdev::flush(&*self.dev).await;
+        let result = match self.befalls(FaultyOps::Flush, None) {
+            None => bdev::flush(&*self.dev).await,
+            Some(Trouble::Skip) => Ok(()),
+            Some(Trouble::Refuse) => Err(on_purpose()),
+            Some(_) => bdev::flush(&*self.dev).await.and(Err(on_purpose())),
+        };
         self.flush_ended(begun, result)
     }
 
@@ -230,6 +236,9 @@ impl Leaf {
     /// Probes the device (`vdev_probe` of OpenZFS): whether the first bytes of one of its labels,
     /// never written while the pool is in use, can be read. Bypasses the queue.
     pub async fn probe(&self) -> bool {
+        if self.befalls(FaultyOps::Probe, None).is_some_and(|t| t != Trouble::Skip) {
+            return false;
+        }
         let Ok(offsets) = crate::labels::offsets(&*self.dev) else { return false };
         for at in offsets {
             if bdev::read(&*self.dev, at, BOOT_ENV_OFFSET as usize).await.is_ok() {
@@ -346,8 +355,11 @@ impl Leaf {
         for _ in 0..room {
             let batch = {
                 let t = self.tunables.borrow();
-                let limit =
-                    if self.dev.info().rotational { t.aggregation_limit } else { t.aggregation_limit_non_rotating };
+                let limit = match () {
+                    () if self.condition.faults.wants_single() => 0,
+                    () if self.dev.info().rotational => t.aggregation_limit,
+                    () => t.aggregation_limit_non_rotating,
+                };
                 let mut queue = self.queue.borrow_mut();
                 queue.state.is_shared = self.sharing.borrow().is_shared(queue.state.waited_for(), self.rt.now());
                 queue.next(&t, limit, self.gauge.percent())
@@ -400,10 +412,49 @@ impl Leaf {
                 active: state.active[class],
             }
         });
+        if self.condition.faults.is_active() {
+            return self.submit_faulty(op, batch, started);
+        }
         let leaf = self.clone();
         // If the world ends first, the closure is dropped uncalled, and with it every completer,
         // which resolves its future.
         self.dev.submit(op, Box::new(move |result| leaf.complete(batch, started, result)));
+    }
+
+    /// What befalls an operation that is given to the device, but for delays.
+    fn befalls(&self, op: FaultyOps, offset: Option<u64>) -> Option<Trouble> {
+        self.condition.faults.befalls(&self.rt, Given { op, offset, size: self.dev.size() })
+    }
+
+    /// As [`Leaf::submit`], for a device with faults on purpose.
+    fn submit_faulty(self: &Rc<Self>, op: Op, batch: Batch<Job>, started: Nanos) {
+        let kind = if batch.write { FaultyOps::Write } else { FaultyOps::Read };
+        let trouble = self.befalls(kind, Some(batch.offset));
+        let until = self.condition.faults.delays(&self.rt, kind);
+        let leaf = self.clone();
+        let over = move |result: Result<Done>| {
+            let late = until.filter(|until| *until > leaf.rt.now());
+            let Some(until) = late else { return leaf.complete(batch, started, result) };
+            let rt = leaf.rt.clone();
+            drop(rt.clone().spawn("delay on purpose", async move {
+                rt.sleep_until(until).await;
+                leaf.complete(batch, started, result);
+            }));
+        };
+        match trouble {
+            None => self.dev.submit(op, Box::new(over)),
+            // A task, since completions issue operations.
+            Some(trouble @ (Trouble::Skip | Trouble::Refuse)) => {
+                drop(self.rt.spawn("fault on purpose", async move {
+                    over(if trouble == Trouble::Refuse { Err(on_purpose()) } else { Ok(undone(op)) });
+                }));
+            }
+            Some(Trouble::FlipBit) => {
+                let rt = self.rt.clone();
+                self.dev.submit(op, Box::new(move |result| over(result.map(|done| with_flipped_bit(&rt, done)))));
+            }
+            Some(_) => self.dev.submit(op, Box::new(move |result| over(result.and(Err(on_purpose()))))),
+        }
     }
 
     fn complete(self: &Rc<Self>, batch: Batch<Job>, started: Nanos, result: Result<Done>) {
@@ -486,7 +537,9 @@ impl Leaf {
         self.is_flushing.set(true);
         let begun = self.flush_begins();
         let leaf = self.clone();
+        let trouble = self.befalls(FaultyOps::Flush, None);
         let over = move |result: Result<Done>| {
+            let result = if trouble.is_some_and(|t| t != Trouble::Skip) { Err(on_purpose()) } else { result };
             if let Err(e) = leaf.flush_ended(begun, result.map(drop)) {
                 leaf.flush_failed.set(Some(e));
             }
@@ -495,7 +548,12 @@ impl Leaf {
             leaf.queue.borrow_mut().completed(prio, true, offset, len, &leaf.tunables.borrow());
             leaf.pump(Cause::Completion);
         };
-        self.dev.submit(Op::Flush, Box::new(over));
+        match trouble {
+            Some(Trouble::Skip | Trouble::Refuse) => {
+                drop(self.rt.spawn("fault on purpose", async move { over(Ok(Done::default())) }));
+            }
+            _ => self.dev.submit(Op::Flush, Box::new(over)),
+        }
     }
 }
 
@@ -525,6 +583,36 @@ fn complete_items(items: Vec<Item<Job>>, done: Done, offset: u64) {
             }
         }
     }
+}
+
+/// The error of an operation that fails on purpose.
+fn on_purpose() -> Error {
+    Error::new(ErrorKind::Io, "an error on purpose (zinject)")
+}
+
+/// The result of an operation that the device was not given.
+fn undone(op: Op) -> Done {
+    let Op::Read { mut bufs, .. } = op else { return Done::default() };
+    bufs.iter_mut().for_each(|b| b.fill(0));
+    Done { bufs }
+}
+
+/// The result of a read with a bit changed somewhere.
+fn with_flipped_bit(rt: &Rt, mut done: Done) -> Done {
+    let bits = done.bufs.iter().map(|b| b.len() as u64 * 8).sum();
+    if bits == 0 {
+        return done;
+    }
+    let mut bit = rt.rng_below(bits);
+    for buf in &mut done.bufs {
+        let own = buf.len() as u64 * 8;
+        if bit < own {
+            buf[(bit / 8) as usize] ^= 1 << (bit % 8);
+            break;
+        }
+        bit -= own;
+    }
+    done
 }
 
 /// A device's error is an I/O error, unless the world is ending.

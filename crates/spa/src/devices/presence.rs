@@ -169,6 +169,10 @@ impl Devices {
 
     /// Opens the device of leaf `guid` and verifies its label and size.
     async fn open_leaf(&self, top: &Top, guid: Guid, path: &str, door: &dyn DeviceDoor) -> Result<Reopened> {
+        let gone_on_purpose = |(g, c): &(Guid, Rc<Condition>)| *g == guid && c.faults.refuses_open();
+        if top.kind().conditions().iter().any(gone_on_purpose) {
+            return Err(Error::new(ErrorKind::Io, format!("'{path}' does not answer, on purpose (zinject)")));
+        }
         let dev = open_again(&self.stack.rt, door, path).await?;
         let labels = read_labels(&*dev).await?;
         // A replacement may have ended meanwhile, and its old device is then no part of the pool.
