@@ -283,6 +283,20 @@ impl Arc {
         self.0.charged[kind as usize].get()
     }
 
+    /// Drops the blocks that are cached now; cache devices keep theirs.
+    pub async fn drop_cached(&self) {
+        const AT_ONCE: usize = 256;
+        let stats = self.stats();
+        // What is read meanwhile may be dropped in place of something, so it could go on for ever.
+        // A block becomes a ghost before it is gone.
+        for _ in 0..=(2 * stats.blocks + stats.ghosts) / AT_ONCE as u64 {
+            if !self.0.core.borrow_mut().drop_some(AT_ONCE) {
+                break;
+            }
+            self.0.rt.yield_now().await;
+        }
+    }
+
     /// Changes the limit, in bytes; evicts down to it at once.
     pub fn set_limit(&self, limit: u64) {
         self.0.core.borrow_mut().set_limit(limit);

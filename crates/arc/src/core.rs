@@ -307,6 +307,12 @@ impl Core {
         }
     }
 
+    /// Drops up to `count` blocks or ghosts; false if there are none left.
+    pub fn drop_some(&mut self, count: usize) -> bool {
+        (0..count)
+            .all(|_| self.drop_uncached(false) || self.drop_uncached(true) || self.evict_one() || self.drop_ghost())
+    }
+
     /// Counts `delta` bytes of others under the limit.
     pub fn charge(&mut self, delta: i64) {
         self.charged = self.charged.checked_add_signed(delta).expect("no more is given back than was charged");

@@ -6,6 +6,7 @@
 //! when the log is shown, so that it stays right while snapshots come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result, Txg};
@@ -28,6 +29,17 @@ async fn pointer_in(os: &Objset, at: &Bookmark) -> Result<Blkptr> {
         Ok(level) => dn.pointer_at(level, at.blkid).await,
         Err(_) => Ok(Blkptr::hole()),
     }
+}
+
+/// Some blocks of an object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BlockRange {
+    /// Their level.
+    pub level: u8,
+    /// Their numbers, or with `bytes` the bytes of the object below them.
+    pub range: Range<u64>,
+    /// Whether it is a range of bytes.
+    pub bytes: bool,
 }
 
 impl DslPool {
@@ -64,6 +76,41 @@ impl DslPool {
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e),
         }
+    }
+
+    /// The pointers of blocks of `object` in the object set of a dataset, as of the last txg:
+    /// numbers `range` of `level`, or with `bytes` those that hold such bytes of the object. More
+    /// than `max` are `TooBig`. Errors: those of the blocks above them.
+    pub async fn pointers(&self, objset: u64, object: ObjectId, which: &BlockRange, max: usize) -> Result<Vec<Blkptr>> {
+        let ds = self.hold_dataset(ObjectId(objset)).await?;
+        let _use = Use::of(&ds);
+        let os = self.keyless_objset(&ds).await?;
+        let dn = os.hold(object).await?;
+        let phys = dn.committed();
+        if which.level >= phys.nlevels {
+            let why = format!("object {object} of object set {objset} has {} levels only", phys.nlevels);
+            return Err(Error::new(ErrorKind::Range, why));
+        }
+        let above = u32::from(which.level) * phys.epb_shift();
+        let number = |n: u64| n.checked_shr(above).unwrap_or(0);
+        let last = number(dn.max_blkid());
+        let (first, end) = match which.bytes {
+            true => {
+                let size = u64::from(dn.block_size()).max(1);
+                (number(which.range.start / size), number(which.range.end.div_ceil(size).saturating_sub(1)))
+            }
+            false => (which.range.start, which.range.end.saturating_sub(1)),
+        };
+        let end = end.min(last);
+        if end.saturating_sub(first) >= max as u64 {
+            let why = format!("object {object} of object set {objset} has more than {max} blocks in that range");
+            return Err(Error::new(ErrorKind::TooBig, why));
+        }
+        let mut out = Vec::new();
+        for blkid in first..=end {
+            out.push(dn.pointer_at(which.level, blkid).await?);
+        }
+        Ok(out)
     }
 
     /// The places of blocks that a log names by head and birth, in every dataset that has them. A

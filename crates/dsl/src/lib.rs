@@ -54,6 +54,7 @@ pub mod volume;
 pub mod walk;
 
 pub use create::{Init, NewHead, check_name};
+pub use damage::BlockRange;
 pub use dataset::Dataset;
 pub use dir::Dir;
 pub use free::deadlist;

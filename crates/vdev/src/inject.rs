@@ -104,6 +104,48 @@ fn is_data(offset: u64, size: u64) -> bool {
     offset >= DATA_START && offset < label_offsets(size)[2]
 }
 
+/// How often a fault comes up, and how often it did.
+#[derive(Debug)]
+pub struct Odds {
+    chance: u32,
+    matched: Cell<u64>,
+    hits: Cell<u64>,
+}
+
+impl Odds {
+    /// So many of [`ALWAYS`] operations.
+    pub fn new(chance: u32) -> Odds {
+        Odds { chance, matched: Cell::default(), hits: Cell::default() }
+    }
+    /// The chance, of [`ALWAYS`].
+    pub fn chance(&self) -> u32 {
+        self.chance
+    }
+    /// Operations that the fault is about, so far.
+    pub fn matched(&self) -> u64 {
+        self.matched.get()
+    }
+    /// Operations that it befell.
+    pub fn hits(&self) -> u64 {
+        self.hits.get()
+    }
+    /// An operation that the fault is about: whether it befalls it.
+    pub fn befall(&self, rt: &Rt) -> bool {
+        let hit = self.comes_up(rt);
+        if hit {
+            self.count_hit();
+        }
+        hit
+    }
+    fn comes_up(&self, rt: &Rt) -> bool {
+        self.matched.set(self.matched.get() + 1);
+        self.chance >= ALWAYS || rt.rng_below(ALWAYS.into()) < self.chance.into()
+    }
+    fn count_hit(&self) {
+        self.hits.set(self.hits.get() + 1);
+    }
+}
+
 /// A fault of a device.
 #[derive(Debug)]
 pub struct DeviceFault {
@@ -113,10 +155,8 @@ pub struct DeviceFault {
     pub ops: FaultyOps,
     /// The part of the labels that it is about; none: everything but labels.
     pub part: Option<LabelPart>,
-    /// How many of [`ALWAYS`] operations it befalls.
-    pub chance: u32,
-    matched: Cell<u64>,
-    hits: Cell<u64>,
+    /// How often.
+    pub odds: Odds,
     /// When each lane of a delay is free.
     lanes: RefCell<Vec<Nanos>>,
 }
@@ -128,31 +168,11 @@ impl DeviceFault {
             Trouble::Delay { lanes, .. } => vec![Nanos(0); lanes.clamp(1, LANES_MAX) as usize],
             _ => Vec::new(),
         };
-        let (matched, hits) = (Cell::default(), Cell::default());
-        Rc::new(DeviceFault { trouble, ops, part, chance, matched, hits, lanes: RefCell::new(lanes) })
-    }
-
-    /// Operations that it is about, so far.
-    pub fn matched(&self) -> u64 {
-        self.matched.get()
-    }
-    /// Operations that it befell.
-    pub fn hits(&self) -> u64 {
-        self.hits.get()
+        Rc::new(DeviceFault { trouble, ops, part, odds: Odds::new(chance), lanes: RefCell::new(lanes) })
     }
 
     fn is_delay(&self) -> bool {
         matches!(self.trouble, Trouble::Delay { .. })
-    }
-
-    /// Counts a match; whether its chance comes up.
-    fn comes_up(&self, rt: &Rt) -> bool {
-        self.matched.set(self.matched.get() + 1);
-        self.chance >= ALWAYS || rt.rng_below(ALWAYS.into()) < self.chance.into()
-    }
-
-    fn count_hit(&self) {
-        self.hits.set(self.hits.get() + 1);
     }
 
     /// The lane that is free first, and when it is.
@@ -217,8 +237,7 @@ impl Faults {
             let flips = f.trouble != Trouble::FlipBit || given.op == FaultyOps::Read;
             ops && flips && !f.is_delay() && is_there(f)
         };
-        let fault = all.iter().filter(about).find(|f| f.comes_up(rt))?;
-        fault.count_hit();
+        let fault = all.iter().filter(about).find(|f| f.odds.befall(rt))?;
         Some(fault.trouble)
     }
 
@@ -231,7 +250,7 @@ impl Faults {
         let mut best: Option<(Nanos, usize, &Rc<DeviceFault>)> = None;
         for fault in all.iter().filter(|f| f.ops.has(op)) {
             let Trouble::Delay { span, .. } = fault.trouble else { continue };
-            if !fault.comes_up(rt) {
+            if !fault.odds.comes_up(rt) {
                 continue;
             }
             let (lane, free) = fault.first_free();
@@ -242,7 +261,7 @@ impl Faults {
         }
         let (over, lane, fault) = best?;
         fault.lanes.borrow_mut()[lane] = over;
-        fault.count_hit();
+        fault.odds.count_hit();
         Some(over)
     }
 

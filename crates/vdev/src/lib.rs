@@ -59,7 +59,7 @@ pub use arbitrate::{Repair, Verdict, Verify};
 pub use done::{Completer, ReadDone, WriteDone};
 pub use dtl::{Condition, ERROR_SPAN, ERRORS_MAX, FaultCause, Health, TxgSet};
 pub use gate::{FailGate, FailMode};
-pub use inject::{ALWAYS, DeviceFault, Faults, FaultyOps, LANES_MAX, LabelPart, Trouble};
+pub use inject::{ALWAYS, DeviceFault, Faults, FaultyOps, LANES_MAX, LabelPart, Odds, Trouble};
 pub use leaf::{Leaf, WriteAs};
 pub use node::{Absent, DraidNode, Dspare, Indirect, IndirectMap, Mirror, MirrorRole, Raidz, VdevKind};
 pub use policy::{CLASSES, ClassLimits, DirtyGauge, Prio, QueueTunables, Scheduler};

@@ -63,7 +63,7 @@ fn each_trouble_does_what_it_says() {
         assert!(b.leaf.probe().await, "probes are another kind");
         let errors = b.leaf.errors();
         assert_eq!((errors.read, errors.write), (1, 2));
-        assert_eq!((fault.matched(), fault.hits()), (3, 3));
+        assert_eq!((fault.odds.matched(), fault.odds.hits()), (3, 3));
         remove(fault);
         b.leaf.flush().await.expect("cancelled");
 
@@ -124,7 +124,7 @@ fn labels_and_data_are_apart() {
             b.write(at + RING_OFFSET - BLOCK, 1).await.expect("the configuration");
         }
         b.write(DATA_START, 1).await.expect("data");
-        assert_eq!(fault.hits(), 8);
+        assert_eq!(fault.odds.hits(), 8);
     });
 }
 
@@ -145,7 +145,7 @@ fn chance_is_that_of_each_operation() {
                     failed.push(i);
                 }
             }
-            assert_eq!((fault.matched(), fault.hits()), (4000, failed.len() as u64));
+            assert_eq!((fault.odds.matched(), fault.odds.hits()), (4000, failed.len() as u64));
             failed
         })
     };

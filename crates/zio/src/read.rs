@@ -343,11 +343,18 @@ impl Inner {
         }
         let since = self.tree.committed.get();
         let mut errors = CopyErrors::default();
-        for dva in bp.dvas() {
+        for (number, dva) in bp.dvas().enumerate() {
             let repairs = !errors.text.is_empty();
-            let (copy, raw) = self.try_copy(bp, dva, &what, since, repairs || stored.is_some(), prio).await;
+            let (copy, raw) = match self.faults.of_copy(&self.rt, bp, number) {
+                Some(e) => (Copy::Bad(e), None),
+                None => self.try_copy(bp, dva, &what, since, repairs || stored.is_some(), prio).await,
+            };
             match copy {
                 Copy::Good(result) => {
+                    if let Some(e) = self.faults.of_content(&self.rt, bp) {
+                        self.count(|s| s.unreadable += 1);
+                        return Err(e.at(format_args!("block {bp}")));
+                    }
                     self.count(|s| (s.reads, s.read_bytes) = (s.reads + 1, s.read_bytes + psize));
                     if let Some(raw) = raw {
                         if repairs {

@@ -61,6 +61,12 @@ impl Inner {
         }
     }
 
+    /// The error on purpose of reading the copy at `dva`.
+    fn fault_of(&self, bp: &Blkptr, dva: Dva) -> Option<Error> {
+        let number = bp.dvas().position(|d| d == dva)?;
+        self.faults.of_copy(&self.rt, bp, number)
+    }
+
     async fn scrub(
         &self,
         bp: &Blkptr,
@@ -70,8 +76,11 @@ impl Inner {
         verify: Option<&Verify>,
         repair: Repair<'_>,
     ) -> Scrubbed {
-        let at = |d: Dva| place_of(bp, d, psize);
-        let (found, mut repaired) = self.read_replicas(at(dva), prio, verify, repair).await;
+        let read = async |d: Dva| match self.fault_of(bp, d) {
+            Some(e) => (Err(e), 0),
+            None => self.read_replicas(place_of(bp, d, psize), prio, verify, repair).await,
+        };
+        let (found, mut repaired) = read(dva).await;
         let mut error = match found {
             Ok(_) => return Scrubbed { repaired, error: None },
             Err(e) if matches!(e.kind(), ErrorKind::Interrupted | ErrorKind::Unsupported) => {
@@ -81,7 +90,7 @@ impl Inner {
         };
         self.note_bad_copy(bp, dva, error.kind());
         for other in bp.dvas().filter(|d| *d != dva) {
-            let (found, more) = self.read_replicas(at(other), prio, verify, repair).await;
+            let (found, more) = read(other).await;
             repaired += more;
             match found {
                 Ok(raw) => {

@@ -13,6 +13,7 @@ use vdev::{VdevKind, VdevTree};
 use crate::clones::References;
 use crate::dedup::Dedup;
 use crate::evacuate::Evacuation;
+use crate::inject::DataFaults;
 use crate::scrub::FreeObserver;
 use crate::space::Space;
 use crate::{BadCopy, ZioStats};
@@ -54,6 +55,7 @@ pub(crate) struct Inner {
     /// Freed ranges of removed vdevs that are not in an obsolete space map yet.
     pub(crate) obsolete: RefCell<BTreeMap<VdevId, Vec<Run>>>,
     pub(crate) evacuation: RefCell<Option<Rc<dyn Evacuation>>>,
+    pub(crate) faults: DataFaults,
 }
 
 /// Block I/O of one pool. Cheap to clone.
@@ -164,12 +166,17 @@ impl Zio {
             free_observer: RefCell::default(),
             obsolete: RefCell::default(),
             evacuation: RefCell::default(),
+            faults: DataFaults::default(),
         }))
     }
     /// Sets or removes the dedup tables: without them their blocks can be neither written nor
     /// freed.
     pub fn set_dedup(&self, dedup: Option<Rc<dyn Dedup>>) {
         *self.0.dedup.borrow_mut() = dedup;
+    }
+    /// Faults on purpose.
+    pub fn faults(&self) -> &DataFaults {
+        &self.0.faults
     }
     /// The devices.
     pub fn tree(&self) -> &Rc<VdevTree> {

@@ -63,6 +63,30 @@ impl Devices {
         Ok(())
     }
 
+    /// Declares a device degraded, which stays in use, until `zpool clear` or the next import.
+    pub fn degrade(&self, name: &str) -> Result<()> {
+        self.config.check_writable()?;
+        let (top, guid) = self.find(name)?;
+        let Some(VdevKind::Leaf(leaf)) = top.kind().find(guid).filter(|k| k.health().is_open()) else {
+            return Err(Error::invalid(format!("cannot degrade {name}: it is not a device in use")));
+        };
+        leaf.condition.set_health(Health::Degraded);
+        top.update_config(|c| {
+            if let Some(leaf) = c.find_mut(guid) {
+                (leaf.degraded, leaf.aux_state) = (true, None);
+            }
+        });
+        self.config.mark_dirty();
+        Ok(())
+    }
+
+    /// The guid and the condition of the device that a command names.
+    pub fn condition_of(&self, name: &str) -> Result<(Guid, Rc<Condition>)> {
+        let (top, guid) = self.find(name)?;
+        let found = top.kind().conditions().into_iter().find(|(g, _)| *g == guid);
+        found.ok_or_else(|| Error::invalid(format!("{name} is not a device")))
+    }
+
     /// Brings an offline device online. Its missing txgs are read from others until a resilver has
     /// written them.
     pub fn online(&self, name: &str) -> Result<()> {
