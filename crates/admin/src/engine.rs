@@ -48,6 +48,8 @@ pub struct PoolEngine {
     pub props: RefCell<crate::pool::props::Stored>,
     /// Instruments that listen.
     pub traces: crate::pool::trace::Traces,
+    /// Faults on purpose.
+    pub(crate) injections: crate::pool::inject::Injections,
     /// Recordings of operations under way.
     pub recordings: crate::pool::record::Recordings,
     /// The listener for attached USDT probes, and its groups.
@@ -111,6 +113,7 @@ impl PoolEngine {
             load_guid,
             props,
             traces,
+            injections: crate::pool::inject::Injections::default(),
             recordings: crate::pool::record::Recordings::default(),
             probes,
             since,

@@ -64,6 +64,8 @@ pub struct PoolSet {
     failures: Mutex<Vec<String>>,
     pub(crate) broker: Mutex<MemBroker>,
     pub(crate) events: Arc<Zevents>,
+    /// Faults on purpose so far.
+    injections: AtomicU64,
 }
 
 pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -85,6 +87,7 @@ impl PoolSet {
             ready: (Mutex::new(false), Condvar::new()),
             failures: Mutex::default(),
             events,
+            injections: AtomicU64::new(0),
         })
     }
 
@@ -146,6 +149,11 @@ impl PoolSet {
     /// All running pools in order of name.
     pub fn all_running(&self) -> Vec<Arc<Running>> {
         lock(&self.pools).values().cloned().collect()
+    }
+
+    /// The number of the next fault on purpose, from 1.
+    pub(crate) fn next_injection(&self) -> u64 {
+        self.injections.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// How many run.

@@ -45,6 +45,7 @@ const OWN: &[(&str, &str)] = &[
     ("top", "how data flow through pools, drawn anew every second"),
     ("trace", "what a pool does, live"),
     ("advise", "settings that would serve what a pool does better"),
+    ("zinject", "errors and delays of devices and data, on purpose"),
     ("man", "write the manual pages"),
     ("completions", "print what completes commands in bash, zsh and fish"),
 ];
@@ -201,8 +202,8 @@ usage: weir <command> ...
     out += &list(&[LAB]);
     out.push_str(&row("version", "the version"));
     out.push_str(&row("help", "this, or 'weir help zpool create' and the like"));
-    out + "\nCalled through a symbolic link named zpool, zfs, zdb, zstream or mount.zfs it
-is that command.\n"
+    out + "\nCalled through a symbolic link named zpool, zfs, zdb, zstream, zinject or
+mount.zfs it is that command.\n"
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! The commands of `weir`: they parse the command line, send requests to the daemon, and print the
 //! replies.
 //!
-//! [`run`] looks at the name that the program was called by: `zpool`, `zfs`, `zdb`, `zstream` and
-//! `mount.zfs` (symbolic links) are those commands, anything else is `weir`, whose first argument
-//! chooses. Option letters, columns and exit codes are OpenZFS's (2.1): 0 success, 1 failure, 2
-//! invalid command line.
+//! [`run`] looks at the name that the program was called by: `zpool`, `zfs`, `zdb`, `zstream`,
+//! `zinject` and `mount.zfs` (symbolic links) are those commands, anything else is `weir`, whose
+//! first argument chooses. Option letters, columns and exit codes are OpenZFS's (2.1): 0 success, 1
+//! failure, 2 invalid command line.
 //!
 //! Reading order: [`opts`] (options), [`table`] (columns), `zpool` and `zfs` with their `_out`
 //! modules (pure functions from views to text), `help`, `quickstart`.
@@ -50,6 +50,7 @@ mod zfs_rewrite;
 mod zfs_send;
 mod zfs_snap;
 mod zfs_upgrade;
+mod zinject;
 mod zpool;
 pub mod zpool_out;
 mod zpool_scrub;
@@ -91,6 +92,7 @@ pub fn run(args: &[String]) -> u8 {
         "zfs" => report("zfs", zfs::run(rest)),
         "zdb" => zdb(rest),
         "zstream" => report("zstream", zstream::run(rest)),
+        "zinject" => report("zinject", zinject::run(rest)),
         "mount.zfs" => mount_zfs::run(rest),
         _ => weir(rest),
     }
@@ -138,6 +140,7 @@ fn weir(args: &[String]) -> u8 {
         Some("rescue") => rescue(rest),
         Some("defrag") => defrag(rest),
         Some("zstream") => report("zstream", zstream::run(rest)),
+        Some("zinject") => report("zinject", zinject::run(rest)),
         Some("mount.zfs") => mount_zfs::run(rest),
         Some("daemon") => report("daemon", daemon_cmd::run(rest)),
         Some("nbd") => report("nbd", nbd::run(rest)),
@@ -264,7 +267,7 @@ fn command_line() -> String {
     if let Some(program) = words.first_mut() {
         *program = program.rsplit('/').next().unwrap_or_default().to_string();
     }
-    if words.first().is_some_and(|p| p != "zpool" && p != "zfs") {
+    if words.first().is_some_and(|p| p != "zpool" && p != "zfs" && p != "zinject") {
         words.remove(0);
     }
     words.join(" ")

@@ -574,7 +574,7 @@ fn pool_and_devices(p: &Parsed, topic: &'static str) -> Result<(String, Vec<Stri
 }
 
 /// A device of a pool as a user names it: its path if that exists, else its name in listings.
-fn pool_member(arg: &str) -> String {
+pub(crate) fn pool_member(arg: &str) -> String {
     match device_path(arg) {
         Ok(path) if std::path::Path::new(&path).exists() => path,
         _ => arg.to_string(),
@@ -745,7 +745,7 @@ fn remove(p: &Parsed) -> Done {
 
 fn offline(p: &Parsed) -> Done {
     let (pool, devices) = pool_and_devices(p, "offline")?;
-    ask(&PoolOffline { pool, devices, temporary: p.has('t'), fault: p.has('f') })
+    ask(&PoolOffline { pool, devices, temporary: p.has('t'), fault: p.has('f'), degrade: false })
 }
 
 fn online(p: &Parsed) -> Done {

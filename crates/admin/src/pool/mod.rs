@@ -6,6 +6,7 @@ pub mod create;
 pub mod devices;
 mod history;
 pub mod import;
+pub(crate) mod inject;
 pub mod labels;
 pub mod props;
 pub mod record;

@@ -285,6 +285,9 @@ pub struct PoolOffline {
     /// `-f`: they are declared faulted.
     #[serde(default)]
     pub fault: bool,
+    /// They are declared degraded, and stay in use (`zinject -A`).
+    #[serde(default)]
+    pub degrade: bool,
 }
 
 impl Request for PoolOffline {
@@ -295,12 +298,13 @@ impl Request for PoolOffline {
         Changes::pool_of(&self.pool)
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
-        let PoolOffline { pool, devices, temporary, fault } = self;
+        let PoolOffline { pool, devices, temporary, fault, degrade } = self;
         cx.on_pool(&pool, move |e| async move {
             let all = e.pool.devices();
-            let offline = async |name: &str| match fault {
-                true => all.fault(name, temporary),
-                false => all.offline(name, temporary),
+            let offline = async |name: &str| match (degrade, fault) {
+                (true, _) => all.degrade(name),
+                (_, true) => all.fault(name, temporary),
+                _ => all.offline(name, temporary),
             };
             for_each_device(&e.pool, &devices, "offline", offline).await
         })

@@ -34,6 +34,7 @@ mod cx;
 mod devices;
 mod diff;
 mod fs;
+mod inject;
 pub(crate) mod inlet;
 mod keys;
 mod mounts;
@@ -70,8 +71,8 @@ pub use stream::{Direction, Report, Stream};
 
 // Globs, so that only its own file names a new request.
 pub use {
-    allow::*, devices::*, diff::*, fs::*, keys::*, mounts::*, nbd::*, pools::*, process::*, program::*, receive::*,
-    record::*, scan::*, send::*, snaps::*, watch::*,
+    allow::*, devices::*, diff::*, fs::*, inject::*, keys::*, mounts::*, nbd::*, pools::*, process::*, program::*,
+    receive::*, record::*, scan::*, send::*, snaps::*, watch::*,
 };
 
 /// A request of a command.
@@ -281,6 +282,7 @@ fn parse<R: Request>(args: &[u8]) -> serde_json::Result<Box<dyn AnyRequest>> {
 /// All kinds.
 const KINDS: &[&[Kind]] = &[
     process::KINDS,
+    inject::KINDS,
     pools::KINDS,
     devices::KINDS,
     scan::KINDS,

@@ -78,6 +78,56 @@ was set.
 ",
     },
     Page {
+        name: "zinject",
+        usage: &[
+            "",
+            "-c <id>|all",
+            "-a [<pool> ...]",
+            "-d <device> [-e error] [-T type] [-f percent] [-L part] [-aq] <pool>",
+            "-d <device> -D milliseconds:lanes [-T type] [-f percent] [-aq] <pool>",
+            "-d <device> -A degrade|fault <pool>",
+            "-t data|dnode [-e error] [-C copies] [-l level] [-r range] [-f percent] [-aq] <path>",
+            "-b objset:object:level:start[:end] [-e error] [-f percent] [-aq] <pool>",
+        ],
+        text: "\
+Errors and delays on purpose, to try what a pool makes of them. Each gets a
+number, and lasts until it is cancelled or the pool is exported. Without
+arguments those that there are, with how many operations they were about and how
+many they befell. An error in data is of the blocks that a file has now: what is
+written to it later is spared. The page cache of the kernel may hold a file that
+was read before: 'zfs unmount' and 'zfs mount' empty it.
+
+  -c      cancel one, or all
+  -a      drop the blocks in the cache of the pool, after that
+  -d      a device, by path, name or guid
+  -e      of a device (default: nxio):
+            io          it does what is asked, and reports an error
+            nxio        the same, and it does not answer when it is looked for
+            corrupt     one bit of what is read is another (needs -T read, -f)
+            noop        it does nothing, and reports no error
+            io-prefail  it does nothing, and reports an error
+          of data (default: io):
+            io, checksum         the copies are unreadable, or damaged
+            decompress, decrypt  the block cannot be unpacked, or its
+                                 authentication code is wrong
+  -T      of a device: read, write, flush, probe (whether it is there), or all
+          of these but probe (the default)
+  -f      how often, in percent: 0.0001 to 100 (the default)
+  -L      a part of the labels: nvlist, pad1, pad2 or uber; otherwise labels are
+          spared
+  -D      operations take so long at least, and so many lanes carry one each at a
+          time; the lanes of several delays add up
+  -A      declare the device degraded, or faulted, until 'zpool clear' or the next
+          import
+  -t      the content of a file, or the block with its dnode
+  -b      blocks by number, all hexadecimal; the last one is within
+  -C      these copies only, from 0: 0,1
+  -l      blocks of this level (0)
+  -r      bytes of the file: start[,end]
+  -q      print the number only
+",
+    },
+    Page {
         name: "top",
         usage: &["[-i seconds] [-c count] [<pool> ...]"],
         text: "\

@@ -1,0 +1,194 @@
+//! `zinject` from outside: faults on purpose of devices and files, through a daemon.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use host::TempDir;
+
+use common::{Outcome, WEIR, can_mount, command_in, outcome_of};
+
+struct World {
+    dir: TempDir,
+}
+
+impl World {
+    fn new(tag: &str) -> World {
+        World { dir: TempDir::new(tag).unwrap() }
+    }
+
+    fn run(&self, line: &str) -> Outcome {
+        outcome_of(command_in(self.dir.path(), WEIR).args(line.split_whitespace()).output().unwrap())
+    }
+
+    fn ok(&self, line: &str) -> String {
+        let s = self.run(line);
+        assert_eq!(s.code, 0, "weir {line}: {}{}", s.out, s.err);
+        s.out
+    }
+
+    fn fails(&self, line: &str, code: i32, what: &str) {
+        let s = self.run(line);
+        assert!(s.code == code && s.err.contains(what), "weir {line}: {} {}{}", s.code, s.out, s.err);
+    }
+
+    /// Errors of reads, writes and checksums of a device.
+    fn errors(&self, device: &str) -> [u64; 3] {
+        let status = self.ok("zpool status -p tank");
+        let line = status.lines().find(|l| l.contains(device)).unwrap_or_else(|| panic!("{device}: {status}"));
+        let mut words = line.split_whitespace().skip(2).map(|n| n.parse().unwrap());
+        [(); 3].map(|()| words.next().unwrap())
+    }
+
+    /// Operations that the only fault is about, and those that it befell.
+    fn counts(&self) -> [u64; 2] {
+        let list = self.ok("zinject");
+        assert_eq!(list.lines().count(), 3, "{list}");
+        let mut words = list.lines().last().unwrap().split_whitespace().rev().map(|n| n.parse().unwrap());
+        let hits = words.next().unwrap();
+        [words.next().unwrap(), hits]
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.run("daemon stop -f");
+    }
+}
+
+#[test]
+fn devices_fail_on_purpose_until_that_is_cancelled() {
+    let w = World::new("cli-zinject");
+    assert!(w.ok("zinject").starts_with("No handlers registered.\n"));
+    // A device that was degraded or faulted for its errors is resilvered.
+    let clear = || {
+        w.ok("zpool clear tank");
+        w.ok("zpool wait -t resilver tank");
+    };
+    w.ok("zpool create -O mountpoint=none --size 128M tank mirror a.img b.img");
+    let added = w.ok("zinject -d a.img -e io -T read tank");
+    assert!(added.starts_with("Added handler 1 with the following properties:\n  pool: tank\n  vdev: "), "{added}");
+    w.ok("zinject -a");
+    w.ok("zpool scrub -w tank");
+    assert!(w.errors("a.img")[0] > 0 && w.errors("b.img") == [0; 3], "{}", w.ok("zpool status"));
+    assert!(w.ok("zpool status tank").contains("errors: No known data errors"));
+    let [matched, hits] = w.counts();
+    assert!(matched == hits && hits >= w.errors("a.img")[0], "{matched} {hits}");
+    assert_eq!(w.ok("zinject -c 1"), "removed handler 1\n");
+    w.fails("zinject -c 1", 1, "there is no fault 1");
+    clear();
+    w.ok("zpool scrub -w tank");
+    assert_eq!(w.errors("a.img"), [0; 3]);
+
+    // Flipped bits are wrong checksums. The number alone, to cancel by.
+    let id = w.ok("zinject -q -d b.img -e corrupt -T read -f 100 tank");
+    assert_eq!(id, "2\n");
+    w.ok("zpool scrub -w tank");
+    let [read, write, cksum] = w.errors("b.img");
+    assert!(read + write == 0 && cksum > 0, "{}", w.ok("zpool status"));
+    assert_eq!(w.ok("zinject -c all"), "removed all registered handlers\n");
+    assert!(w.ok("zinject").starts_with("No handlers registered.\n"));
+    clear();
+
+    // A device that is gone is out of use when it is looked for, and comes back.
+    w.ok("zinject -d a.img -e nxio -T probe tank");
+    w.ok("zpool reopen tank");
+    assert!(w.ok("zpool status tank").contains("UNAVAIL"), "{}", w.ok("zpool status tank"));
+    w.fails("zpool online tank a.img", 1, "on purpose");
+    w.ok("zinject -c all");
+    w.ok("zpool reopen tank");
+    w.ok("zpool wait -t resilver tank");
+    assert!(!w.ok("zpool status tank").contains("UNAVAIL"));
+
+    // Delays are listed in milliseconds; faults end with the import.
+    w.ok("zinject -d a.img -D 20:3 tank");
+    let list = w.ok("zinject");
+    assert!(
+        list.contains("DELAY (ms)") && list.lines().last().unwrap().contains("          20      3  100.0000%"),
+        "{list}"
+    );
+    w.ok("zpool export tank");
+    w.ok("zpool import -d . tank");
+    assert!(w.ok("zinject").starts_with("No handlers registered.\n"));
+
+    w.ok("zinject -d a.img -A degrade tank");
+    assert!(w.ok("zpool status tank").contains("DEGRADED"));
+    w.ok("zinject -d a.img -A fault tank");
+    assert!(w.ok("zpool status tank").contains("FAULTED"));
+    w.ok("zpool clear tank");
+    assert!(!w.ok("zpool status tank").contains("FAULTED"));
+
+    for (line, code, what) in [
+        ("zinject -d nothing -e io tank", 1, "no such device in pool 'tank': nothing"),
+        ("zinject -d mirror-0 -e io tank", 1, "mirror-0 is not a device"),
+        ("zinject -d a.img -e io absent", 1, "absent"),
+        ("zinject -d a.img -e dtl tank", 1, "dirty time logs"),
+        ("zinject -d a.img -e nonsense tank", 1, "invalid device error 'nonsense'"),
+        ("zinject -d a.img -e checksum tank", 1, "invalid device error 'checksum'"),
+        ("zinject -d a.img -e io -T claim tank", 1, "no operation of a device is a 'claim'"),
+        ("zinject -d a.img -D 1:70000 tank", 1, "lanes"),
+        ("zinject -d a.img -e corrupt tank", 2, "require io type read"),
+        ("zinject -d a.img", 2, "requires a single pool name"),
+        ("zinject -d a.img -f 0 tank", 2, "invalid frequency '0'"),
+        ("zinject -c 1 -a", 2, "incompatible with any other"),
+        ("zinject -b 0:1:0:0 tank", 1, "are not there yet"),
+        ("zinject -b 9999:1:0:0 tank", 1, "cannot add the fault"),
+        ("zinject -b 1:2 tank", 2, "bad raw spec '1:2'"),
+        ("zinject -t mos tank", 1, "-t mos is not supported yet"),
+        ("zinject -t data absent", 1, "cannot open"),
+        ("zinject -p spa_sync tank", 1, "-p is not supported: there is no kernel"),
+        ("zinject -I tank", 1, "-I is not supported"),
+        ("zinject -q", 2, "nothing to do"),
+        ("zinject -X", 2, "invalid option 'X'"),
+    ] {
+        w.fails(line, code, what);
+    }
+    assert!(w.ok("zinject").starts_with("No handlers registered.\n"), "a refused one adds nothing");
+}
+
+#[test]
+fn copies_of_a_file_fail_and_are_mended() {
+    if !can_mount("faults of files") {
+        return;
+    }
+    let w = World::new("cli-zinject-files");
+    let at = w.dir.join("mnt").display().to_string();
+    w.ok(&format!("zpool create -O mountpoint={at} -O copies=3 --size 128M tank a.img"));
+    let file = format!("{at}/file");
+    let content: Vec<u8> = (0..1_000_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    std::fs::write(&file, &content).unwrap();
+    let afresh = || {
+        w.ok("zfs unmount tank");
+        w.ok("zfs mount tank");
+        w.ok("zinject -a tank");
+    };
+
+    let added = w.ok(&format!("zinject -a -t data -C 0,1 -e io {file}"));
+    assert!(added.contains("\n range: all\n  dvas: 0x3\n"), "{added}");
+    w.ok("zpool scrub -w tank");
+    let status = w.ok("zpool status tank");
+    assert!(status.contains("with 0 errors") && status.contains("errors: No known data errors"), "{status}");
+    afresh();
+    assert_eq!(std::fs::read(&file).unwrap(), content, "from the third copy");
+    assert!(w.counts()[1] > 0);
+    w.ok("zinject -c all");
+    w.ok("zpool scrub -w tank");
+    assert!(w.ok("zpool status tank").contains("scrub repaired 0B"), "{}", w.ok("zpool status tank"));
+
+    // Part of a file: what is before and behind it can be read.
+    w.ok(&format!("zinject -t data -e checksum -r 1M,2M {file}"));
+    afresh();
+    let read = |offset: u64, len: usize| {
+        use std::os::unix::fs::FileExt;
+        let mut buf = vec![0; len];
+        std::fs::File::open(&file).unwrap().read_exact_at(&mut buf, offset).map(|()| buf)
+    };
+    assert_eq!(read(3 << 20, 65_536).unwrap(), content[3 << 20..][..65_536]);
+    assert_eq!(read((1 << 20) + 4096, 4096).unwrap_err().raw_os_error(), Some(5));
+    assert_eq!(read(0, 65_536).unwrap(), content[..65_536]);
+    w.ok("zinject -c all");
+    assert_eq!(std::fs::read(&file).unwrap(), content);
+    w.fails(&format!("zinject -t data {at}"), 1, "is not a regular file");
+    w.fails(&format!("zinject -t data -l 9 {file}"), 1, "levels only");
+    w.fails("zinject -t data /proc/self/status", 1, "not a path of a mounted weir file system");
+    w.ok("zpool destroy tank");
+}
