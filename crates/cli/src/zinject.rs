@@ -371,7 +371,7 @@ mod tests {
         let slow = InjectionView { id: 2, delay: Some((20, 1)), ..io.clone() };
         let data = InjectionView { id: 3, objset: 54, object: 2, error: "io".into(), copies: 3, ..base };
         let want = "\
- ID  POOL             GUID              TYPE   ERROR       FREQ       MATCH   INJECT
+\x20ID  POOL             GUID              TYPE   ERROR       FREQ       MATCH   INJECT
 ---  ---------------  ----------------  -----  ----------  ---------  ------  ------
   1  tank             123456789abcdef0  read   io           50.0000%       4       2
 

@@ -115,10 +115,10 @@ was read before: 'zfs unmount' and 'zfs mount' empty it.
   -f      how often, in percent: 0.0001 to 100 (the default)
   -L      a part of the labels: nvlist, pad1, pad2 or uber; otherwise labels are
           spared
-  -D      operations take so long at least, and so many lanes carry one each at a
-          time; the lanes of several delays add up
-  -A      declare the device degraded, or faulted, until 'zpool clear' or the next
-          import
+  -D      operations take so long at least, and so many lanes carry one each at
+          a time; the lanes of several delays add up
+  -A      declare the device degraded, or faulted, until 'zpool clear' or the
+          next import
   -t      the content of a file, or the block with its dnode
   -b      blocks by number, all hexadecimal; the last one is within
   -C      these copies only, from 0: 0,1
