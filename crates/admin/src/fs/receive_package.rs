@@ -190,7 +190,7 @@ impl PoolEngine {
             self.receive_part(what, by, head, part, input, view).await?;
         }
         if list.raw && !what.dry_run {
-            self.take_keys(what, tree, by, &list, view).await?;
+            self.take_keys(what, (tree, &top), by, &list, view).await?;
         }
         if follows {
             self.follow(what, tree, &list, view).await?;
@@ -203,7 +203,7 @@ impl PoolEngine {
     async fn take_keys(
         &self,
         what: &ReceiveWhat,
-        tree: &str,
+        (tree, top): (&str, &str),
         by: &Receiver,
         list: &List,
         view: &mut ReceiveView,
@@ -219,7 +219,10 @@ impl PoolEngine {
                 continue;
             }
             let snaps = dsl.snapshots(&head).await?;
-            let Some(listed) = snaps.iter().find_map(|s| list.of(Guid(s.phys().guid))) else { continue };
+            // Several may have a snapshot in common: then it is the one with this place in the tree.
+            let is_it = |fs: &&Listed| snaps.iter().any(|s| fs.snaps.contains_key(&s.phys().guid));
+            let place = |fs: &&Listed| fs.name.strip_prefix(top) == name.strip_prefix(tree);
+            let Some(listed) = list.fss.iter().filter(is_it).max_by_key(place) else { continue };
             if !listed.is_encroot {
                 if name != tree {
                     dsl.inherit_received_key(&name).await?;
