@@ -3,6 +3,7 @@
 
 use std::io::{IsTerminal, Read, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use admin::request::Secret;
@@ -82,8 +83,10 @@ const TLS: [(&str, &str); 4] = [
 
 /// The key at a URL, by the program `curl`; the error says why there is none.
 fn fetch_key(url: &str) -> Result<SecretBytes, String> {
-    // Without the user's curlrc, and never a redirection to another kind of location.
-    let mut curl = Command::new("curl");
+    // The system's program where there is one, whatever the path says; without the user's curlrc,
+    // and never a redirection to another kind of location.
+    let own = ["/usr/bin/curl", "/usr/local/bin/curl"].into_iter().find(|path| Path::new(path).exists());
+    let mut curl = Command::new(own.unwrap_or("curl"));
     curl.args(["-q", "--silent", "--show-error", "--fail", "--location", "--max-time", FETCH_SECS]);
     curl.args(["--proto", "=http,https", "--proto-redir", "=https", "--max-filesize", &KEY_MAX.to_string()]);
     for (variable, letter) in TLS {
