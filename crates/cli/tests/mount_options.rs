@@ -200,5 +200,19 @@ fn mounts_are_changed_where_they_are() {
     w.ok("zfs mount -a -o ro");
     assert_eq!((w.get("readonly").as_str(), writes()), ("on\ttemporary", false));
     assert_eq!(w.ok("zfs get -H -o source readonly tank"), "temporary\n");
+    // Pools within each other are unmounted from the inside, whichever comes first.
+    for (outer, inner) in [("tank", "lake"), ("pond", "tank")] {
+        w.ok("zfs unmount -a");
+        let other = if outer == "tank" { inner } else { outer };
+        w.ok(&format!("zpool create -O mountpoint=none --size 128M {other} {other}.img"));
+        w.ok(&format!("zfs set mountpoint={} {outer}", w.path("out")));
+        w.ok(&format!("zfs set mountpoint={} {inner}", w.path("out/in")));
+        w.ok("zfs mount -a");
+        let mounted = w.ok("zfs mount");
+        assert!([outer, inner].iter().all(|name| mounted.contains(&format!("{name} "))), "{mounted}");
+        w.ok("zfs unmount -a");
+        assert_eq!(w.ok("zfs mount"), "");
+        w.ok(&format!("zpool destroy {other}"));
+    }
     w.ok("zpool destroy tank");
 }

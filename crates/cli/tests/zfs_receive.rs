@@ -566,6 +566,9 @@ fn redacted_copies_say_so_and_are_not_mounted() {
     w.ok(&format!("zfs set mountpoint={} tank/copy", w.path("copy")));
     let why = "cannot mount 'tank/copy': Dataset is not complete, was created by receiving a redacted zfs send stream.";
     w.fails("zfs mount tank/copy", &[why]);
+    // A clone of it is made all the same.
+    w.ok("zfs clone tank/copy@one tank/copied");
+    w.ok("zfs destroy tank/copied");
     let got = w.say("zfs mount -f tank/copy");
     assert!(!got.err.contains("Dataset is not complete"), "{}", got.err);
     w.ok("zfs mount -a");

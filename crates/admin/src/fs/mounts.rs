@@ -317,10 +317,11 @@ impl PoolEngine {
         host::effective_uid() != 0 && self.pool.dsl().all().iter().any(is_written)
     }
 
-    /// File systems with `canmount=on` and a mount point that are not mounted, parents first. Those
-    /// that were received redacted only if `redacted`.
-    pub async fn to_mount(&self, redacted: bool) -> Vec<Rc<Dataset>> {
-        let mut out: Vec<(PathBuf, Rc<Dataset>)> = Vec::new();
+    /// Names and mount points of file systems with `canmount=on` that are not mounted, the outer
+    /// ones first. Those that were received redacted only if that is asked for.
+    pub async fn places_to_mount(&self, temp: TempProps) -> Vec<(PathBuf, String)> {
+        let redacted = temp.redacted || self.mounts_redacted.get();
+        let mut out: Vec<(PathBuf, String)> = Vec::new();
         for ds in self.pool.dsl().all() {
             let received = !ds.dir().is_hidden() && !ds.is_partial() && (redacted || ds.redaction().is_none());
             let wanted = received && ds.dir().prop("canmount").0.num() == 1 && !self.mounts.is_mounted(&ds.name());
@@ -330,27 +331,40 @@ impl PoolEngine {
             if let MountPoint::Path(path) = self.mount_point(&ds.dir())
                 && is_file_system(&ds).await
             {
-                out.push((path, ds));
+                out.push((path, ds.name()));
             }
         }
-        out.sort_by(|a, b| a.0.cmp(&b.0));
-        out.into_iter().map(|(_, ds)| ds).collect()
+        out.sort();
+        out
     }
 
-    /// Mounts all of [`PoolEngine::to_mount`]; returns the errors.
+    /// Ends dead mounts of the pool, also of file systems that need no mount any more.
+    pub async fn clear_dead_mounts(&self) -> Result<()> {
+        clear_dead_mounts(&self.pool.name(), None).await
+    }
+
+    /// Mounts all of [`PoolEngine::places_to_mount`]; returns the errors.
     pub async fn mount_all(&self, temp: TempProps, progress: &Progress) -> Vec<Error> {
-        // Also dead mounts of file systems that need no mount any more.
-        let mut errors: Vec<Error> = clear_dead_mounts(&self.pool.name(), None).await.err().into_iter().collect();
-        let all = self.to_mount(temp.redacted || self.mounts_redacted.get()).await;
-        if all.is_empty() {
-            return errors;
-        }
+        let mut errors: Vec<Error> = self.clear_dead_mounts().await.err().into_iter().collect();
+        let names: Vec<String> = self.places_to_mount(temp).await.into_iter().map(|(_, name)| name).collect();
+        progress.begin("mounting file systems", names.len() as u64);
+        errors.extend(self.mount_these(&names, temp, progress).await);
+        errors
+    }
+
+    /// Mounts these file systems, in this order, but for those that are mounted or gone by now;
+    /// returns the errors.
+    pub async fn mount_these(&self, names: &[String], temp: TempProps, progress: &Progress) -> Vec<Error> {
+        let Some(first) = names.first() else { return Vec::new() };
         if let Err(e) = usable() {
-            return vec![e.at(format!("cannot mount '{}'", all[0].name()))];
+            return vec![e.at(format!("cannot mount '{first}'"))];
         }
-        progress.begin("mounting file systems", all.len() as u64);
-        for ds in all {
-            if let Err(e) = self.mount(&ds, temp).await {
+        let mut errors = Vec::new();
+        for name in names {
+            if let Ok(ds) = self.pool.dsl().find(name)
+                && !self.mounts.is_mounted(name)
+                && let Err(e) = self.mount(&ds, temp).await
+            {
                 errors.push(e);
             }
             progress.step();

@@ -499,9 +499,9 @@ impl PoolEngine {
         // File systems that had no mount point or canmount=off before are mounted as at an import.
         let newly = !had_path || prop == "canmount";
         if newly && unmounted.is_empty() && mounts::usable().is_ok() {
-            for ds in self.to_mount(false).await {
-                if names.contains(&ds.name()) {
-                    errors.extend(self.mount(&ds, TempProps::default()).await.err());
+            for (_, name) in self.places_to_mount(TempProps::default()).await {
+                if names.contains(&name) {
+                    errors.extend(self.mount(&self.pool.dsl().find(&name)?, TempProps::default()).await.err());
                 }
             }
         }

@@ -358,7 +358,10 @@ impl PoolEngine {
             self.create_inner(parent, Vec::new(), above, None).await.map_err(|e| e.at(what()))?;
         }
         let ds = dsl.clone_snapshot_by(how.maker.uid, snap, name, props).await.map_err(|e| e.at(what()))?;
+        // What was received redacted is mounted only where that is asked for.
+        let is_whole = ds.redaction().is_none() || self.mounts_redacted.get();
         let mountable = !how.no_mount
+            && is_whole
             && ds.dir().prop("canmount").0.num() == 1
             && matches!(self.mount_point(&ds.dir()), mounts::MountPoint::Path(_))
             && ds.objset().await?.os_type() == ondisk::objset::ObjsetType::Zfs;

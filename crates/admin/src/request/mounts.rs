@@ -1,5 +1,7 @@
 //! Requests about mounts.
 
+use std::path::PathBuf;
+
 use base::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
@@ -46,12 +48,26 @@ impl Request for Mount {
             return cx.on(&running, move |e| async move { e.fs_mount(&name, how, self.at).await });
         }
         let (mut errors, mut notices): (Vec<String>, Vec<String>) = Default::default();
-        for running in cx.pools.all_running() {
+        let (all, temp) = (cx.pools.all_running(), how.temp);
+        // The outer ones first, of whichever pool they are.
+        let mut todo: Vec<(PathBuf, String, usize)> = Vec::new();
+        for (n, running) in all.iter().enumerate() {
+            let (places, failed) = cx.on(running, move |e| async move {
+                let failed: Vec<String> = e.clear_dead_mounts().await.err().iter().map(Error::to_string).collect();
+                Ok((e.places_to_mount(temp).await, failed))
+            })?;
+            todo.extend(places.into_iter().map(|(path, name)| (path, name, n)));
+            errors.extend(failed);
+        }
+        todo.sort();
+        cx.progress.begin("mounting file systems", todo.len() as u64);
+        for some in todo.chunk_by(|a, b| a.2 == b.2) {
+            let names: Vec<String> = some.iter().map(|(_, name, _)| name.clone()).collect();
             let progress = cx.progress.clone();
-            let (failed, warnings) = cx.on(&running, move |e| async move {
+            let (failed, warnings) = cx.on(&all[some[0].2], move |e| async move {
                 let _admin = e.admin.acquire(1).await;
                 e.mounts.take_notices();
-                let failed = e.mount_all(how.temp, &progress).await;
+                let failed = e.mount_these(&names, temp, &progress).await;
                 let failed: Vec<String> = failed.iter().map(Error::to_string).collect();
                 Ok((failed, e.mounts.take_notices()))
             })?;
@@ -84,8 +100,22 @@ impl Request for Unmount {
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let Unmount { target, force, keys } = self;
         let Some(target) = target else {
-            let unmount = |running| cx.on(running, move |e| async move { e.fs_unmount_all(force, keys).await });
-            return cx.pools.all_running().iter().try_for_each(|running| unmount(&**running));
+            // Those of one pool may be mounted within those of another.
+            let mut left = cx.pools.all_running();
+            loop {
+                let (before, mut failed) = (left.len(), None);
+                left.retain(|running| {
+                    let done = cx.on(running, move |e| async move { e.fs_unmount_all(force, keys).await });
+                    let is_left = done.is_err();
+                    failed = failed.take().or(done.err());
+                    is_left
+                });
+                match failed {
+                    None => return Ok(()),
+                    Some(e) if left.len() == before => return Err(e),
+                    Some(_) => {}
+                }
+            }
         };
         let running = cx.pools.pool_of(&target)?;
         cx.on(&running, move |e| async move {
