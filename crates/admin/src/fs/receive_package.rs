@@ -219,7 +219,8 @@ impl PoolEngine {
                 continue;
             }
             let snaps = dsl.snapshots(&head).await?;
-            // Several may have a snapshot in common: then it is the one with this place in the tree.
+            // Several may have a snapshot in common: then it is the one with this place in the
+            // tree.
             let is_it = |fs: &&Listed| snaps.iter().any(|s| fs.snaps.contains_key(&s.phys().guid));
             let place = |fs: &&Listed| fs.name.strip_prefix(top) == name.strip_prefix(tree);
             let Some(listed) = list.fss.iter().filter(is_it).max_by_key(place) else { continue };
