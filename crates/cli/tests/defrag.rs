@@ -5,12 +5,12 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use common::WEIR;
-use common::world::{World, run};
+use common::world::World;
 use serde_json::Value;
 
 /// Files, records of each, bytes of a record.
@@ -69,10 +69,14 @@ fn files_are_planned_rewritten_and_measured() {
     let mut c = w.command(WEIR);
     let args = "defrag run --share 1 -p a.img tank".split(' ');
     let mut child = c.args(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // It is there already and needs no time to start.
+    let interrupt = ["-c", "read go; kill -INT $0", &child.id().to_string()];
+    let mut killer = Command::new("sh").args(interrupt).stdin(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
     let first = lines.next().unwrap();
     assert!(first.starts_with("1/6 tank:/file"), "{first}");
-    run("kill", &["-INT", &child.id().to_string()]);
+    killer.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(killer.wait().unwrap().success());
     assert!(!child.wait().unwrap().success());
 
     // Another plan, of what is on disk by now, has to wait.
