@@ -3,31 +3,12 @@
 
 mod common;
 
-use host::TempDir;
-
-use common::{Outcome, WEIR, can_mount, command_in, outcome_of};
-
-struct World {
-    dir: TempDir,
-}
+use common::world::World;
 
 impl World {
-    fn new(tag: &str) -> World {
-        World { dir: TempDir::new(tag).unwrap() }
-    }
-
-    fn run(&self, line: &str) -> Outcome {
-        outcome_of(command_in(self.dir.path(), WEIR).args(line.split_whitespace()).output().unwrap())
-    }
-
-    fn ok(&self, line: &str) -> String {
-        let s = self.run(line);
-        assert_eq!(s.code, 0, "weir {line}: {}{}", s.out, s.err);
-        s.out
-    }
-
-    fn fails(&self, line: &str, code: i32, what: &str) {
-        let s = self.run(line);
+    /// It must end with this code and say this.
+    fn refuses(&self, line: &str, code: i32, what: &str) {
+        let s = self.say(line);
         assert!(s.code == code && s.err.contains(what), "weir {line}: {} {}{}", s.code, s.out, s.err);
     }
 
@@ -49,15 +30,9 @@ impl World {
     }
 }
 
-impl Drop for World {
-    fn drop(&mut self) {
-        let _ = self.run("daemon stop -f");
-    }
-}
-
 #[test]
 fn devices_fail_on_purpose_until_that_is_cancelled() {
-    let w = World::new("cli-zinject");
+    let w = World::without_mounts("cli-zinject");
     assert!(w.ok("zinject").starts_with("No handlers registered.\n"));
     // A device that was degraded or faulted for its errors is resilvered.
     let clear = || {
@@ -74,7 +49,7 @@ fn devices_fail_on_purpose_until_that_is_cancelled() {
     let [matched, hits] = w.counts();
     assert!(matched == hits && hits >= w.errors("a.img")[0], "{matched} {hits}");
     assert_eq!(w.ok("zinject -c 1"), "removed handler 1\n");
-    w.fails("zinject -c 1", 1, "there is no fault 1");
+    w.refuses("zinject -c 1", 1, "there is no fault 1");
     clear();
     w.ok("zpool scrub -w tank");
     assert_eq!(w.errors("a.img"), [0; 3]);
@@ -93,7 +68,7 @@ fn devices_fail_on_purpose_until_that_is_cancelled() {
     w.ok("zinject -d a.img -e nxio -T probe tank");
     w.ok("zpool reopen tank");
     assert!(w.ok("zpool status tank").contains("UNAVAIL"), "{}", w.ok("zpool status tank"));
-    w.fails("zpool online tank a.img", 1, "on purpose");
+    w.refuses("zpool online tank a.img", 1, "on purpose");
     w.ok("zinject -c all");
     w.ok("zpool reopen tank");
     w.ok("zpool wait -t resilver tank");
@@ -140,17 +115,14 @@ fn devices_fail_on_purpose_until_that_is_cancelled() {
         ("zinject -q", 2, "nothing to do"),
         ("zinject -X", 2, "invalid option 'X'"),
     ] {
-        w.fails(line, code, what);
+        w.refuses(line, code, what);
     }
     assert!(w.ok("zinject").starts_with("No handlers registered.\n"), "a refused one adds nothing");
 }
 
 #[test]
 fn copies_of_a_file_fail_and_are_mended() {
-    if !can_mount("faults of files") {
-        return;
-    }
-    let w = World::new("cli-zinject-files");
+    let Some(w) = World::new("cli-zinject-files") else { return };
     let at = w.dir.join("mnt").display().to_string();
     w.ok(&format!("zpool create -O mountpoint={at} -O copies=3 --size 128M tank a.img"));
     let file = format!("{at}/file");
@@ -187,8 +159,8 @@ fn copies_of_a_file_fail_and_are_mended() {
     assert_eq!(read(0, 65_536).unwrap(), content[..65_536]);
     w.ok("zinject -c all");
     assert_eq!(std::fs::read(&file).unwrap(), content);
-    w.fails(&format!("zinject -t data {at}"), 1, "is not a regular file");
-    w.fails(&format!("zinject -t data -l 9 {file}"), 1, "levels only");
-    w.fails("zinject -t data /proc/self/status", 1, "not a path of a mounted weir file system");
+    w.refuses(&format!("zinject -t data {at}"), 1, "is not a regular file");
+    w.refuses(&format!("zinject -t data -l 9 {file}"), 1, "levels only");
+    w.refuses("zinject -t data /proc/self/status", 1, "not a path of a mounted weir file system");
     w.ok("zpool destroy tank");
 }
