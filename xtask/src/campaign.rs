@@ -154,7 +154,7 @@ const PROFILES: &[Profile] = &[
     profile("mutate-write", 4, Runner::Ztest(&["--mutate", "{}", "--write"])),
     profile("mutate-streams", 3, Runner::Ztest(&["--mutate", "{}", "--streams"])),
     profile("kill9", 6, Runner::Kill9(&[])),
-    profile("fuzz", 18, Runner::Fuzz),
+    profile("fuzz", 24, Runner::Fuzz),
     profile("rotten-files", 1, Runner::Script("rotten-files.sh")),
     profile("block-device", 1, Runner::Script("block-device.sh")),
     profile("golden", 1, Runner::Ignored("zpl", "all", "golden")),
