@@ -21,7 +21,7 @@ use base::{Nanos, Result};
 use bdev::Buf;
 use dsl::props::PropValue;
 use sim::{DiskConfig, DiskImage, Model, Rng, Sim, SimConfig, SimDisk};
-use spa::{DevSpec, EngineOpts, ImportOpts, Pool, PoolSpec};
+use spa::{DevSpec, EngineOpts, ImportOpts, Pool, PoolSpec, WorkCommand, WorkKind};
 use zpl::{CloneFrom, Cred, Fallocate, FsCreateProps, InitOwner, MountOpts, Zfs, init_fs};
 
 #[global_allocator]
@@ -35,10 +35,15 @@ const WRITE: u64 = 1 << 20;
 const SINGLES: u64 = 1000;
 /// Limit of the cache.
 const ARC: u64 = 256 << 20;
+/// Limit of the cache when the pool is made.
+const ARC_MAKE: u64 = 4 << 30;
+/// Bytes that are written before the free space is discarded: of a table whose places are random
+/// each txg writes other blocks, and the simulated device keeps what was ever written.
+const TRIM_AFTER: u64 = 512 << 20;
 
-fn opts() -> EngineOpts {
+fn opts(arc_max: u64) -> EngineOpts {
     let mut opts = EngineOpts::for_memory(1 << 30);
-    opts.arc_max = ARC;
+    opts.arc_max = arc_max;
     opts.txg.dirty_data_max = 128 << 20;
     opts.txg.wrlog_data_max = 256 << 20;
     opts
@@ -53,13 +58,25 @@ fn world(image: DiskImage) -> (Sim, SimDisk) {
     (sim, disk)
 }
 
+/// Discards the free space if much was written since the last time.
+async fn trim(pool: &Pool, disk: &SimDisk, next: &mut u64) -> Result<()> {
+    let written = disk.counters().write_bytes;
+    if written < *next {
+        return Ok(());
+    }
+    pool.devices().works().change(WorkKind::Trim, WorkCommand::Start(None), &[]).await?;
+    pool.devices().works().wait(WorkKind::Trim).await?;
+    *next = written + TRIM_AFTER;
+    Ok(())
+}
+
 async fn make(sim: &Sim, disk: &SimDisk, dedup: bool, entries: u64) -> Result<()> {
     let time = sim.rt().wall_clock();
     let owner = InitOwner { uid: 0, gid: 0, mode: 0o755, time };
     let sha256 = codec::ChecksumAlgo::Sha256 as u64;
     let mut props = vec![("recordsize", RECORD), ("compression", codec::CompressAlgo::Off as u64), ("atime", 0)];
     if dedup {
-        props.extend([("checksum", sha256), ("dedup", 1)]);
+        props.extend([("checksum", sha256), ("dedup", 1), ("redundant_metadata", 3)]);
     }
     let spec = PoolSpec {
         name: "tank".into(),
@@ -70,13 +87,14 @@ async fn make(sim: &Sim, disk: &SimDisk, dedup: bool, entries: u64) -> Result<()
         fs_props: props.into_iter().map(|(name, n)| (name.to_string(), PropValue::Num(n))).collect(),
         init: init_fs(owner, FsCreateProps::default()),
     };
-    let pool = Pool::create(sim.rt(), spec, opts()).await?;
+    let pool = Pool::create(sim.rt(), spec, opts(ARC_MAKE)).await?;
     let ds = pool.dsl().find("tank")?;
     let fs = Zfs::open(&ds, MountOpts::from_props(&ds)).await?;
     let cred = Cred::new(0, 0);
     let file = fs.create(fs.root(), b"file", 0o644, &cred, false).await?.obj;
     let copy = fs.create(fs.root(), b"copy", 0o644, &cred, false).await?.obj;
     let len = entries * RECORD;
+    let mut next = TRIM_AFTER;
     let mut at = 0;
     while at < len {
         let some = WRITE.min(len - at);
@@ -88,11 +106,13 @@ async fn make(sim: &Sim, disk: &SimDisk, dedup: bool, entries: u64) -> Result<()
         }
         fs.write(file, at, vec![data.freeze()], false).await?;
         at += some;
+        trim(&pool, disk, &mut next).await?;
     }
     pool.sync().await?;
     let mut at = 0;
     while at < len {
         at += fs.clone_range(CloneFrom { fs: &fs, obj: file, off: at }, copy, at, len - at).await?.0;
+        trim(&pool, disk, &mut next).await?;
     }
     fs.unmount().await?;
     pool.sync().await?;
@@ -150,7 +170,7 @@ async fn look(sim: &Sim, disk: &SimDisk, dedup: bool, entries: u64) -> Result<()
     let mut pool = None;
     let import = measure(sim, disk, async || {
         let found = spa::scan(vec![disk.dev()]).await.remove(0);
-        pool = Some(Pool::import(sim.rt(), found, ImportOpts::default(), opts()).await?);
+        pool = Some(Pool::import(sim.rt(), found, ImportOpts::default(), opts(ARC)).await?);
         Ok(())
     });
     let import = import.await?;
