@@ -59,7 +59,7 @@ mod zstream;
 
 use std::io::Write;
 
-use admin::request::{Changes, PoolSync, Report, Request};
+use admin::request::{Changes, PoolSync, Pools, Report, Request};
 use base::Error;
 use daemon::Client;
 
@@ -112,6 +112,17 @@ fn rescue(rest: &[String]) -> u8 {
     u8::try_from(code).unwrap_or(1)
 }
 
+/// Where the file systems of the pool with this guid are mounted; none if the daemon has no such
+/// pool.
+fn mounts_of(guid: u64) -> base::Result<defrag::Mounts> {
+    let client = Client::of_process()?;
+    let Some(info) = client.info()? else { return Ok(defrag::Mounts::new()) };
+    let pools = client.ask(&Pools { names: Vec::new() }, None, &mut |_, _, _| {})?;
+    let Some(pool) = pools.into_iter().find(|p| p.guid == guid) else { return Ok(defrag::Mounts::new()) };
+    let is_its = |name: &str| name.strip_prefix(&pool.name).is_some_and(|r| r.is_empty() || r.starts_with('/'));
+    Ok(info.mounts.into_iter().filter(|(name, _)| is_its(name)).map(|(name, at)| (name, at.into())).collect())
+}
+
 fn defrag(rest: &[String]) -> u8 {
     let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
     let disk = |name: &str| {
@@ -126,7 +137,15 @@ fn defrag(rest: &[String]) -> u8 {
         Err(_) => Err(Error::invalid(format!("'{pool}' was not synced"))),
     };
     let paths = daemon::Paths::of_process();
-    let around = defrag::Around { usage: &usage, page: &page, disk: &disk, dirty, sync: &sync, state: paths.state() };
+    let around = defrag::Around {
+        usage: &usage,
+        page: &page,
+        disk: &disk,
+        dirty,
+        sync: &sync,
+        mounts: &mounts_of,
+        state: paths.state(),
+    };
     let code = defrag::main(rest, &around, &mut out, &mut err);
     u8::try_from(code).unwrap_or(1)
 }

@@ -1,5 +1,6 @@
 //! `weir defrag` on a pool in an image: files in pieces are planned, rewritten through their
-//! mounts, interrupted, gone on with, and measured.
+//! mounts, interrupted, gone on with, and measured. A pool of another daemon, which has the same
+//! name and the same files, stays as it is.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
@@ -45,6 +46,19 @@ fn aged(w: &World, at: &str) {
     }
 }
 
+/// A pool with such files, mounted at `m`.
+fn aged_pool(w: &World) -> String {
+    let at = w.path("m");
+    w.ok(&format!("zpool create --size 512M -O compression=off -O recordsize=16K -m {at} tank a.img"));
+    aged(w, &at);
+    at
+}
+
+/// Runs of all files of a pool.
+fn runs_of(plan: &Value) -> u64 {
+    plan["pool_files"]["runs"].as_u64().unwrap()
+}
+
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
 }
@@ -52,18 +66,21 @@ fn json(text: &str) -> Value {
 #[test]
 fn files_are_planned_rewritten_and_measured() {
     let Some(w) = World::new("defrag") else { return };
-    let at = w.path("m");
-    w.ok(&format!("zpool create --size 512M -O compression=off -O recordsize=16K -m {at} tank a.img"));
-    aged(&w, &at);
+    let at = aged_pool(&w);
+    // Mounted last, it comes last in the system's list.
+    let Some(other) = World::new("defrag-other") else { return };
+    aged_pool(&other);
+    let other_runs = || runs_of(&json(&other.ok("defrag plan --json --min-gain 0 -p a.img tank")));
+    let other_before = other_runs();
     let before = json(&w.ok("defrag plan --json -p a.img tank"));
     assert_eq!(before["files"].as_array().unwrap().len() as u64, FILES, "{before:#}");
-    let runs = before["pool_files"]["runs"].as_u64().unwrap();
+    let runs = runs_of(&before);
     assert!(runs > FILES * RECORDS / 2, "{runs}");
 
     // Only what it would do.
     let said = w.ok("defrag run -n -p a.img tank");
     assert!(said.contains("Would rewrite 6 of 6 files."), "{said}");
-    assert_eq!(json(&w.ok("defrag plan --json -p a.img tank"))["pool_files"]["runs"].as_u64(), Some(runs));
+    assert_eq!(runs_of(&json(&w.ok("defrag plan --json -p a.img tank"))), runs);
 
     // It works a hundredth of the time, so that the interrupt comes before its end.
     let mut c = w.command(WEIR);
@@ -92,7 +109,7 @@ fn files_are_planned_rewritten_and_measured() {
     assert!(going.starts_with("Going on with the plan of txg ") && !going.contains(": 0 of 6"), "{said}");
     assert!(said.contains("Rewritten: 6 of 6 files") && said.contains("measured"), "{said}");
     let after = json(&w.ok("defrag plan --json --min-gain 0 -p a.img tank"));
-    let left = after["pool_files"]["runs"].as_u64().unwrap();
+    let left = runs_of(&after);
     assert!(left * 4 < runs, "{left} runs of {runs} are left");
     for n in 0..FILES * RECORDS {
         let mut have = vec![0; RECORD as usize];
@@ -126,6 +143,8 @@ fn files_are_planned_rewritten_and_measured() {
     fs::write(w.path("bad.json"), "{}").unwrap();
     let s = w.say("defrag run --plan bad.json -p a.img tank");
     assert!(s.code == 2 && s.err.contains("this is no plan"), "{}", s.err);
+    other.ok("zpool sync");
+    assert_eq!(other_runs(), other_before);
     w.ok("zpool export tank");
     w.ok("zdb --check -p . tank");
 }

@@ -17,7 +17,7 @@ use crate::plan::Goal;
 use crate::pool_plan::{Opts, PoolPlan, plan};
 use crate::predict::Disk;
 use crate::report::{self, NAME, tame};
-use crate::run::{Meter, look, rewrite_all};
+use crate::run::{Meter, Mounts, look, rewrite_all};
 
 /// Share of the time in percent that a run works.
 const SHARE: u32 = 50;
@@ -55,6 +55,9 @@ pub struct Around<'a> {
     pub dirty: u64,
     /// Waits until everything that a pool was given is on disk.
     pub sync: &'a dyn Fn(&str) -> Result<()>,
+    /// Where the file systems of the pool with a guid are mounted: another pool on this machine may
+    /// have the same name.
+    pub mounts: &'a dyn Fn(u64) -> Result<Mounts>,
     /// The folder of the journals of runs.
     pub state: &'a Path,
 }
@@ -240,8 +243,8 @@ fn only_plan(a: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<i32> 
 }
 
 /// Says what a run would rewrite.
-fn would(files: &[Item], out: &mut dyn Write) -> Result<()> {
-    let (count, left) = look(files)?;
+fn would(files: &[Item], mounts: Mounts, out: &mut dyn Write) -> Result<()> {
+    let (count, left) = look(files, mounts)?;
     let _ = writeln!(out, "Would rewrite {count} of {} files.", files.len());
     report::left(&left, out);
     Ok(())
@@ -274,7 +277,7 @@ fn begin(
         let _ = writeln!(going, "Going on with the plan of txg {txg}: {done} of {all} files are done.");
         if a.dry {
             let rest: Vec<Item> = journal.rest().cloned().collect();
-            would(&rest, out)?;
+            would(&rest, (around.mounts)(guid)?, out)?;
             return Ok(None);
         }
         return Ok(Some(journal));
@@ -293,7 +296,7 @@ fn begin(
         return Ok(None);
     }
     if a.dry {
-        would(&orders.files, out)?;
+        would(&orders.files, (around.mounts)(guid)?, out)?;
         return Ok(None);
     }
     std::fs::create_dir_all(around.state)
@@ -309,7 +312,8 @@ fn run(a: &Args, around: &Around<'_>, out: &mut dyn Write, err: &mut dyn Write) 
     drop(pool);
     let Some(mut journal) = journal else { return Ok(i32::from(!a.dry)) };
     let shows = std::io::stderr().is_terminal();
-    let left = rewrite_all(&mut journal, a.share.unwrap_or(SHARE), &mut Meter::new(err, shows, a.quiet))?;
+    let mounts = (around.mounts)(guid)?;
+    let left = rewrite_all(&mut journal, mounts, a.share.unwrap_or(SHARE), &mut Meter::new(err, shows, a.quiet))?;
 
     let numbered = journal.orders.files.iter().enumerate().map(|(n, f)| (n, f.id));
     let done: Vec<(usize, (u64, u64))> = numbered.filter(|(_, id)| journal.done().any(|f| f.id == *id)).collect();
@@ -341,8 +345,15 @@ mod tests {
             _ => Err(Error::invalid("no such model")),
         };
         let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        let around =
-            Around { usage: "", page: "", disk: &disk, dirty: 1 << 30, sync: &|_| Ok(()), state: Path::new("/none") };
+        let around = Around {
+            usage: "",
+            page: "",
+            disk: &disk,
+            dirty: 1 << 30,
+            sync: &|_| Ok(()),
+            mounts: &|_| Ok(Mounts::new()),
+            state: Path::new("/none"),
+        };
         Args::parse(&args, &around)
     }
 

@@ -41,3 +41,4 @@ pub use cli::{Around, main};
 pub use plan::Goal;
 pub use pool_plan::{Opts, PoolPlan, plan};
 pub use predict::Disk;
+pub use run::Mounts;

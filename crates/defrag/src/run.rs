@@ -46,12 +46,15 @@ fn rest(took: Duration, percent: u32) -> Duration {
     took * (100 - percent) / percent
 }
 
-/// Where the datasets of weir are mounted.
-fn mounts() -> Result<BTreeMap<String, PathBuf>> {
+/// Where the file systems of a pool are mounted, by their names.
+pub type Mounts = BTreeMap<String, PathBuf>;
+
+/// Those that are not covered by another mount.
+fn uncovered(mut mounts: Mounts) -> Result<Mounts> {
     let table = MountTable::read()?;
-    let own = table.entries().iter().filter(|e| e.fstype.ends_with("zfs"));
-    let seen = own.filter(|e| table.top_at(&e.at).is_some_and(|top| top.id == e.id));
-    Ok(seen.map(|e| (e.source.clone(), e.at.clone())).collect())
+    // A file system within the mount of another one has no line of its own.
+    mounts.retain(|name, at| table.top_at(at).is_none_or(|top| top.fstype.ends_with("zfs") && top.source == *name));
+    Ok(mounts)
 }
 
 /// What the program shows while it works.
@@ -116,7 +119,7 @@ impl<'a> Meter<'a> {
 
 /// Where a dataset is: its mount, or its place below that of the nearest dataset above it. A plain
 /// user's file systems within each other are one mount.
-fn place(dataset: &str, mounts: &BTreeMap<String, PathBuf>) -> Option<PathBuf> {
+fn place(dataset: &str, mounts: &Mounts) -> Option<PathBuf> {
     let mut above = dataset;
     loop {
         if let Some(at) = mounts.get(above) {
@@ -127,7 +130,7 @@ fn place(dataset: &str, mounts: &BTreeMap<String, PathBuf>) -> Option<PathBuf> {
 }
 
 /// The file of an item, if it still is that one.
-fn find(item: &Item, mounts: &BTreeMap<String, PathBuf>) -> std::result::Result<(PathBuf, Metadata), Stop> {
+fn find(item: &Item, mounts: &Mounts) -> std::result::Result<(PathBuf, Metadata), Stop> {
     let left = |why: String| Err(Stop::Left(why));
     let Some(path) = &item.path else { return left("its path is not known without the key of its file system".into()) };
     let Some(at) = place(&item.dataset, mounts) else { return left(format!("{} is not mounted", item.dataset)) };
@@ -166,7 +169,7 @@ fn stop(path: &Path, e: &io::Error) -> Stop {
 fn rewrite(
     journal: &mut Journal,
     item: &Item,
-    mounts: &BTreeMap<String, PathBuf>,
+    mounts: &Mounts,
     percent: u32,
     meter: &mut Meter<'_>,
 ) -> std::result::Result<(), Stop> {
@@ -201,8 +204,13 @@ fn rewrite(
 ///
 /// # Errors
 /// Those that end a run: no space, a file system that is gone, the journal.
-pub(crate) fn rewrite_all(journal: &mut Journal, percent: u32, meter: &mut Meter<'_>) -> Result<Vec<(Item, String)>> {
-    let mounts = mounts()?;
+pub(crate) fn rewrite_all(
+    journal: &mut Journal,
+    mounts: Mounts,
+    percent: u32,
+    meter: &mut Meter<'_>,
+) -> Result<Vec<(Item, String)>> {
+    let mounts = uncovered(mounts)?;
     let files = journal.orders.files.clone();
     let is_done = |j: &Journal, f: &Item| j.progress.get(&f.id) == Some(&Progress::Done);
     let done: u64 = files.iter().filter(|f| is_done(journal, f)).map(|f| f.bytes).sum();
@@ -239,8 +247,8 @@ pub(crate) fn rewrite_all(journal: &mut Journal, percent: u32, meter: &mut Meter
 ///
 /// # Errors
 /// If there is no list of mounts.
-pub(crate) fn look(journal: &[Item]) -> Result<(usize, Vec<(Item, String)>)> {
-    let mounts = mounts()?;
+pub(crate) fn look(journal: &[Item], mounts: Mounts) -> Result<(usize, Vec<(Item, String)>)> {
+    let mounts = uncovered(mounts)?;
     let mut left = Vec::new();
     for item in journal {
         match find(item, &mounts) {
@@ -273,7 +281,7 @@ mod tests {
         let dir = host::TempDir::new("defrag-find").unwrap();
         std::fs::write(dir.path().join("a"), "x").unwrap();
         let mounts = BTreeMap::from([("tank".to_owned(), dir.path().to_owned())]);
-        let why = |item: &Item, mounts: &BTreeMap<String, PathBuf>| match find(item, mounts) {
+        let why = |item: &Item, mounts: &Mounts| match find(item, mounts) {
             Err(Stop::Left(why)) => why,
             other => panic!("{other:?}"),
         };
