@@ -37,15 +37,17 @@ impl FrontEnd for FuseFrontEnd {
         at: &'a Path,
         flags: &'a MountFlags,
         snaps: SnapshotsOf,
-        others: Vec<Rc<dyn ActiveMount>>,
+        others: &'a dyn Fn() -> Vec<Rc<dyn ActiveMount>>,
     ) -> LocalBoxFuture<'a, Result<Rc<dyn ActiveMount>>> {
         Box::pin(async move {
             let snaps: Rc<dyn fuse::SnapSource> = Rc::new(Snaps(snaps));
-            let others: Vec<Rc<fuse::Mounted>> = others.iter().filter_map(|m| outer_of(&**m)).collect();
             // Root, who mounts for a plain user, may not enter that user's mounts: a mount serves
             // the file systems within it.
             let holds_others = host::effective_uid() != 0;
-            if holds_others && let Some(outer) = innermost_mount(rt, at, &others).await? {
+            if holds_others
+                && let others = others().iter().filter_map(|m| outer_of(&**m)).collect::<Vec<_>>()
+                && let Some(outer) = innermost_mount(rt, at, &others).await?
+            {
                 let grafted = fuse::graft(rt, &outer, zfs, at, Some(snaps)).await?;
                 return Ok(Rc::new(Shown::Within(grafted)) as Rc<dyn ActiveMount>);
             }
@@ -230,9 +232,9 @@ impl Shown {
     }
 
     /// With `force` open files get errors from now on.
-    async fn end(&self, force: bool) -> Result<()> {
+    async fn end(&self, force: bool, is_alone: bool) -> Result<()> {
         match self {
-            Shown::Mounted(m) => m.unmount(force, force).await,
+            Shown::Mounted(m) => m.unmount_at(force, force, is_alone).await,
             Shown::Within(g) => g.unmount(force).await,
         }
     }
@@ -257,10 +259,16 @@ impl ActiveMount for Shown {
             Shown::Within(g) => Box::pin(g.ended()),
         }
     }
-    fn unmount(&self, force: bool) -> LocalBoxFuture<'_, Result<()>> {
+    fn is_alone(&self, table: &MountTable) -> bool {
+        match self {
+            Shown::Mounted(m) => m.is_alone(table),
+            Shown::Within(_) => true,
+        }
+    }
+    fn unmount(&self, force: bool, is_alone: bool) -> LocalBoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            match self.end(false).await {
-                Err(_) if force => self.end(true).await,
+            match self.end(false, is_alone).await {
+                Err(_) if force => self.end(true, is_alone).await,
                 result => result,
             }
         })

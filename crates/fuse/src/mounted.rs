@@ -149,6 +149,12 @@ impl Mounted {
     /// changes, if it is in use with neither. Copies in other mount namespaces without open files
     /// do not count as use: they end, too.
     pub async fn unmount(&self, lazy: bool, force: bool) -> Result<()> {
+        self.unmount_at(lazy, force, false).await
+    }
+
+    /// As [`Mounted::unmount`]. `is_alone`: it is at one place of the tree of mounts, as
+    /// [`Mounted::is_alone`] says; with many mounts it costs much to find that out for each.
+    pub async fn unmount_at(&self, lazy: bool, force: bool, is_alone: bool) -> Result<()> {
         if self.core.is_over() {
             self.core.ended().await;
             return Ok(());
@@ -165,7 +171,7 @@ impl Mounted {
         }
         let mut tries = 0;
         let held = loop {
-            match fuse_unmount(&self.place).await {
+            match fuse_unmount(&self.place, is_alone).await {
                 // A process that walks a path through it, such as a scan of all mounts, holds it
                 // for a moment.
                 Err(e) if e.kind() == ErrorKind::Busy && tries < WALKS_TRIES => {
@@ -215,6 +221,11 @@ impl Mounted {
     /// Whether it is in the tree of mounts: the session may live on after a lazy unmount.
     pub fn is_attached(&self, table: &MountTable) -> bool {
         !self.core.is_over() && self.place.dev.is_none_or(|dev| !table.of(dev).is_empty())
+    }
+
+    /// Whether it is at no other place of the tree of mounts.
+    pub fn is_alone(&self, table: &MountTable) -> bool {
+        self.place.dev.is_some_and(|dev| table.of(dev).len() <= 1)
     }
 
     /// Waits until it is unmounted and every request was dealt with.

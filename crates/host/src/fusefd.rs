@@ -26,7 +26,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use base::{Error, ErrorKind, Result};
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, open_tree, unmount};
 
@@ -168,8 +168,8 @@ pub async fn fuse_mount(mountpoint: &Path, opts: FuseMount) -> Result<(Fd, FuseP
         } else {
             (mount_by_helper(&path, &opts)?, MountedBy::Helper)
         };
-        let table = MountTable::read().ok();
-        let dev = table.and_then(|t| t.top_at(&path).filter(|e| e.fstype.starts_with("fuse")).map(|e| e.dev));
+        let listed = || MountTable::read().ok()?.top_at(&path).filter(|e| e.fstype.starts_with("fuse")).map(|e| e.dev);
+        let dev = mounted_at(&path).or_else(listed);
         Ok::<_, Error>((fd, FusePlace { path, by, dev }))
     })
     .await??;
@@ -194,16 +194,40 @@ impl HeldMount {
     }
 }
 
+/// The file system that is mounted at `path`, if one is, as the kernel knows it without asking the
+/// file system's server (Linux 5.8).
+fn mounted_at(path: &Path) -> Option<DevNumber> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW;
+    let found = rustix::fs::statx(CWD, path, flags, StatxFlags::empty()).ok()?;
+    let is_root = found.stx_attributes & found.stx_attributes_mask & StatxAttributes::MOUNT_ROOT;
+    (!is_root.is_empty()).then_some((found.stx_dev_major, found.stx_dev_minor))
+}
+
+/// Whether `path`, or the nearest folder above it that exists, is within a FUSE mount whose server
+/// is gone, or may be. Blocks for as long as a server does not answer.
+pub fn is_way_dead(path: &Path) -> bool {
+    for folder in path.ancestors() {
+        match rustix::fs::statfs(folder) {
+            Ok(_) => return false,
+            Err(Errno::NOENT) => {}
+            Err(_) => return true,
+        }
+    }
+    true
+}
+
 /// Ends the mount at `place`. [`ErrorKind::Busy`], and nothing changed, if it is in use or mounted
-/// elsewhere in this mount namespace. Where the kernel allows, the file system lives on until the
-/// returned mount is dropped. None also if it was not mounted here any more.
-pub async fn fuse_unmount(place: &FusePlace) -> Result<Option<HeldMount>> {
+/// elsewhere in this mount namespace; with `is_alone` the caller knows that it is not, and the list
+/// of mounts is not read. Where the kernel allows, the file system lives on until the returned
+/// mount is dropped. None also if it was not mounted here any more.
+pub async fn fuse_unmount(place: &FusePlace, is_alone: bool) -> Result<Option<HeldMount>> {
     let place = place.clone();
     blocking(move || {
-        let mounts = place.mounts();
+        let is_here = is_alone && place.dev.is_some() && mounted_at(&place.path) == place.dev;
+        let mounts = if is_here { vec![place.path.clone()] } else { place.mounts() };
         let Some(at) = mounts.iter().find(|p| **p == place.path).or(mounts.first()).cloned() else { return Ok(None) };
-        let on_top = MountTable::read().ok().and_then(|t| t.top_at(&at).map(|e| e.dev));
-        if place.dev.is_some() && on_top != place.dev {
+        let on_top = || MountTable::read().ok().and_then(|t| t.top_at(&at).map(|e| e.dev));
+        if !is_here && place.dev.is_some() && on_top() != place.dev {
             let why = format!("another file system is mounted over '{}': unmount that first", at.display());
             return Err(Error::new(ErrorKind::Busy, why));
         }
@@ -212,7 +236,8 @@ pub async fn fuse_unmount(place: &FusePlace) -> Result<Option<HeldMount>> {
         }
         let held = clone_mount(&at).ok().map(HeldMount);
         unmount_as_root(&at, false, false)?;
-        if place.dev.is_some()
+        if !is_here
+            && place.dev.is_some()
             && let Some(other) = place.mounts().first()
         {
             if let Some(held) = held {
@@ -275,41 +300,50 @@ pub async fn fuse_detach_dead(probe: impl Fn(&MountEntry) -> Probe + Send + 'sta
     blocking(move || {
         let user = effective_uid();
         let mut detached = Vec::new();
-        let mut passed: Vec<u64> = Vec::new();
+        let mut passed: BTreeSet<u64> = BTreeSet::new();
         let mut served = BTreeSet::new();
-        // Each that goes may uncover another at the same place.
+        // Each that goes may uncover another at the same place: until none goes.
         loop {
             let table = MountTable::read()?;
-            let next = table.entries().iter().find(|e| {
-                let on_top = table.top_at(&e.at).is_some_and(|top| top.id == e.id);
-                let ours = e.fstype.starts_with("fuse") && e.fuse_user() == Some(user);
-                ours && on_top && !passed.contains(&e.id) && probe(e) != Probe::No
-            });
-            let Some(entry) = next else { return Ok(detached) };
-            passed.push(entry.id);
-            if probe(entry) == Probe::Unserved {
-                let connection = connection_of(entry.dev);
-                if !served.contains(&connection) {
-                    served = served_connections();
-                }
-                if served.contains(&connection) {
+            let before = detached.len();
+            for entry in table.entries() {
+                let ours = entry.fstype.starts_with("fuse") && entry.fuse_user() == Some(user);
+                if !ours || passed.contains(&entry.id) {
                     continue;
                 }
+                let why = probe(entry);
+                if why == Probe::No || table.top_at(&entry.at).is_none_or(|top| top.id != entry.id) {
+                    continue;
+                }
+                passed.insert(entry.id);
+                if why == Probe::Unserved {
+                    let connection = connection_of(entry.dev);
+                    if !served.contains(&connection) {
+                        served = served_connections();
+                    }
+                    if served.contains(&connection) {
+                        continue;
+                    }
+                }
+                // It may have gone with the one that it was in.
+                if !is_dead(&entry.at) || mounted_at(&entry.at).is_some_and(|dev| dev != entry.dev) {
+                    continue;
+                }
+                let by = if user == 0 { MountedBy::Us } else { MountedBy::Helper };
+                let gone = match by {
+                    MountedBy::Us => unmount_as_root(&entry.at, true, false),
+                    MountedBy::Helper => unmount_by_helper(&entry.at, true),
+                };
+                match gone {
+                    Ok(()) => detached.push(entry.at.clone()),
+                    // Another daemon may have been there first, and one within a dead mount goes
+                    // with that.
+                    Err(e) if why == Probe::Always && is_there(entry.id)? => return Err(e),
+                    Err(_) => {}
+                }
             }
-            if !is_dead(&entry.at) {
-                continue;
-            }
-            let by = if user == 0 { MountedBy::Us } else { MountedBy::Helper };
-            let gone = match by {
-                MountedBy::Us => unmount_as_root(&entry.at, true, false),
-                MountedBy::Helper => unmount_by_helper(&entry.at, true),
-            };
-            match gone {
-                Ok(()) => detached.push(entry.at.clone()),
-                // Another daemon may have been there first, and one within a dead mount goes with
-                // that.
-                Err(e) if probe(entry) == Probe::Always && is_there(entry.id)? => return Err(e),
-                Err(_) => {}
+            if detached.len() == before {
+                return Ok(detached);
             }
         }
     })
@@ -569,6 +603,16 @@ mod tests {
         assert_eq!(&byte, b"y");
         drop(a);
         assert!(receive_fd(&b).is_err(), "the other end is closed");
+    }
+
+    #[test]
+    fn mounts_are_seen_without_the_list() {
+        let listed = MountTable::read().expect("a list").top_at(Path::new("/proc")).map(|e| e.dev);
+        assert!(listed.is_some());
+        assert_eq!(mounted_at(Path::new("/proc")), listed);
+        assert_eq!(mounted_at(Path::new("/proc/self/fd")), None);
+        assert_eq!(mounted_at(Path::new("/nowhere")), None);
+        assert!(!is_way_dead(Path::new("/proc/nowhere/at/all")));
     }
 
     #[test]

@@ -60,7 +60,7 @@ pub use engine::{BackendChoice, Engine, EngineConfig, EngineStats, Handle, SlowT
 pub use fdio::{Fd, FdIo, ReadDone, end_connection, read_now, send_now, set_nonblocking, write_now};
 pub use fusefd::{
     FuseMount, FusePlace, HeldMount, MountedBy, Probe, blocking, fuse_detach, fuse_detach_dead, fuse_mount,
-    fuse_set_readahead, fuse_unmount,
+    fuse_set_readahead, fuse_unmount, is_way_dead,
 };
 pub use holder::holder;
 pub use ident::{entropy, host_identity, physmem_bytes};

@@ -5,6 +5,7 @@
 //! which is its file system's: it stays the same when the mount is moved or copied.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -50,7 +51,12 @@ impl MountEntry {
 
 /// All mounts, as they were at one moment.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct MountTable(Vec<MountEntry>);
+pub struct MountTable {
+    entries: Vec<MountEntry>,
+    /// Places in `entries`, in order: there may be 100,000 mounts, and each is looked for.
+    of_dev: HashMap<DevNumber, Vec<usize>>,
+    at_path: HashMap<PathBuf, Vec<usize>>,
+}
 
 /// Blanks, tabs, newlines and backslashes stand in the list as three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
@@ -93,22 +99,35 @@ impl MountTable {
     }
 
     fn parse(list: &[u8]) -> MountTable {
-        MountTable(list.split(|b| *b == b'\n').filter_map(parse_line).collect())
+        MountTable::with(list.split(|b| *b == b'\n').filter_map(parse_line).collect())
+    }
+
+    fn with(entries: Vec<MountEntry>) -> MountTable {
+        let mut table = MountTable { entries, ..MountTable::default() };
+        for (n, e) in table.entries.iter().enumerate() {
+            table.of_dev.entry(e.dev).or_default().push(n);
+            table.at_path.entry(e.at.clone()).or_default().push(n);
+        }
+        table
     }
 
     /// All of them, those that were mounted first before the others.
     pub fn entries(&self) -> &[MountEntry] {
-        &self.0
+        &self.entries
+    }
+
+    fn those(&self, places: Option<&Vec<usize>>) -> Vec<&MountEntry> {
+        places.into_iter().flatten().map(|n| &self.entries[*n]).collect()
     }
 
     /// Where a file system is mounted.
     pub fn of(&self, dev: DevNumber) -> Vec<&MountEntry> {
-        self.0.iter().filter(|e| e.dev == dev).collect()
+        self.those(self.of_dev.get(&dev))
     }
 
     /// The mount at `path` that hides all others there.
     pub fn top_at(&self, path: &Path) -> Option<&MountEntry> {
-        let here: Vec<&MountEntry> = self.0.iter().filter(|e| e.at == path).collect();
+        let here = self.those(self.at_path.get(path));
         here.iter().rev().find(|e| here.iter().all(|other| other.parent != e.id)).copied()
     }
 }
@@ -171,7 +190,7 @@ nonsense
         assert_eq!(t.top_at(&at).map(|e| e.id), Some(41));
         assert_eq!(t.top_at(Path::new("/nowhere")), None);
         // The one on top need not be the last in the list.
-        let turned = MountTable(t.entries().iter().rev().cloned().collect());
+        let turned = MountTable::with(t.entries().iter().rev().cloned().collect());
         assert_eq!(turned.top_at(&at).map(|e| e.id), Some(41));
         assert_eq!(unescape(b"a\\08\\"), b"a\\08\\");
     }

@@ -46,8 +46,11 @@ pub trait ActiveMount {
     fn is_attached(&self, table: &MountTable) -> bool;
     /// Waits until it is unmounted.
     fn ended(&self) -> LocalBoxFuture<'_, ()>;
-    /// Unmounts it. [`base::ErrorKind::Busy`] if it is in use, unless `force`.
-    fn unmount(&self, force: bool) -> LocalBoxFuture<'_, Result<()>>;
+    /// Whether it is at no other place of the tree of mounts.
+    fn is_alone(&self, table: &MountTable) -> bool;
+    /// Unmounts it. [`base::ErrorKind::Busy`] if it is in use, unless `force`. `is_alone` is what
+    /// that function said a moment ago, or false.
+    fn unmount(&self, force: bool, is_alone: bool) -> LocalBoxFuture<'_, Result<()>>;
     /// Identifies its mount, or the one that it is shown in.
     fn outer(&self) -> usize;
     /// Whether it is shown in the mount of another one.
@@ -61,7 +64,7 @@ pub trait FrontEnd {
     /// Fails, with what to do, if it cannot work on this machine.
     fn usable(&self) -> Result<()>;
     /// Mounts `zfs` at `at`, an existing folder. Called on the pool's engine thread, which then
-    /// serves it. `others` are the pool's mounts.
+    /// serves it. `others` gives the pool's mounts.
     fn mount<'a>(
         &'a self,
         rt: &'a Rt,
@@ -69,7 +72,7 @@ pub trait FrontEnd {
         at: &'a Path,
         flags: &'a MountFlags,
         snaps: SnapshotsOf,
-        others: Vec<Rc<dyn ActiveMount>>,
+        others: &'a dyn Fn() -> Vec<Rc<dyn ActiveMount>>,
     ) -> LocalBoxFuture<'a, Result<Rc<dyn ActiveMount>>>;
     /// Where the volumes of a pool are shown.
     fn volumes_at(&self, pool: &str) -> PathBuf;

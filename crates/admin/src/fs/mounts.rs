@@ -9,7 +9,7 @@
 //! calls on paths run on a thread of their own ([`host::blocking`]).
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -188,9 +188,24 @@ impl Mounts {
 
     /// Where `name` is mounted.
     pub fn path_of(&self, name: &str) -> Option<PathBuf> {
+        // The list of mounts is long where there are many, and changes with each.
+        if !self.is_open(name) {
+            return None;
+        }
         let table = self.table();
         let mounts = self.active.borrow();
         mounts.get(name).filter(|m| m.is_mounted(table.as_deref())).map(|m| m.path.clone())
+    }
+
+    /// Of these file systems, those that are mounted, and of them those that are at one place only.
+    fn at_places(&self, of: &[(String, PathBuf)]) -> (BTreeSet<String>, BTreeSet<String>) {
+        let table = self.table();
+        let mounts = self.active.borrow();
+        let known = of.iter().filter_map(|(name, _)| mounts.get(name).map(|m| (name, m)));
+        let mounted: Vec<_> = known.filter(|(_, m)| m.is_mounted(table.as_deref())).collect();
+        let alone = mounted.iter().filter(|(_, m)| table.as_ref().is_some_and(|t| m.front.is_alone(t)));
+        let alone = alone.map(|(name, _)| (*name).clone()).collect();
+        (mounted.iter().map(|(name, _)| (*name).clone()).collect(), alone)
     }
 
     /// The mounts that can be reached.
@@ -418,7 +433,10 @@ impl PoolEngine {
         let front_end = front_end()?;
         front_end.usable()?;
         let flags = self.flags_of(ds, temp);
-        clear_dead_mounts(&self.pool.name(), Some(&path)).await?;
+        let place = path.clone();
+        if path_blocking(self.pool.rt(), &path, move || host::is_way_dead(&place)).await? {
+            clear_dead_mounts(&self.pool.name(), Some(&path)).await?;
+        }
         let place = path.clone();
         let prepare = move || {
             check_real_place(&place)?;
@@ -437,8 +455,8 @@ impl PoolEngine {
         };
         self.watch_acls(&zfs, ds).await;
         let snaps = SnapshotsOf::new(self.pool.dsl().clone(), ds.clone());
-        let others = self.mounts.attached();
-        match front_end.mount(self.pool.rt(), zfs.clone(), &path, &flags, snaps, others).await {
+        let others = || self.mounts.attached();
+        match front_end.mount(self.pool.rt(), zfs.clone(), &path, &flags, snaps, &others).await {
             Ok(front) => {
                 let flags = self.effective_flags(&*front, flags);
                 self.close_when_ended(front.clone());
@@ -489,12 +507,17 @@ impl PoolEngine {
 
     /// Unmounts one file system.
     pub async fn unmount(&self, name: &str, force: bool) -> Result<()> {
+        self.unmount_one(name, force, false).await
+    }
+
+    /// As [`PoolEngine::unmount`], of a mount that is known to be at one place only.
+    async fn unmount_one(&self, name: &str, force: bool, is_alone: bool) -> Result<()> {
         let front = self.mounts.active.borrow().get(name).map(|m| (m.front.clone(), m.path.clone()));
         let Some((front, path)) = front else {
             return Err(Error::not_found(format!("cannot unmount '{name}': not currently mounted")));
         };
         if front.is_alive() {
-            let unmounted = match self.pool.rt().timeout(UNMOUNT_LIMIT, front.unmount(force)).await {
+            let unmounted = match self.pool.rt().timeout(UNMOUNT_LIMIT, front.unmount(force, is_alone)).await {
                 Some(result) => result,
                 None => Err(Error::new(ErrorKind::Busy, "a file system on the way there does not answer")),
             };
@@ -529,11 +552,15 @@ impl PoolEngine {
     /// first; returns them in the order for mounting them again. If one fails, the others are
     /// mounted again.
     pub async fn unmount_these(&self, names: &[String], force: bool) -> Result<Vec<Unmounted>> {
+        let names: BTreeSet<&String> = names.iter().collect();
+        let places: BTreeSet<PathBuf> = names.iter().filter_map(|n| self.mounts.path_of(n)).collect();
         let mut todo = self.mounts.all();
-        let places: Vec<PathBuf> = names.iter().filter_map(|n| self.mounts.path_of(n)).collect();
         // A file system unmounted from outside has no mounts within it.
-        todo.retain(|(n, p)| names.contains(n) || places.iter().any(|place| p.starts_with(place)));
+        todo.retain(|(n, p)| names.contains(n) || p.ancestors().any(|above| places.contains(above)));
         todo.sort_by(|a, b| b.1.cmp(&a.1));
+        // Of this moment: to look at the list of mounts after each would cost much where there are
+        // many.
+        let (mounted, alone) = self.mounts.at_places(&todo);
         let mut done: Vec<(PathBuf, Unmounted)> = Vec::new();
         let mut result = Ok(());
         let mut hidden: Vec<(String, PathBuf)> = Vec::new();
@@ -541,9 +568,8 @@ impl PoolEngine {
             // A mount below a later one can be reached only after that is unmounted.
             for (name, path) in if last { std::mem::take(&mut hidden) } else { std::mem::take(&mut todo) } {
                 let (temp, at) = (self.mounts.temp_of(&name), self.mounts.given_place_of(&name));
-                let was_mounted = self.mounts.path_of(&name).is_some();
-                match self.unmount(&name, force).await {
-                    Ok(()) if was_mounted => done.push((path, Unmounted { name, temp, at })),
+                match self.unmount_one(&name, force, alone.contains(&name)).await {
+                    Ok(()) if mounted.contains(&name) => done.push((path, Unmounted { name, temp, at })),
                     Ok(()) => {}
                     Err(e) if e.kind() == ErrorKind::NotFound && !last => hidden.push((name, path)),
                     Err(e) => result = result.and(Err(e)),

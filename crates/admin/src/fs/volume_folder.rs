@@ -219,7 +219,7 @@ impl PoolEngine {
         let folder = self.folder.0.take();
         let Some((at, front)) = folder else { return Ok(()) };
         if front.is_alive() {
-            let unmounted = match self.pool.rt().timeout(UNMOUNT_LIMIT, front.unmount(force)).await {
+            let unmounted = match self.pool.rt().timeout(UNMOUNT_LIMIT, front.unmount(force, false)).await {
                 Some(result) => result,
                 None => Err(Error::new(ErrorKind::Busy, "a request to it does not end")),
             };
