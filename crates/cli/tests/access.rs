@@ -312,6 +312,34 @@ fn limits_bind_others() {
     m.ok(USER, 0, "zfs create tank/a/two");
 }
 
+/// Snapshots are made, renamed and destroyed as folders by whom `zfs allow` lets do that.
+#[test]
+fn folders_of_snapshots_are_delegated() {
+    let Some(m) = Machine::new("access-folders", USER, OTHER) else { return };
+    m.pool(0);
+    let at = m.dir.join("mnt");
+    m.ok(0, 0, "tune set zfs_admin_snapshot=1");
+    m.ok(0, 0, &format!("zfs set mountpoint={} tank/a", at.display()));
+    let folders = at.join(".zfs/snapshot");
+    let does = |program: &str, names: &[&str]| {
+        let mut c = Command::new("setpriv");
+        c.args([format!("--reuid={USER}"), format!("--regid={USER}"), "--clear-groups".to_string()]);
+        c.arg(program).args(names).current_dir(&folders);
+        c.output().unwrap().status.success()
+    };
+    assert!(!does("mkdir", &["own"]));
+    m.ok(0, 0, &format!("zfs allow -u {USER} snapshot tank/a"));
+    assert!(does("mkdir", &["own"]) && !does("mv", &["own", "new"]) && !does("rmdir", &["own"]));
+    m.ok(0, 0, &format!("zfs allow -u {USER} rename,mount,create tank/a"));
+    assert!(does("mv", &["own", "new"]) && !does("rmdir", &["new"]));
+    m.ok(0, 0, &format!("zfs allow -u {USER} destroy tank/a"));
+    assert!(does("rmdir", &["new"]));
+    m.ok(0, 0, &format!("zfs unallow -u {USER} tank/a"));
+    assert!(!does("mkdir", &["own"]));
+    assert_eq!(m.ok(0, 0, "zfs list -H -t snapshot -o name"), "tank/a@s\n");
+    m.ok(0, 0, "zfs unmount tank/a");
+}
+
 /// Rows of [`others_do_what_is_delegated`] say what is needed; here is what else there is to
 /// grants.
 #[test]

@@ -11,8 +11,9 @@ use admin::fs::front_end::{ActiveMount, FrontEnd, MountFlags, SnapshotsOf};
 use admin::fs::open_volumes::VolumeHold;
 use admin::fs::places::path_blocking;
 use admin::fs::volume_folder::{VolumeEntry, VolumesOf};
+use admin::request::Identity;
 use base::{Error, Result};
-use fuse::SnapChange;
+use fuse::{SnapChange, SnapUser};
 use host::MountTable;
 use rt::join::select2;
 use rt::sync::Notify;
@@ -138,6 +139,17 @@ impl fuse::SnapSource for Snaps {
     }
     fn may_change(&self) -> bool {
         self.0.may_change()
+    }
+    fn allow<'a>(&'a self, who: SnapUser, change: SnapChange<'a>) -> LocalBoxFuture<'a, Result<()>> {
+        let SnapUser { uid, gid, groups } = who;
+        let who = Identity { uid, gid, groups };
+        Box::pin(async move {
+            match change {
+                SnapChange::Create(_) => self.0.allow_create(&who).await,
+                SnapChange::Destroy(name) => self.0.allow_destroy(&who, name).await,
+                SnapChange::Rename(name, _) => self.0.allow_rename(&who, name).await,
+            }
+        })
     }
     fn change<'a>(&'a self, change: SnapChange<'a>) -> LocalBoxFuture<'a, Result<()>> {
         Box::pin(async move {

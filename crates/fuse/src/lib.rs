@@ -45,6 +45,6 @@ pub use graft::{Grafted, graft};
 pub use handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs, Time, WriteHow};
 pub use mounted::{MountOpts, Mounted, SessionStats, mount_handler};
 pub use session::Kernel;
-pub use snapdir::{SnapChange, SnapSource, Snapdir};
+pub use snapdir::{SnapChange, SnapSource, SnapUser, Snapdir};
 pub use volumes::{VolumeNode, VolumeSource, VolumeUse, mount_volumes};
 pub use zfs::mount;

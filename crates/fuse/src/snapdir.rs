@@ -15,6 +15,7 @@ use zpl::Zfs;
 
 use crate::dir::DirOut;
 use crate::errno::{Errno, NO_ENTRY};
+use crate::groups::groups_of;
 use crate::handler::{Attr, Caller, Entry, Time};
 
 /// Bits of an object number.
@@ -56,6 +57,10 @@ pub trait SnapSource {
     fn changed(&self) -> Option<WallTime>;
     /// Whether they may be made, destroyed and renamed as folders (`zfs_admin_snapshot`).
     fn may_change(&self) -> bool;
+    /// Fails unless a user may do that who is neither the superuser nor that of the daemon.
+    fn allow<'a>(&'a self, _who: SnapUser, _change: SnapChange<'a>) -> LocalBoxFuture<'a, Result<()>> {
+        Box::pin(std::future::ready(Err(ErrorKind::Denied.into())))
+    }
     /// Makes, destroys or renames one.
     fn change<'a>(&'a self, change: SnapChange<'a>) -> LocalBoxFuture<'a, Result<()>>;
     /// Opens one. It is not counted as used: the snapshot can be destroyed.
@@ -71,6 +76,17 @@ pub enum SnapChange<'a> {
     Destroy(&'a str),
     /// It gets the second name.
     Rename(&'a str, &'a str),
+}
+
+/// A user who asks for a change.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SnapUser {
+    /// The number of the user.
+    pub uid: u32,
+    /// The group for access to files.
+    pub gid: u32,
+    /// The other groups of the process.
+    pub groups: Vec<u32>,
 }
 
 struct Slot {
@@ -112,7 +128,8 @@ fn folder(node: u64, entries: u32, created: Time, changed: Time) -> Attr {
         mtime: changed,
         ctime: changed,
         crtime: created,
-        mode: S_IFDIR | 0o555,
+        // As in OpenZFS: permissions on the dataset say who may change snapshots.
+        mode: S_IFDIR | 0o777,
         nlink: 2 + entries,
         blksize: 512,
         ttl: TTL,
@@ -200,15 +217,16 @@ impl SnapDir {
         Ok(Found::Root(slot, self.zfs(slot)?))
     }
 
-    /// Makes, destroys or renames a snapshot: for those who may administer them, the superuser and
-    /// the user of the daemon.
+    /// Makes, destroys or renames a snapshot: for the superuser, the user of the daemon, and those
+    /// whom `zfs allow` lets do it.
     pub(crate) async fn change(&self, who: Caller, change: SnapChange<'_>) -> Result<(), Errno> {
         self.enabled()?;
         if !self.source.may_change() {
             return Err(Errno(libc::EACCES));
         }
         if who.uid != 0 && who.uid != host::effective_uid() {
-            return Err(Errno(libc::EPERM));
+            let user = SnapUser { uid: who.uid, gid: who.gid, groups: groups_of(who.pid) };
+            self.source.allow(user, change).await.map_err(|_| Errno(libc::EPERM))?;
         }
         Ok(self.source.change(change).await?)
     }

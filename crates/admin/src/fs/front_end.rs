@@ -13,8 +13,10 @@ use host::MountTable;
 use rt::{LocalBoxFuture, Rt};
 
 use super::files::{self, Zfs};
+use super::snaps::DestroyHow;
 use super::temp_props::TempProps;
 use super::volume_folder::VolumesOf;
+use crate::request::{Identity, Need};
 
 /// The flags of a mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -141,6 +143,32 @@ impl SnapshotsOf {
     /// Gives one another name.
     pub async fn rename(&self, name: &str, new: &str) -> Result<()> {
         self.dsl.rename_snapshot(&self.full(name), &self.full(new), false).await
+    }
+
+    /// Fails unless a user who does not own the daemon may make one.
+    pub async fn allow_create(&self, who: &Identity) -> Result<()> {
+        let head = self.head.name();
+        let fits = Need::SnapshotsFit { name: head.clone(), below: false };
+        self.allow(who, &[Need::on(&head, &["snapshot"]), fits]).await
+    }
+
+    /// The same for destroying one.
+    pub async fn allow_destroy(&self, who: &Identity, name: &str) -> Result<()> {
+        self.allow(who, &[Need::Destroy(self.full(name), DestroyHow::default())]).await
+    }
+
+    /// The same for giving one another name.
+    pub async fn allow_rename(&self, who: &Identity, name: &str) -> Result<()> {
+        let (snapshot, head) = (self.full(name), self.head.name());
+        self.allow(who, &[Need::on(&snapshot, &["rename", "mount"]), Need::on(&head, &["create", "mount"])]).await
+    }
+
+    async fn allow(&self, who: &Identity, needs: &[Need]) -> Result<()> {
+        let engine = crate::engine::current()?;
+        for need in needs {
+            engine.check_need(who, need).await?;
+        }
+        Ok(())
     }
 
     fn full(&self, name: &str) -> String {

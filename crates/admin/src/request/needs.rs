@@ -68,7 +68,7 @@ pub enum Need {
 
 impl Need {
     /// All of these on a dataset.
-    pub(super) fn on(name: &str, perms: &[&str]) -> Need {
+    pub(crate) fn on(name: &str, perms: &[&str]) -> Need {
         Need::On(name.to_string(), perms.iter().map(|p| p.to_string()).collect())
     }
 
