@@ -41,7 +41,7 @@ fn asked(p: &Parsed, un: bool) -> Result<Option<Asked>, String> {
     if given("uge") > 1 {
         return Err("-u, -g, and -e are mutually exclusive".into());
     }
-    for (letter, others) in [('s', "sugec"), ('c', "cugesld"), ('e', "eugsc")] {
+    for (letter, others) in [('s', "sugecld"), ('c', "cugesld"), ('e', "eugsc")] {
         if p.has(letter) && given(others) > 1 {
             return Err(format!("invalid options combined with -{letter}"));
         }

@@ -139,6 +139,19 @@ impl ChecksumAlgo {
         )
     }
 
+    /// True if a block whose place holds one with an equal checksum need not be written
+    /// (`ZCHECKSUM_FLAG_NOPWRITE` of OpenZFS).
+    pub fn is_nopwrite_ok(self) -> bool {
+        matches!(
+            self,
+            ChecksumAlgo::Sha256
+                | ChecksumAlgo::Sha512
+                | ChecksumAlgo::Skein
+                | ChecksumAlgo::Edonr
+                | ChecksumAlgo::Blake3
+        )
+    }
+
     /// True if equal checksums may be taken for equal data without comparing it (format page 13:
     /// not edonr).
     pub fn is_dedup_strong(self) -> bool {

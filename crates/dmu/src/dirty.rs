@@ -12,7 +12,8 @@
 //!   sync would follow, as a block born in this txg. The sync of the txg puts that pointer into the
 //!   tree and writes nothing.
 //! * `Rewritten` (`dr_rewrite`): frozen, and nothing but what the block holds already: the sync
-//!   writes it anew and keeps its logical birth. It has no early write. A change makes it `Mut`.
+//!   writes it anew, with its logical birth or a new one, and does not leave an equal block where
+//!   it is. It has no early write. A change makes it `Mut`.
 //! * `Packed`: frozen, with its stored form settled.
 //! * `Cloned`: the block is that of another file, whose pointer the sync puts into the tree (module
 //!   `clone`). Its content is not in memory; a change reads it first and makes it `Mut`.
@@ -85,8 +86,8 @@ pub(crate) enum DirtyBlk {
     Frozen(Bytes),
     /// Shared, and stored already.
     Overridden(Bytes, Box<Stored>),
-    /// Shared, and what the block holds already.
-    Rewritten(Bytes),
+    /// Shared, and what the block holds already. The flag: it keeps its logical birth.
+    Rewritten(Bytes, bool),
     /// Shared, and stored in that form.
     Packed(Bytes, Rc<Packed>),
     /// The block at this pointer, without its content.
@@ -107,7 +108,7 @@ impl DirtyBlk {
     pub fn as_slice(&self) -> &[u8] {
         match self {
             DirtyBlk::Mut(b) => b,
-            DirtyBlk::Frozen(b) | DirtyBlk::Rewritten(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => b,
+            DirtyBlk::Frozen(b) | DirtyBlk::Rewritten(b, _) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => b,
             DirtyBlk::Cloned(_) => &[],
         }
     }
@@ -121,7 +122,7 @@ impl DirtyBlk {
             *self = DirtyBlk::Frozen(std::mem::take(b).freeze());
         }
         match self {
-            DirtyBlk::Frozen(b) | DirtyBlk::Rewritten(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => {
+            DirtyBlk::Frozen(b) | DirtyBlk::Rewritten(b, _) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => {
                 Some(b.clone())
             }
             DirtyBlk::Mut(_) => unreachable!("just frozen"),
@@ -133,7 +134,7 @@ impl DirtyBlk {
         let gone = match self {
             DirtyBlk::Mut(_) => None,
             DirtyBlk::Cloned(bp) => unreachable!("the content of the clone {bp} is read before it is changed"),
-            DirtyBlk::Frozen(b) | DirtyBlk::Rewritten(b) | DirtyBlk::Packed(b, _) => {
+            DirtyBlk::Frozen(b) | DirtyBlk::Rewritten(b, _) | DirtyBlk::Packed(b, _) => {
                 *self = DirtyBlk::Mut(std::mem::take(b).into_buf());
                 None
             }
@@ -207,7 +208,11 @@ impl DirtyBlocks {
     }
     /// Whether a block is written anew without a change.
     pub fn is_rewritten(&self, blkid: u64) -> bool {
-        matches!(self.blocks.get(&blkid), Some(DirtyBlk::Rewritten(_)))
+        matches!(self.blocks.get(&blkid), Some(DirtyBlk::Rewritten(..)))
+    }
+    /// Whether a block is written anew as it was, with its logical birth.
+    pub fn keeps_birth(&self, blkid: u64) -> bool {
+        matches!(self.blocks.get(&blkid), Some(DirtyBlk::Rewritten(_, true)))
     }
     /// The first block in a range.
     pub fn first_in(&self, range: impl RangeBounds<u64>) -> Option<u64> {
@@ -244,7 +249,7 @@ impl DirtyBlocks {
     pub fn shared(&self, blkid: u64) -> Option<Bytes> {
         match self.blocks.get(&blkid)? {
             DirtyBlk::Mut(_) | DirtyBlk::Cloned(_) => None,
-            DirtyBlk::Frozen(b) | DirtyBlk::Rewritten(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => {
+            DirtyBlk::Frozen(b) | DirtyBlk::Rewritten(b, _) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => {
                 (!b.is_unique()).then(|| b.clone())
             }
         }
@@ -264,9 +269,10 @@ impl DirtyBlocks {
         if old.len() != len {
             let made = match blk {
                 DirtyBlk::Mut(_) | DirtyBlk::Cloned(_) => None,
-                DirtyBlk::Frozen(b) | DirtyBlk::Rewritten(b) | DirtyBlk::Overridden(b, _) | DirtyBlk::Packed(b, _) => {
-                    copies.iter().position(|(of, _)| is_same(of, b))
-                }
+                DirtyBlk::Frozen(b)
+                | DirtyBlk::Rewritten(b, _)
+                | DirtyBlk::Overridden(b, _)
+                | DirtyBlk::Packed(b, _) => copies.iter().position(|(of, _)| is_same(of, b)),
             };
             let new = match made.map(|i| copies.swap_remove(i).1) {
                 Some(copy) if copy.len() == len => copy,
@@ -393,11 +399,11 @@ mod tests {
         ];
         for (what, f) in change {
             let mut b = DirtyBlocks::default();
-            b.put(3, DirtyBlk::Rewritten(Buf::copy_from(&[1; 512]).freeze()));
+            b.put(3, DirtyBlk::Rewritten(Buf::copy_from(&[1; 512]).freeze(), true));
             let data = b.share(3).expect("dirty");
             assert_eq!(b.resize(3, 512, &mut Vec::new()), Some(512));
             assert!(!b.override_with(3, &data, stored(1)), "an early write would be born in this txg");
-            assert!(b.is_rewritten(3) && !b.is_rewritten(4), "{what}");
+            assert!(b.keeps_birth(3) && b.is_rewritten(3) && !b.is_rewritten(4), "{what}");
             f(&mut b);
             assert!(!b.is_rewritten(3) && b.take_given_up().is_empty(), "{what}");
         }

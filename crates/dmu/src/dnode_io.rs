@@ -365,8 +365,7 @@ impl Dnode {
                     || keep_birth && st.dirty.iter().flatten().any(|d| d.txg > tx.txg() && changes(d))
             };
             if !written && let Some(content) = self.block(blkid).await? {
-                let same = if keep_birth { DirtyBlk::Rewritten(content) } else { DirtyBlk::Frozen(content) };
-                self.put_block(blkid, same, tx)?;
+                self.put_block(blkid, DirtyBlk::Rewritten(content, keep_birth), tx)?;
                 bytes += u64::from(self.block_size());
             }
             self.os.ctx.rt().spend(rt::cost::DMU_POINTER).await;

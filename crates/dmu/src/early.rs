@@ -26,7 +26,7 @@ use txg::TxgHold;
 use zio::{Prio, WriteDone};
 
 use crate::dirty::Stored;
-use crate::dnode::Dnode;
+use crate::dnode::{DirtyTxg, Dnode};
 use crate::dnode_io::Overlay;
 use crate::policy::BlockKind;
 use crate::tx::Tx;
@@ -68,10 +68,22 @@ impl Dnode {
         let policy = self.os.policy(kind, 1);
         let mut req = policy.request(&self.os, data.clone(), (self.n.obj, blkid), txg);
         (req.dedup, req.prio) = (None, Prio::SyncWrite);
+        // A block that the sync will leave where it is needs no other place.
+        let prepared = match policy.nopwrite && self.is_changed_in_only(blkid, txg) {
+            true => {
+                let old = self.lookup(blkid).await.unwrap_or_else(|_| Blkptr::hole());
+                let prepared = ctx.zio().prepare(req).await?;
+                if ctx.zio().stays(&prepared, &old)? {
+                    return Ok((old, WriteDone::ready(Ok(()))));
+                }
+                prepared
+            }
+            false => ctx.zio().prepare(req).await?,
+        };
         if !self.os.take_log_block(self.os.cost().data(data.len() as u64), txg) {
             return Err(Error::new(ErrorKind::NoSpace, "the rest of the pool is kept for txgs"));
         }
-        let out = ctx.zio().write(req).await?;
+        let out = ctx.zio().issue(prepared).await?;
         if out.bp.is_gang() {
             // Its pieces are named only in its header, which must be written before the block can
             // be freed, in the txg that is still held.
@@ -92,6 +104,13 @@ impl Dnode {
         };
         ctx.rt().spawn("early write", txg_held);
         Ok((out.bp, out.done))
+    }
+
+    /// Whether no other txg than this one has a change of a block that is not on disk.
+    fn is_changed_in_only(&self, blkid: u64, txg: Txg) -> bool {
+        let st = self.n.st.borrow();
+        let changes = |d: &DirtyTxg| d.free || d.blocks.contains(blkid) || d.freed.contains(blkid);
+        !st.dirty.iter().flatten().any(|d| d.txg != txg && changes(d))
     }
 
     /// The early write of `data`, if that is the block's content in the newest txg.

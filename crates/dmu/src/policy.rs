@@ -49,6 +49,8 @@ pub(crate) struct Policy {
     /// Whether the block is metadata.
     pub metadata: bool,
     pub dedup: Option<DedupMode>,
+    /// Whether an equal block in its place stays.
+    pub nopwrite: bool,
     pub class: ClassKind,
     /// A block of at most this stored size goes to the special class.
     pub special_small: u32,
@@ -117,6 +119,7 @@ fn policy(props: &ObjsetProps, features: DmuFeatures, salted: bool, kind: BlockK
         embed: features.embedded_data && level == 0 && !otype.has_fill(),
         metadata,
         dedup,
+        nopwrite: !metadata && dedup.is_none() && checksum.is_nopwrite_ok() && compression.algo != CompressAlgo::Off,
         class,
         special_small: if has_data && !metadata { props.special_small } else { 0 },
         pass,
@@ -139,6 +142,7 @@ impl Policy {
         let BlockKind { otype, level, .. } = self.kind;
         if otype.is_encrypted_ok() {
             self.copies = self.copies.min(zio::ENCRYPTED_COPIES_MAX);
+            self.nopwrite = false;
         }
         self.embed = false;
         if level == 0 && matches!(otype, ObjectType::DNODE | ObjectType::OBJSET) {
@@ -162,6 +166,7 @@ impl Policy {
         req.copies = self.copies;
         req.pass = self.pass;
         req.embed = self.embed;
+        req.nopwrite = self.nopwrite;
         req.crypt = os.ctx.key().cloned();
         req.sealed = os.sealed;
         req.dedup = self.dedup.filter(|_| !os.sealed);

@@ -151,7 +151,7 @@ impl<'a> SyncCx<'a> {
             // It may be overwritten in place: two writes to one DVA must not be in flight at once.
             ctx.wait_written(old).await?;
         }
-        let mut out = ctx.zio().issue(prepared).await?;
+        let mut out = ctx.zio().issue_over(prepared, old).await?;
         let mut bp = out.bp;
         if bp.is_hole() {
             bp = self.hole_in_place_of(old, data.len() as u64, otype, level);

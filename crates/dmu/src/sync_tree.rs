@@ -177,7 +177,7 @@ impl<'a> TreeSync<'a> {
 
     /// `old` if the dirty data block in its place is the same, written anew.
     fn keeps_birth_of(&self, blkid: u64, old: &Blkptr) -> Option<Blkptr> {
-        (!old.is_hole() && self.slot(|d| d.blocks.is_rewritten(blkid))).then_some(*old)
+        (!old.is_hole() && self.slot(|d| d.blocks.keeps_birth(blkid))).then_some(*old)
     }
 
     /// The request for a dirty data block.
@@ -187,6 +187,7 @@ impl<'a> TreeSync<'a> {
         let mut req = self.cx.request(data, &self.data, (self.dn.n.obj, blkid));
         req.fill = fill;
         req.packed = self.slot(|d| d.blocks.packed(blkid));
+        req.nopwrite &= !self.slot(|d| d.blocks.is_rewritten(blkid));
         Ok(req)
     }
 

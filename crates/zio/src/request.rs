@@ -73,6 +73,10 @@ pub struct WriteReq {
     /// another way, or a reference to another block of a dedup table; if that table gives the block
     /// at this pointer, the pointer stays as it is.
     pub keeps_birth_of: Option<Box<Blkptr>>,
+    /// Whether a block that is in its place already, by the checksum, stays there
+    /// ([`crate::Zio::issue_over`]). Only with compression and a checksum that
+    /// [`ChecksumAlgo::is_nopwrite_ok`] names, as in OpenZFS.
+    pub nopwrite: bool,
     /// Whether up to 112 bytes may be embedded in the pointer (feature embedded_data, and the
     /// caller allows it).
     pub embed: bool,
@@ -119,6 +123,7 @@ impl WriteReq {
             pass: 1,
             rewrite: None,
             keeps_birth_of: None,
+            nopwrite: false,
             embed: false,
             crypt: None,
             sealed: false,
@@ -177,7 +182,7 @@ pub struct WriteOut {
     /// Resolves when the devices have the block (without a flush); at once for holes and embedded
     /// blocks.
     pub done: WriteDone,
-    /// Whether [`WriteReq::rewrite`] was overwritten in place, or [`WriteReq::keeps_birth_of`]
+    /// Whether [`WriteReq::rewrite`] was overwritten in place, or what the pointer was to replace
     /// stays as it is: nothing was allocated, the caller frees nothing.
     pub rewritten_in_place: bool,
     /// The bytes as they are stored, of a block that was written.

@@ -24,6 +24,8 @@ pub struct ZioStats {
     pub gangs: u64,
     /// Writes that overwrote their own place.
     pub rewrites: u64,
+    /// Blocks that stayed where they were, since they were the same.
+    pub nopwrites: u64,
     /// Requested copies that found no space.
     pub copies_short: u64,
     /// Copies read whose checksum was wrong.

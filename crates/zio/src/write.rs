@@ -239,7 +239,47 @@ fn may_rewrite(req: &WriteReq, old: &Blkptr, psize: u64) -> bool {
         && (old.is_gang() || old.ndvas() == usize::from(req.copies))
 }
 
+/// Whether what would be stored for `req` is stored at `old` already (`zio_nop_write`).
+fn is_stored_at(req: &WriteReq, body: &Body, old: &Blkptr) -> bool {
+    let Body::Stored { data, compress, checksum, seal: None } = body else { return false };
+    let is_plain = req.crypt.is_none() && !req.sealed && !old.encrypted() && !old.is_gang();
+    let is_counted = req.dedup.is_some() || old.dedup() || req.keeps_birth_of.is_some();
+    is_plain
+        && !is_counted
+        && !old.is_hole()
+        && !old.is_embedded()
+        && old.is_little_endian()
+        && (old.otype(), old.level()) == (req.otype, req.level)
+        && (old.checksum_raw(), old.checksum_words()) == (req.checksum as u8, *checksum)
+        && (old.compress_raw(), old.psize(), old.lsize()) == (*compress as u8, data.len() as u64, req.data.len() as u64)
+        && old.ndvas() == usize::from(req.copies)
+}
+
 impl Zio {
+    /// Whether the block at `old` may stay in place of a prepared one ([`WriteReq::nopwrite`]):
+    /// it is the same, and not on a vdev that was removed.
+    pub fn stays(&self, prepared: &Prepared, old: &Blkptr) -> Result<bool> {
+        if !prepared.req.nopwrite || !is_stored_at(&prepared.req, &prepared.body, old) {
+            return Ok(false);
+        }
+        for dva in old.dvas() {
+            if self.0.tree.top(dva.vdev())?.is_indirect() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// As [`Zio::issue`] for a block that takes the place of the one at `old`, which may stay.
+    pub async fn issue_over(&self, prepared: Prepared, old: &Blkptr) -> Result<WriteOut> {
+        if self.stays(&prepared, old)? {
+            self.0.count(|s| s.nopwrites += 1);
+            let done = WriteDone::ready(Ok(()));
+            return Ok(WriteOut { rewritten_in_place: true, ..WriteOut::of(*old, done) });
+        }
+        self.issue(prepared).await
+    }
+
     /// Both halves of a write: [`Zio::prepare`], then [`Zio::issue`].
     pub async fn write(&self, req: WriteReq) -> Result<WriteOut> {
         let prepared = self.prepare(req).await?;

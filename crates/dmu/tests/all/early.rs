@@ -275,3 +275,46 @@ fn clean_blocks_are_stored_apart() {
         assert!(!c.end().await.contains(&bp));
     });
 }
+
+/// With a strong checksum and compression a block that is the same stays where it is, whoever
+/// writes it: the sync, or an early write. One that is rewritten on purpose moves.
+#[test]
+fn an_equal_block_stays_where_it_is() {
+    let lz4 = codec::Compression { algo: codec::CompressAlgo::Lz4, level: 0 };
+    let strong = ObjsetProps { checksum: ChecksumAlgo::Sha256, compression: lz4, ..ObjsetProps::default() };
+    let off = codec::Compression::OFF;
+    let cases = [
+        ("equal", strong, true),
+        ("a weak checksum", ObjsetProps { checksum: ChecksumAlgo::Fletcher4, ..strong }, false),
+        ("no compression", ObjsetProps { compression: off, ..strong }, false),
+    ];
+    for (what, props, stays) in cases {
+        let sim = world(7);
+        sim.block_on(async {
+            let mut c = Case::new(&sim, props).await;
+            let at = async |c: &Case, blkid| c.dn.block_pointer(blkid).await.unwrap();
+            let (mut was, first) = (Vec::new(), noise(1, 4 * LEN));
+            for blkid in 0..4 {
+                was.push(at(&c, blkid).await);
+            }
+            let part = |blkid: usize| &first[blkid * LEN..(blkid + 1) * LEN];
+            // Equal by the sync, equal by an early write, another content, rewritten.
+            c.write(0, part(0)).await;
+            c.write(1, part(1)).await;
+            let (early, done) = c.store(1).await;
+            done.await.unwrap();
+            assert_eq!(early == was[1], stays, "{what}");
+            c.write(2, &noise(5, LEN)).await;
+            let tx = TxPlan::new(&c.os).write(&c.dn, 3 * u64::from(SIZE), u64::from(SIZE)).assign().await.unwrap();
+            c.dn.rewrite_blocks(3..4, false, &tx).await.unwrap();
+            drop(tx);
+            let now = c.end().await;
+            let kept: Vec<bool> = (0..4).map(|n| now[n] == was[n]).collect();
+            assert_eq!(kept, [stays, stays, false, false], "{what}");
+            for blkid in [0, 1, 3] {
+                assert!(c.dn.read_block(blkid as u64).await.unwrap()[..] == *part(blkid), "{what}");
+            }
+            assert!(c.dn.read_block(2).await.unwrap() == noise(5, LEN), "{what}");
+        });
+    }
+}
