@@ -68,12 +68,13 @@ impl Dnode {
         let policy = self.os.policy(kind, 1);
         let mut req = policy.request(&self.os, data.clone(), (self.n.obj, blkid), txg);
         (req.dedup, req.prio) = (None, Prio::SyncWrite);
-        // A block that the sync will leave where it is needs no other place.
+        // A block that the sync will leave where it is needs no other place. It must be on disk
+        // with its txg: the log's flush does not wait for another write.
         let prepared = match policy.nopwrite && self.is_changed_in_only(blkid, txg) {
             true => {
                 let old = self.lookup(blkid).await.unwrap_or_else(|_| Blkptr::hole());
                 let prepared = ctx.zio().prepare(req).await?;
-                if ctx.zio().stays(&prepared, &old)? {
+                if old.birth() <= ctx.txg().last_synced() && ctx.zio().stays(&prepared, &old)? {
                     return Ok((old, WriteDone::ready(Ok(()))));
                 }
                 prepared
