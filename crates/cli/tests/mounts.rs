@@ -131,6 +131,19 @@ fn what_others_unmount_is_noticed() {
     run("mount", &["-t", "tmpfs", "none", &format!("{at}/e")]);
     w.fails("zfs unmount tank/e", &["mounted over"]);
     run("umount", &[&format!("{at}/e")]);
+    // So does one of the pool; all of them go from the top.
+    let one = w.path("one");
+    w.ok(&format!("zfs create -o mountpoint={one} tank/y"));
+    w.ok(&format!("zfs create -o canmount=noauto -o mountpoint={one} tank/x"));
+    w.ok("zfs mount tank/x");
+    w.fails("zfs unmount tank/y", &["mounted over"]);
+    w.ok("zfs unmount tank/x");
+    assert!(w.is_mounted("tank/y") && !w.is_mounted("tank/x"));
+    w.ok("zfs mount tank/x");
+    w.ok("zfs set canmount=on tank/x");
+    w.ok("zfs unmount -a");
+    assert_eq!(mounts_at(&one), 0);
+    w.ok("zfs mount tank/e");
     w.ok("zfs unmount -u tank/e");
     assert_eq!(w.ok("zfs get -H -o value keystatus tank/e"), "unavailable\n");
     w.ok("zpool destroy tank");

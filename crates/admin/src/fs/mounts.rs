@@ -8,7 +8,7 @@
 //! Paths may lead through mounts of the same engine thread, which must be free to answer: system
 //! calls on paths run on a thread of their own ([`host::blocking`]).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -57,6 +57,8 @@ struct Mounted {
     front: Rc<dyn ActiveMount>,
     temp: TempProps,
     flags: MountFlags,
+    /// Later mounts have higher numbers: of several at one place the last is on top.
+    number: u64,
 }
 
 impl Mounted {
@@ -70,6 +72,8 @@ impl Mounted {
 #[derive(Default)]
 pub struct Mounts {
     active: RefCell<BTreeMap<String, Mounted>>,
+    /// The number of the next one.
+    next: Cell<u64>,
     watch: RefCell<Option<MountWatch>>,
     /// Warnings of the last mounts, not yet taken by the command that asked for them.
     notices: RefCell<Vec<String>>,
@@ -155,9 +159,13 @@ impl Mounts {
         mounted.map(|(n, m)| (n.clone(), m.path.clone())).collect()
     }
 
-    /// As [`Mounts::list`], with those unmounted from outside whose session has not ended.
+    /// As [`Mounts::list`], with those unmounted from outside whose session has not ended, in the
+    /// order for unmounting: the innermost first, of those at one place the last.
     fn all(&self) -> Vec<(String, PathBuf)> {
-        self.active.borrow().iter().map(|(n, m)| (n.clone(), m.path.clone())).collect()
+        let mounts = self.active.borrow();
+        let mut all: Vec<(&String, &Mounted)> = mounts.iter().collect();
+        all.sort_by(|(_, a), (_, b)| (&b.path, b.number).cmp(&(&a.path, a.number)));
+        all.into_iter().map(|(n, m)| (n.clone(), m.path.clone())).collect()
     }
 
     /// The file systems that are mounted, in order of name.
@@ -460,7 +468,8 @@ impl PoolEngine {
             Ok(front) => {
                 let flags = self.effective_flags(&*front, flags);
                 self.close_when_ended(front.clone());
-                let mounted = Mounted { path, is_given: at.is_some(), zfs, front, temp, flags };
+                let number = self.mounts.next.replace(self.mounts.next.get() + 1);
+                let mounted = Mounted { path, is_given: at.is_some(), zfs, front, temp, flags, number };
                 self.mounts.active.borrow_mut().insert(name, mounted);
                 Ok(())
             }
@@ -555,9 +564,9 @@ impl PoolEngine {
         let names: BTreeSet<&String> = names.iter().collect();
         let places: BTreeSet<PathBuf> = names.iter().filter_map(|n| self.mounts.path_of(n)).collect();
         let mut todo = self.mounts.all();
-        // A file system unmounted from outside has no mounts within it.
-        todo.retain(|(n, p)| names.contains(n) || p.ancestors().any(|above| places.contains(above)));
-        todo.sort_by(|a, b| b.1.cmp(&a.1));
+        // A file system unmounted from outside has no mounts within it, and one at the same place
+        // is not within another.
+        todo.retain(|(n, p)| names.contains(n) || p.ancestors().skip(1).any(|above| places.contains(above)));
         // Of this moment: to look at the list of mounts after each would cost much where there are
         // many.
         let (mounted, alone) = self.mounts.at_places(&todo);
@@ -579,7 +588,9 @@ impl PoolEngine {
                 }
             }
         }
-        done.sort_by(|a, b| (&a.0, &a.1.name).cmp(&(&b.0, &b.1.name)));
+        // The outer first, of those at one place the first.
+        done.reverse();
+        done.sort_by(|a, b| a.0.cmp(&b.0));
         let done: Vec<Unmounted> = done.into_iter().map(|(_, unmounted)| unmounted).collect();
         if let Err(e) = result {
             self.mount_again(&done).await;
