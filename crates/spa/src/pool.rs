@@ -30,6 +30,7 @@ use crate::commit::logs::Logs;
 use crate::commit::{Commit, Parts};
 use crate::devices::aux::{Aux, AuxDevices};
 use crate::devices::evacuate::{FoundRemoval, RemovalTunables};
+use crate::devices::leaf_work::WorkTunables;
 use crate::devices::reflow::ExpandTunables;
 use crate::devices::{Around, Devices};
 use crate::notices::Notices;
@@ -62,6 +63,8 @@ pub struct EngineOpts {
     pub expand: ExpandTunables,
     /// Removals of devices.
     pub removal: RemovalTunables,
+    /// Trim and initialize.
+    pub works: WorkTunables,
     /// Cache devices.
     pub l2: L2Tunables,
     /// `zfs_admin_snapshot`: snapshots may be made, destroyed and renamed as folders of
@@ -85,6 +88,7 @@ impl EngineOpts {
             dmu: DmuTunables::default(),
             expand: ExpandTunables::default(),
             removal: RemovalTunables::default(),
+            works: WorkTunables::default(),
             l2: L2Tunables::default(),
             admin_snapshot: false,
         }
@@ -149,7 +153,7 @@ impl Pool {
     /// below the MOS and the open MOS.
     pub(crate) async fn assemble(layers: Layers, mos: Mos, readonly: bool, opening: Opening) -> Result<Rc<Pool>> {
         let (scan_tunables, multihost, tunables) = (layers.scan, layers.multihost, layers.expand);
-        let removal_tunables = layers.removal;
+        let (removal_tunables, works) = (layers.removal, layers.works);
         let stack = Stack::new(layers, mos, readonly);
         let Opening { config, config_dirty, config_object, on_disk_name, .. } = opening;
         let config = Config::new(&stack, config, config_dirty, config_object, on_disk_name);
@@ -184,6 +188,7 @@ impl Pool {
             removal: removal_tunables,
         };
         let devices = Devices::new(&around, removal);
+        devices.works().set_tunables(works);
         let heartbeat = Heartbeat::new(&stack.rt, &stack.tree, &stack.txg, multihost, opening.multihost);
         let history = Rc::new(History::new(&stack, &config, &events));
         let parts = Parts {
@@ -600,6 +605,7 @@ impl Pool {
         self.scan.set_tunables(opts.scan, opts.arc_max);
         self.devices.expander().set_tunables(opts.expand);
         self.devices.evacuator().set_tunables(opts.removal);
+        self.devices.works().set_tunables(opts.works);
         stack.core.zil.set(opts.zil);
         stack.core.admin_snapshot.set(opts.admin_snapshot);
         self.heartbeat.set_tunables(opts.multihost);

@@ -24,6 +24,7 @@ use crate::commit::heartbeat::MultihostTunables;
 use crate::commit::logs::Logs;
 use crate::commit::store::{Geometry, MapStore};
 use crate::devices::evacuate::RemovalTunables;
+use crate::devices::leaf_work::WorkTunables;
 use crate::devices::reflow::ExpandTunables;
 use crate::pool::EngineOpts;
 use crate::scan::ScanTunables;
@@ -56,6 +57,8 @@ pub(crate) struct Layers {
     pub expand: ExpandTunables,
     /// Removals of devices.
     pub removal: RemovalTunables,
+    /// Trim and initialize.
+    pub works: WorkTunables,
 }
 
 impl Layers {
@@ -84,6 +87,7 @@ impl Layers {
             multihost: opts.multihost,
             expand: opts.expand,
             removal: opts.removal,
+            works: opts.works,
         }
     }
 

@@ -570,6 +570,46 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.removal.max_span = v
     ),
     field!(
+        "zfs_initialize_chunk_size",
+        Unit::Bytes,
+        512,
+        16 << 20,
+        OZ,
+        "initialize: bytes of a write at most",
+        |o| o.engine.works.initialize_bytes_max,
+        |o, v| o.engine.works.initialize_bytes_max = v
+    ),
+    field!(
+        "zfs_initialize_value",
+        Unit::Count,
+        0,
+        u64::MAX,
+        OZ,
+        "initialize: the number of 64 bits that is written over free space",
+        |o| o.engine.works.initialize_value,
+        |o, v| o.engine.works.initialize_value = v
+    ),
+    field!(
+        "zfs_trim_extent_bytes_max",
+        Unit::Bytes,
+        64 << 10,
+        HALF,
+        OZ,
+        "trim: bytes of a discard at most",
+        |o| o.engine.works.trim_bytes_max,
+        |o, v| o.engine.works.trim_bytes_max = v
+    ),
+    field!(
+        "zfs_trim_extent_bytes_min",
+        Unit::Bytes,
+        0,
+        HALF,
+        OZ,
+        "trim: shorter ranges of free space are left",
+        |o| o.engine.works.trim_bytes_min,
+        |o, v| o.engine.works.trim_bytes_min = v
+    ),
+    field!(
         "zfs_scrub_after_expand",
         Unit::Count,
         0,

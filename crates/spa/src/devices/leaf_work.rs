@@ -31,13 +31,30 @@ use crate::commit::config::Config;
 use crate::stack::Stack;
 use crate::zevent::Events;
 
-/// Pattern that is written over free space (`zfs_initialize_value`).
-const PATTERN: u64 = 0xdead_beef_dead_beee;
-/// Longest write of the pattern, in bytes (`zfs_initialize_chunk_size`).
-const CHUNK: u64 = 1 << 20;
-/// Longest and shortest discard, in bytes (`zfs_trim_extent_bytes_max`, `_min`).
-const TRIM_MAX: u64 = 128 << 20;
-const TRIM_MIN: u64 = 32 << 10;
+/// How the work is done; defaults as in OpenZFS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WorkTunables {
+    /// Pattern that is written over free space (`zfs_initialize_value`).
+    pub initialize_value: u64,
+    /// Longest write of the pattern, in bytes (`zfs_initialize_chunk_size`).
+    pub initialize_bytes_max: u64,
+    /// Longest discard, in bytes (`zfs_trim_extent_bytes_max`).
+    pub trim_bytes_max: u64,
+    /// Shortest discard, in bytes (`zfs_trim_extent_bytes_min`).
+    pub trim_bytes_min: u64,
+}
+
+impl Default for WorkTunables {
+    fn default() -> WorkTunables {
+        WorkTunables {
+            initialize_value: 0xdead_beef_dead_beee,
+            initialize_bytes_max: 1 << 20,
+            trim_bytes_max: 128 << 20,
+            trim_bytes_min: 32 << 10,
+        }
+    }
+}
+
 /// Longest sleep of a run that keeps to a rate: a command is seen after that (as in OpenZFS).
 const PAUSE_MAX: Nanos = Nanos::from_secs(1);
 /// Keys of a trim in the ZAP of a leaf beside those that [`WorkKind::keys`] has, as in OpenZFS:
@@ -203,6 +220,7 @@ pub struct LeafWorks {
     held: RefCell<Vec<Guid>>,
     /// The pool is being closed: all runs end.
     closing: Cell<bool>,
+    tunables: Cell<WorkTunables>,
 }
 
 impl LeafWorks {
@@ -221,7 +239,13 @@ impl LeafWorks {
             all: RefCell::default(),
             held: RefCell::default(),
             closing: Cell::new(false),
+            tunables: Cell::default(),
         })
+    }
+
+    /// Counts from the next range on.
+    pub(crate) fn set_tunables(&self, tunables: WorkTunables) {
+        self.tunables.set(tunables);
     }
 
     /// The work on a device, if it was ever started.
@@ -577,11 +601,14 @@ impl LeafWorks {
         let Some(VdevKind::Leaf(leaf)) = kind.find(work.guid) else {
             return Err(Error::not_found("the device has left the pool"));
         };
+        let tunables = self.tunables.get();
         let step = match work.kind {
-            WorkKind::Trim => TRIM_MAX,
-            WorkKind::Initialize => CHUNK,
+            WorkKind::Trim => tunables.trim_bytes_max,
+            WorkKind::Initialize => tunables.initialize_bytes_max,
         };
-        if work.kind == WorkKind::Trim && len < TRIM_MIN {
+        let sector = u64::from(leaf.dev.info().logical_sector);
+        let step = (step - step % sector).max(sector);
+        if work.kind == WorkKind::Trim && len < tunables.trim_bytes_min {
             return Ok(true);
         }
         let may_go_on = || {
@@ -604,7 +631,7 @@ impl LeafWorks {
             match work.kind {
                 WorkKind::Trim => bdev::discard(&*leaf.dev, DATA_START + at, n).await?,
                 WorkKind::Initialize => {
-                    let word = PATTERN.to_le_bytes();
+                    let word = tunables.initialize_value.to_le_bytes();
                     let data: Vec<u8> = word.iter().copied().cycle().take(n as usize).collect();
                     leaf.write(DATA_START + at, Bytes::copy_from(&data), 0, Prio::Initializing).await?;
                 }
