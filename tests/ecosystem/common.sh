@@ -15,7 +15,8 @@ finish() {
     at_end
     # Not a pool of this case may stay open, whatever failed.
     weir daemon stop -f > /dev/null 2>&1
-    rm -rf "$top"
+    # What is mounted below it may be another's.
+    rm -rf --one-file-system "$top"
     exit $code
 }
 trap finish EXIT
@@ -91,4 +92,27 @@ start_daemon() {
 good() {
     zpool scrub -w "$1"
     zpool status -x "$1" | grep -q "is healthy"
+}
+# `no COMMAND...`: it must fail. `set -e` does not look at what stands behind a `!`.
+no() {
+    if "$@"; then echo "should fail: $*"; return 1; fi
+}
+# `at TIME PROGRAM...`: PROGRAM with a clock that begins at TIME.
+at() {
+    local shift
+    if [ ! -e "$top/clock.so" ]; then
+        need cc
+        cc -shared -fPIC -o "$top/clock.so" "$here/clock.c"
+    fi
+    shift=$(($(date -d "$1" +%s) - EPOCHSECONDS))
+    LD_PRELOAD=$top/clock.so CLOCK_SHIFT=$shift "${@:2}"
+}
+# `daemon_at TIME`: ends the daemon and starts it, with its pools, at another time. What it makes
+# has that time. `weir daemon start` would give it an environment without the library.
+daemon_at() {
+    weir daemon stop > /dev/null 2>&1 || :
+    at "$1" weir daemon run >> "$top/daemon.log" 2>&1 &
+    until weir daemon status > /dev/null 2>&1; do kill -0 $!; done
+    # Waits until the pools are there.
+    zpool list > /dev/null
 }
