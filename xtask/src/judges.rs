@@ -11,7 +11,12 @@ use std::process::{Command, Stdio};
 /// A program, the Debian package that holds it, and its purpose.
 const JUDGES: &[(&str, &str, &str)] = &[
     ("zdb", "zfsutils-linux", "reads every block of a pool and checks leaks and counts"),
-    ("ztest", "zfs-test", "makes random pools"),
+    ("ztest", "zfs-test", "makes random pools, and has OpenZFS's test suite"),
+    ("ksh", "ksh", "runs the tests of OpenZFS's suite"),
+    ("cpio", "cpio", "what tests of the suite archive with"),
+    ("pax", "pax", "what tests of the suite archive with"),
+    ("fdisk", "fdisk", "what tests of the suite look at disks with"),
+    ("ping", "iputils-ping", "what the suite looks for"),
     ("fusermount3", "fuse3", "lets ordinary users mount"),
     ("fio", "fio", "measures and verifies I/O"),
     ("setfacl", "acl", "sets and shows POSIX ACLs"),
@@ -63,14 +68,18 @@ fn quiet(program: &str, args: &[&str]) -> bool {
         .is_ok_and(|s| s.success())
 }
 
+/// Whether this is root.
+pub(crate) fn is_root() -> bool {
+    quiet("sh", &["-c", "test \"$(id -u)\" = 0"])
+}
+
 /// Installs missing judges where that is possible, and returns those present afterwards.
 pub(crate) fn install() -> Result<There, String> {
     let before = look();
     if before.missing().is_empty() {
         return Ok(before);
     }
-    let root = quiet("sh", &["-c", "test \"$(id -u)\" = 0"]);
-    if !root || !have("apt-get") {
+    if !is_root() || !have("apt-get") {
         return Ok(before);
     }
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();

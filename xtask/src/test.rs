@@ -83,6 +83,14 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         go = note("tests", crate::suite::run()) && go;
         println!("   {:.1} s", start.elapsed().as_secs_f64());
     }
+    if !crate::judges::is_root() || !crate::zts::missing().is_empty() {
+        not_run.push("zts (root, and packages of the suite)");
+    } else if go || keep_going {
+        let start = Instant::now();
+        println!("-- zts (a part of OpenZFS's test suite)");
+        go = note("zts", crate::zts::quick()) && go;
+        println!("   {:.1} s", start.elapsed().as_secs_f64());
+    }
     if !crate::book::has_mdbook() {
         not_run.push("mdbook build");
     }

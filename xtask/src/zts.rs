@@ -3,6 +3,9 @@
 //! The suite is Debian's package `zfs-test` (2.1). Without letters every test of `common.run` and
 //! `linux.run` is run, in memory, by two workers; results are in `target/zts`. All letters go to
 //! `run-zts`, such as `-r sanity`, `-g 'cli_root/zpool_*'` and `-T GROUP/TEST`. It needs root.
+//!
+//! The test command runs a part of the suite ([`quick`]): the tests of `tests/zts/quick.txt`, which
+//! pass again and again also on a busy machine, for some 15 minutes.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,10 +20,29 @@ const NEEDED: &[(&str, &str)] = &[
     ("/usr/bin/ping", "iputils-ping"),
 ];
 
+/// The packages that are missing.
+pub(crate) fn missing() -> Vec<&'static str> {
+    NEEDED.iter().filter(|(path, _)| !std::path::Path::new(path).exists()).map(|(_, package)| *package).collect()
+}
+
+/// Runs the tests of `tests/zts/quick.txt`, with the `weir` of the development profile: all have to
+/// pass.
+pub(crate) fn quick() -> Result<(), String> {
+    let list = crate::root().join("tests/zts/quick.txt");
+    // What an earlier run left would count as this one's.
+    let _ = std::fs::remove_dir_all(out());
+    // Time limits are those of a machine that does nothing else: here there may be more.
+    let letters = ["-t", "300", "--only"].map(str::to_string);
+    suite(crate::deb::target().join("debug/weir"), letters.into_iter().chain([list.display().to_string()]))
+}
+
+fn out() -> PathBuf {
+    crate::root().join("target/zts")
+}
+
 /// Runs `cargo xtask zts [--binary FILE] [LETTERS]`.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
-    let missing: Vec<&str> =
-        NEEDED.iter().filter(|(path, _)| !std::path::Path::new(path).exists()).map(|(_, package)| *package).collect();
+    let missing = missing();
     if !missing.is_empty() {
         return Err(format!("the suite needs more: apt-get install {}", missing.join(" ")));
     }
@@ -37,8 +59,12 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             (crate::deb::target().join("release/weir"), args)
         }
     };
+    suite(binary, letters.iter().cloned())
+}
+
+fn suite(binary: PathBuf, letters: impl Iterator<Item = String>) -> Result<(), String> {
     let mut command = Command::new(crate::root().join("tests/zts/run-zts"));
-    command.arg(binary).arg("-o").arg(crate::root().join("target/zts")).args(["-d", "/dev/shm", "-j", "2"]);
+    command.arg(binary).arg("-o").arg(out()).args(["-d", "/dev/shm", "-j", "2"]);
     if let Some(zdb) = crate::kill9::zdb24() {
         command.arg("--zdb").arg(zdb);
     }
