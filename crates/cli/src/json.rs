@@ -5,7 +5,107 @@ use admin::view::fmt;
 use admin::view::{DatasetView, PoolView, PropView, VdevProps, VdevView};
 use serde_json::{Map, Value, json};
 
+use crate::opts::Parsed;
 use crate::zpool_out::{LIST_COLUMNS, Style, vdev_fields, vdev_rows};
+
+/// What `--json-int`, `--json-pool-key-guid` and `--json-flat-vdevs` ask for.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Shape {
+    /// Numbers are integers instead of strings.
+    pub integers: bool,
+    /// The objects of pools are found by their guids instead of their names.
+    pub by_guid: bool,
+    /// All vdevs of a pool are in one object, each with the name of the one that it is in.
+    pub flat: bool,
+}
+
+impl Shape {
+    /// The long options, for [`crate::opts::Spec`]; their letters are no letters of users.
+    pub const LONG: [(&'static str, bool, char); 4] = [
+        ("json", false, 'j'),
+        ("json-int", false, '1'),
+        ("json-pool-key-guid", false, '2'),
+        ("json-flat-vdevs", false, '3'),
+    ];
+
+    /// What a command line asks for. The error says which option has no meaning without `-j`.
+    pub fn of(p: &Parsed) -> Result<Shape, String> {
+        let alone = |(_, _, letter): &&(&str, bool, char)| !p.has('j') && p.has(*letter);
+        if let Some((name, ..)) = Shape::LONG.iter().find(alone) {
+            return Err(format!("'--{name}' only works with '-j' option"));
+        }
+        Ok(Shape { integers: p.has('1'), by_guid: p.has('2'), flat: p.has('3') })
+    }
+
+    /// The output of a command in this shape.
+    fn applied(self, mut value: Value) -> Value {
+        if self.flat
+            && let Some(Value::Object(pools)) = value.get_mut("pools")
+        {
+            pools.values_mut().filter_map(Value::as_object_mut).for_each(flatten);
+        }
+        if self.by_guid
+            && let Some(Value::Object(pools)) = value.get_mut("pools")
+        {
+            let by_guid =
+                |(name, pool): (String, Value)| (pool["pool_guid"].as_str().map_or(name, str::to_string), pool);
+            *pools = std::mem::take(pools).into_iter().map(by_guid).collect();
+        }
+        if self.integers {
+            with_integers(&mut value);
+        }
+        value
+    }
+}
+
+/// Keys whose values are names, also where they have only digits.
+const NAMES: [&str; 9] =
+    ["name", "path", "pool", "parent", "dataset", "snapshot_name", "filesystem", "mountpoint", "data"];
+
+/// Strings of digits become integers.
+fn with_integers(value: &mut Value) {
+    match value {
+        Value::Array(all) => all.iter_mut().for_each(with_integers),
+        Value::Object(all) => {
+            for (_, inner) in all.iter_mut().filter(|(key, _)| !NAMES.contains(&key.as_str())) {
+                with_integers(inner);
+            }
+        }
+        Value::String(text) if text.bytes().all(|b| b.is_ascii_digit()) => {
+            if let Ok(n) = text.parse::<u64>() {
+                *value = json!(n);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The keys under which a pool has vdevs of a class.
+const CLASSES: [&str; 5] = ["dedup", "special", "logs", "l2cache", "spares"];
+
+/// Puts all vdevs of a pool into one object, in order, each with the name of the one above it.
+fn flatten(pool: &mut Map<String, Value>) {
+    fn add(vdevs: Value, above: &str, out: &mut Map<String, Value>) {
+        let Value::Object(vdevs) = vdevs else { return };
+        for (name, mut vdev) in vdevs {
+            let inner = vdev.as_object_mut().and_then(|v| v.remove("vdevs"));
+            if let Some(v) = vdev.as_object_mut().filter(|_| !above.is_empty()) {
+                v.insert("parent".into(), json!(above));
+            }
+            out.insert(name.clone(), vdev);
+            inner.into_iter().for_each(|inner| add(inner, &name, out));
+        }
+    }
+    let name = pool.get("name").and_then(Value::as_str).unwrap_or_default().to_string();
+    let mut all = Map::new();
+    if let Some(vdevs) = pool.get_mut("vdevs") {
+        add(vdevs.take(), "", &mut all);
+        for class in CLASSES {
+            pool.remove(class).into_iter().for_each(|vdevs| add(vdevs, &name, &mut all));
+        }
+        pool.insert("vdevs".into(), Value::Object(all));
+    }
+}
 
 fn version(command: &str) -> Value {
     json!({ "command": command, "vers_major": 0, "vers_minor": 1 })
@@ -164,18 +264,24 @@ fn head(p: &PoolView, typed: bool) -> Map<String, Value> {
 }
 
 /// `zpool status` of pools.
-pub fn statuses(pools: &[PoolView], numbers: Numbers) -> String {
+pub fn statuses(pools: &[PoolView], numbers: Numbers, shape: Shape) -> String {
     let one = |p: &PoolView| {
         let mut out = head(p, false);
         status(p, numbers, &mut out);
         (p.name.clone(), Value::Object(out))
     };
     let all: Map<String, Value> = pools.iter().map(one).collect();
-    text(&json!({ "output_version": version("zpool status"), "pools": all }))
+    text(&shape.applied(json!({ "output_version": version("zpool status"), "pools": all })))
 }
 
 /// Pools with these properties; with their devices if `devices`.
-pub fn pools(command: &str, pools: &[PoolView], columns: &[String], exact: bool, devices: bool) -> String {
+pub fn pools(
+    command: &str,
+    pools: &[PoolView],
+    columns: &[String],
+    (exact, shape): (bool, Shape),
+    devices: bool,
+) -> String {
     let one = |p: &PoolView| {
         let mut out = head(p, true);
         let wanted = p.props.iter().filter(|q| columns.iter().any(|c| c == "all" || *c == q.name));
@@ -190,7 +296,7 @@ pub fn pools(command: &str, pools: &[PoolView], columns: &[String], exact: bool,
         (p.name.clone(), Value::Object(out))
     };
     let all: Map<String, Value> = pools.iter().map(one).collect();
-    text(&json!({ "output_version": version(command), "pools": all }))
+    text(&shape.applied(json!({ "output_version": version(command), "pools": all })))
 }
 
 /// A vdev of a pool and its class, by its guid.
@@ -205,7 +311,7 @@ fn find_vdev<'a>(v: &'a VdevView, above: &'a str, guid: &str) -> Option<(&'a Vde
 }
 
 /// These properties of vdevs of a pool (`zpool get PROPERTY POOL VDEV`).
-pub fn vdev_props(pool: &PoolView, vdevs: &[VdevProps], wanted: &[String], exact: bool) -> String {
+pub fn vdev_props(pool: &PoolView, vdevs: &[VdevProps], wanted: &[String], (exact, shape): (bool, Shape)) -> String {
     let one = |v: &VdevProps| {
         let value = |name: &str| v.props.iter().find(|q| q.name == name).map_or("-", |q| q.exact.as_str());
         let rows = vdev_rows(v, wanted);
@@ -229,7 +335,7 @@ pub fn vdev_props(pool: &PoolView, vdevs: &[VdevProps], wanted: &[String], exact
     };
     let all: Map<String, Value> = vdevs.iter().map(one).collect();
     let head = Value::Object(head(pool, false));
-    text(&json!({ "output_version": version("zpool get"), "pool": head, "vdevs": all }))
+    text(&shape.applied(json!({ "output_version": version("zpool get"), "pool": head, "vdevs": all })))
 }
 
 /// What is mounted (`zfs mount`), file systems with their places; nothing if none is.
@@ -314,7 +420,7 @@ fn status(p: &PoolView, numbers: Numbers, out: &mut Map<String, Value>) {
 }
 
 /// Datasets with these properties.
-pub fn datasets(command: &str, list: &[DatasetView], columns: &[String], exact: bool) -> String {
+pub fn datasets(command: &str, list: &[DatasetView], columns: &[String], (exact, shape): (bool, Shape)) -> String {
     let one = |d: &DatasetView| {
         let wanted = d.props.iter().filter(|q| columns.iter().any(|c| c == "all" || *c == q.name));
         let createtxg = d.props.iter().find(|p| p.name == "createtxg").map_or("0", |p| p.exact.as_str());
@@ -328,7 +434,7 @@ pub fn datasets(command: &str, list: &[DatasetView], columns: &[String], exact: 
         (d.name.clone(), out)
     };
     let all: Map<String, Value> = list.iter().map(one).collect();
-    text(&json!({ "output_version": version(command), "datasets": all }))
+    text(&shape.applied(json!({ "output_version": version(command), "datasets": all })))
 }
 
 #[cfg(test)]
@@ -336,6 +442,28 @@ mod tests {
     use admin::view::CheckpointView;
 
     use super::*;
+
+    #[test]
+    fn the_output_takes_other_shapes() {
+        let leaf = |name: &str| json!({ "name": name, "guid": "12", "state": "ONLINE" });
+        let mirror = json!({ "name": "mirror-0", "vdevs": { "1": leaf("1"), "b": leaf("b") } });
+        let root = json!({ "name": "7", "vdevs": { "mirror-0": mirror } });
+        let pool = json!({ "name": "7", "pool_guid": "99", "logs": { "l": leaf("l") }, "vdevs": { "7": root } });
+        let value = json!({ "pools": { "7": pool } });
+        let shape = Shape { integers: true, by_guid: true, flat: true };
+        let out = shape.applied(value.clone());
+        let pool = &out["pools"]["99"];
+        assert_eq!((&pool["name"], &pool["pool_guid"], &pool["logs"]), (&json!("7"), &json!(99), &Value::Null));
+        let parents = ["7", "mirror-0", "1", "b", "l"].map(|name| pool["vdevs"][name]["parent"].as_str());
+        assert_eq!(parents, [None, Some("7"), Some("mirror-0"), Some("mirror-0"), Some("7")]);
+        assert_eq!((&pool["vdevs"]["1"]["guid"], &pool["vdevs"]["1"]["name"]), (&json!(12), &json!("1")));
+        assert_eq!(Shape::default().applied(value.clone()), value);
+        let spec = crate::opts::Spec { letters: "j", long: &Shape::LONG };
+        let of =
+            |line: &[&str]| Shape::of(&spec.parse(&line.iter().map(|w| w.to_string()).collect::<Vec<_>>()).unwrap());
+        assert_eq!(of(&["-j", "--json-int"]), Ok(Shape { integers: true, ..Shape::default() }));
+        assert!(of(&["--json-flat-vdevs"]).is_err_and(|e| e.contains("'--json-flat-vdevs' only works")));
+    }
 
     #[test]
     fn properties_carry_value_and_source() {
@@ -349,7 +477,7 @@ mod tests {
             },
         ];
         let ds = DatasetView { name: "tank/a".into(), kind: "filesystem".into(), props };
-        let out = datasets("zfs list", &[ds], &["used".to_string(), "atime".to_string()], true);
+        let out = datasets("zfs list", &[ds], &["used".to_string(), "atime".to_string()], (true, Shape::default()));
         let back: Value = serde_json::from_str(&out).unwrap();
         let d = &back["datasets"]["tank/a"];
         assert_eq!(d["type"], "FILESYSTEM");
@@ -384,7 +512,7 @@ mod tests {
             checkpoint: Some(CheckpointView { start: 5, space: 2048, discarding: false }),
             ..PoolView::default()
         };
-        let text = statuses(std::slice::from_ref(&pool), Numbers { exact: false, direct: false });
+        let text = statuses(std::slice::from_ref(&pool), Numbers { exact: false, direct: false }, Shape::default());
         assert_eq!(text.lines().count(), 1, "{text}");
         let back: Value = serde_json::from_str(&text).unwrap();
         let tank = &back["pools"]["tank"];
@@ -398,7 +526,8 @@ mod tests {
         );
         assert_eq!(tank["checkpoint_stats"]["space"], "2K");
         let columns: Vec<String> = LIST_COLUMNS.iter().map(|c| c.to_string()).collect();
-        let list: Value = serde_json::from_str(&pools("zpool list", &[pool], &columns, true, true)).unwrap();
+        let list: Value =
+            serde_json::from_str(&pools("zpool list", &[pool], &columns, (true, Shape::default()), true)).unwrap();
         let vdevs = &list["pools"]["tank"]["vdevs"];
         assert_eq!(vdevs["logs"]["/l"]["properties"]["size"]["value"], "64");
         assert_eq!(vdevs["spares"]["/s"]["properties"]["health"]["value"], "AVAIL");

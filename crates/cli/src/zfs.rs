@@ -40,8 +40,8 @@ pub fn run(args: &[String]) -> Done {
         "send" => zfs_send::send(&parse(rest, zfs_send::LETTERS, zfs_send::LONG, "send")?),
         "diff" => zfs_diff::diff(&parse(rest, "FHth", &[], "diff")?),
         "receive" | "recv" => zfs_receive::receive(&parse(rest, "vMnsFhdeucAo:x:", &[], "receive")?),
-        "list" => list(&parse(rest, "Hprd:o:t:s:S:j", J, "list")?),
-        "get" => get(&parse(rest, "Hprd:o:s:t:j", J, "get")?),
+        "list" => list(&parse(rest, "Hprd:o:t:s:S:j", &json::Shape::LONG[..2], "list")?),
+        "get" => get(&parse(rest, "Hprd:o:s:t:j", &json::Shape::LONG[..2], "get")?),
         "set" => set(&parse(rest, "", &[], "set")?),
         "load-key" => zfs_key::load(&parse(rest, "rnaL:", &[], "load-key")?),
         "unload-key" => zfs_key::unload(&parse(rest, "ra", &[], "unload-key")?),
@@ -192,6 +192,8 @@ fn names(operands: &[String]) -> Result<Vec<String>, Fail> {
 }
 
 fn list(p: &Parsed) -> Done {
+    let shape = json::Shape::of(p).map_err(|e| Fail::Usage(e, "list"))?;
+    let exact = p.has('p') || shape.integers;
     let mut columns: Vec<String> = Vec::new();
     let mut select = Select { filesystems: true, volumes: true, ..Select::default() };
     let typed = types(p, "list", &mut select)?;
@@ -227,7 +229,7 @@ fn list(p: &Parsed) -> Done {
     crate::local_times(&mut datasets);
     zfs_out::sort(&mut datasets, &keys);
     if p.has('j') {
-        print(&json::datasets("zfs list", &datasets, &columns, p.has('p')));
+        print(&json::datasets("zfs list", &datasets, &columns, (exact, shape)));
     } else if datasets.is_empty() {
         if !p.has('H') && done.is_ok() {
             eprintln!("no datasets available");
@@ -256,6 +258,8 @@ fn datasets(select: Select) -> Result<(Vec<DatasetView>, Done), Fail> {
 }
 
 fn get(p: &Parsed) -> Done {
+    let shape = json::Shape::of(p).map_err(|e| Fail::Usage(e, "get"))?;
+    let exact = p.has('p') || shape.integers;
     let fields = fields(p, &["name", "property", "value", "received", "source"], "get")?;
     let Some((wanted, operands)) = p.operands.split_first() else {
         return Err(Fail::Usage("missing property argument".into(), "get"));
@@ -284,7 +288,7 @@ fn get(p: &Parsed) -> Done {
     crate::local_times(&mut datasets);
     if p.has('j') {
         let columns: Vec<String> = wanted.iter().map(|w| zfs_out::canonical(w).unwrap_or_else(|| w.clone())).collect();
-        print(&json::datasets("zfs get", &datasets, &columns, p.has('p')));
+        print(&json::datasets("zfs get", &datasets, &columns, (exact, shape)));
         return done;
     }
     let rows = zfs_out::rows(&datasets, &wanted, &sources).map_err(|e| Fail::Usage(e, "get"))?;

@@ -33,9 +33,9 @@ pub fn run(args: &[String]) -> Done {
         "wait" => crate::wait::run(&parse(rest, "Hpt:T:", &[], "wait")?),
         "events" => crate::events::run(&parse(rest, "vHfc", &[], "events")?),
         "export" => export(&parse(rest, "af", &[], "export")?),
-        "list" => list(&parse(rest, "HgLpPvo:j", &[("json", false, 'j')], "list")?),
-        "status" => status(&parse(rest, "c:DdegiLpPstvxj", &[("json", false, 'j')], "status")?),
-        "get" => get(&parse(rest, "Hpo:j", &[("json", false, 'j')], "get")?),
+        "list" => list(&parse(rest, "HgLpPvo:j", &json::Shape::LONG[..3], "list")?),
+        "status" => status(&parse(rest, "c:DdegiLpPstvxj", &json::Shape::LONG, "status")?),
+        "get" => get(&parse(rest, "Hpo:j", &json::Shape::LONG[..3], "get")?),
         "set" => set(&parse(rest, "", &[], "set")?),
         "sync" => {
             // -f means an uberblock even without changes: every sync writes one.
@@ -372,6 +372,7 @@ fn style(p: &Parsed) -> Style {
 }
 
 fn list(p: &Parsed) -> Done {
+    let shape = json::Shape::of(p).map_err(|e| Fail::Usage(e, "list"))?;
     let mut columns: Vec<String> = Vec::new();
     for name in p.values('o').flat_map(|v| v.split(',')) {
         let known = admin::pool::props::canonical(name);
@@ -384,7 +385,7 @@ fn list(p: &Parsed) -> Done {
     let (pools, done) = pools(&p.operands)?;
     let style = style(p);
     if p.has('j') {
-        print(&json::pools("zpool list", &pools, &columns, style.exact, style.verbose));
+        print(&json::pools("zpool list", &pools, &columns, (style.exact || shape.integers, shape), style.verbose));
     } else if pools.is_empty() && !style.scripted && done.is_ok() {
         print("no pools available\n");
     } else if !pools.is_empty() {
@@ -431,6 +432,7 @@ fn devices_of(pool: &str, vdev: &VdevView, out: &mut Vec<Device>) {
 }
 
 fn status(p: &Parsed) -> Done {
+    let shape = json::Shape::of(p).map_err(|e| Fail::Usage(e, "status"))?;
     if p.has('c') {
         scripts::check()?;
     }
@@ -448,7 +450,11 @@ fn status(p: &Parsed) -> Done {
         pools = other;
     }
     if p.has('j') {
-        print(&json::statuses(&pools, json::Numbers { exact: p.has('p'), direct: p.has('d') }));
+        print(&json::statuses(
+            &pools,
+            json::Numbers { exact: p.has('p') || shape.integers, direct: p.has('d') },
+            shape,
+        ));
         return done;
     }
     if pools.is_empty() {
@@ -494,6 +500,7 @@ pub(crate) fn fields(p: &Parsed, allowed: &[&str], topic: &'static str) -> Resul
 }
 
 fn get(p: &Parsed) -> Done {
+    let shape = json::Shape::of(p).map_err(|e| Fail::Usage(e, "get"))?;
     let fields = fields(p, &["name", "property", "value", "source"], "get")?;
     let Some((wanted, names)) = p.operands.split_first() else {
         return Err(Fail::Usage("missing property argument".into(), "get"));
@@ -515,7 +522,7 @@ fn get(p: &Parsed) -> Done {
     if p.has('j') {
         let columns: Vec<String> =
             wanted.iter().map(|w| admin::pool::props::canonical(w).unwrap_or_else(|| w.clone())).collect();
-        print(&json::pools("zpool get", &pools, &columns, p.has('p'), false));
+        print(&json::pools("zpool get", &pools, &columns, (p.has('p') || shape.integers, shape), false));
         return done;
     }
     let mut rows = Vec::new();
@@ -530,6 +537,8 @@ fn get(p: &Parsed) -> Done {
 
 /// `zpool get PROPERTY POOL VDEV ...`, or `all-vdevs`.
 fn get_of_vdevs(p: &Parsed, wanted: &[String], fields: &[String], pool: &str, vdevs: &[String]) -> Done {
+    let shape = json::Shape::of(p).map_err(|e| Fail::Usage(e, "get"))?;
+    let exact = p.has('p') || shape.integers;
     if let Some(bad) = wanted.iter().find(|w| *w != "all" && !admin::pool::vdev_props::is_known(w)) {
         return Err(Fail::Usage(format!("bad property list: invalid property '{bad}'"), "get"));
     }
@@ -540,7 +549,7 @@ fn get_of_vdevs(p: &Parsed, wanted: &[String], fields: &[String], pool: &str, vd
     let all = ask(&VdevGet { pool: pool.to_string(), vdevs: names })?;
     if p.has('j') {
         let of: Vec<PoolView> = ask(&Pools { names: vec![pool.to_string()] })?;
-        of.iter().for_each(|pool| print(&json::vdev_props(pool, &all, wanted, p.has('p'))));
+        of.iter().for_each(|pool| print(&json::vdev_props(pool, &all, wanted, (exact, shape))));
         return Ok(());
     }
     let rows: Vec<_> = all.iter().flat_map(|v| zpool_out::vdev_rows(v, wanted)).collect();

@@ -256,6 +256,7 @@ Lists datasets.
   -t  filesystem, volume, snapshot, bookmark, all
   -s  sort by, smallest first    -S  largest first
   -H  tabs, no headers    -p  exact numbers    -j  JSON
+  --json-int  numbers as integers (with -j)
 ",
     },
     Page {
@@ -272,6 +273,7 @@ Shows properties of datasets.
   -o  fields: name, property, value, received, source
   -t  filesystem, volume, snapshot, all
   -H  tabs, no headers    -p  exact numbers    -j  JSON
+  --json-int  numbers as integers (with -j)
 ",
     },
     Page {

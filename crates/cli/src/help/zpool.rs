@@ -368,6 +368,8 @@ Lists pools with their space.
   -H  tabs, no headers     -p  exact numbers      -v  with devices
   -P  full paths           -g  guids for names    -o  columns
   -L  where links lead     -j  JSON
+  --json-int            numbers as integers (with -j)
+  --json-pool-key-guid  pools by their guids (with -j)
 ",
     },
     Page {
@@ -387,6 +389,9 @@ Shows the health of pools and their devices.
   -i  what was initialized of each device    -t  what was trimmed
   -p  exact numbers    -P  full paths    -L  where links lead
   -g  guids for names  -j  JSON
+  --json-int            numbers as integers (with -j)
+  --json-pool-key-guid  pools by their guids (with -j)
+  --json-flat-vdevs     all vdevs in one object (with -j)
 ",
     },
     Page {
@@ -400,6 +405,8 @@ Shows properties of pools, or of devices and other vdevs of one (root is the
 vdev above all).
 
   -H  tabs, no headers    -p  exact numbers    -j  JSON
+  --json-int            numbers as integers (with -j)
+  --json-pool-key-guid  pools by their guids (with -j)
   -o  fields: name, property, value, source
 ",
     },
