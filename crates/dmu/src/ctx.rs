@@ -215,11 +215,14 @@ pub struct DmuTunables {
     pub dnodes_max: usize,
     /// `zap_micro_max_size`: largest micro ZAP in bytes; above 128 KiB with `large_microzap` only.
     pub zap_micro_max: u32,
+    /// `zfs_prefetch_disable`: nothing is read ahead for sequential readers.
+    pub prefetch_disable: bool,
 }
 
 impl Default for DmuTunables {
     fn default() -> DmuTunables {
-        DmuTunables { dnodes_max: 16 << 10, zap_micro_max: ondisk::zap::MICRO_MAX_SIZE as u32 }
+        let zap_micro_max = ondisk::zap::MICRO_MAX_SIZE as u32;
+        DmuTunables { dnodes_max: 16 << 10, zap_micro_max, prefetch_disable: false }
     }
 }
 

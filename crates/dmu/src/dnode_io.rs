@@ -278,7 +278,7 @@ impl Dnode {
     /// Recognises sequential readers and reads ahead for them (`dmu_zfetch`).
     fn read_ahead(&self, first: u64, last: u64, size: u64) {
         let what = self.os.props.get().prefetch;
-        if what == Prefetch::None {
+        if what == Prefetch::None || self.os.ctx.tunables().prefetch_disable {
             return;
         }
         let mut ra = self.n.read_ahead.get();

@@ -119,6 +119,8 @@ pub struct Core {
     /// Snapshots may be made, destroyed and renamed as folders of `.zfs/snapshot`
     /// (`zfs_admin_snapshot`).
     pub admin_snapshot: Cell<bool>,
+    /// Blocks that are freed in one txg at most (`zfs_async_block_max_blocks`).
+    pub freed_per_txg: Cell<usize>,
     /// Pass of the txg that is syncing, from 1.
     pub pass: Cell<u32>,
     /// Freed blocks that could not be freed at once (deferred, or gang blocks, which need reads).
@@ -130,6 +132,10 @@ pub struct Core {
     pub(crate) registry: Rc<Registry>,
 }
 
+/// Default of [`Core::freed_per_txg`]: a few seconds of a slow disk's allocator work at worst, 2 GiB
+/// of usual records.
+pub const FREED_PER_TXG: usize = 16 << 10;
+
 impl Core {
     /// For this block layer, with these tunables of intent logs.
     pub fn new(zio: Zio, zil: ZilTunables) -> Rc<Core> {
@@ -137,6 +143,7 @@ impl Core {
             zio,
             zil: Rc::new(Cell::new(zil)),
             admin_snapshot: Cell::new(false),
+            freed_per_txg: Cell::new(FREED_PER_TXG),
             pass: Cell::new(1),
             frees: RefCell::default(),
             mos: Cell::default(),

@@ -70,6 +70,8 @@ pub struct EngineOpts {
     /// `zfs_admin_snapshot`: snapshots may be made, destroyed and renamed as folders of
     /// `.zfs/snapshot`.
     pub admin_snapshot: bool,
+    /// `zfs_async_block_max_blocks`: blocks that are freed in one txg at most, at least 1.
+    pub freed_per_txg: usize,
 }
 
 impl EngineOpts {
@@ -91,6 +93,7 @@ impl EngineOpts {
             works: WorkTunables::default(),
             l2: L2Tunables::default(),
             admin_snapshot: false,
+            freed_per_txg: dsl::core::FREED_PER_TXG,
         }
     }
 }
@@ -608,6 +611,7 @@ impl Pool {
         self.devices.works().set_tunables(opts.works);
         stack.core.zil.set(opts.zil);
         stack.core.admin_snapshot.set(opts.admin_snapshot);
+        stack.core.freed_per_txg.set(opts.freed_per_txg);
         self.heartbeat.set_tunables(opts.multihost);
         stack.arc.set_l2_tunables(opts.l2);
         stack.ctx.set_tunables(opts.dmu);

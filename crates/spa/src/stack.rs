@@ -73,6 +73,7 @@ impl Layers {
         ctx.set_tunables(opts.dmu);
         let core = Core::new(zio, opts.zil);
         core.admin_snapshot.set(opts.admin_snapshot);
+        core.freed_per_txg.set(opts.freed_per_txg);
         let rt = rt.clone();
         Layers {
             rt,

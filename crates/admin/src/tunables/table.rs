@@ -610,6 +610,26 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.works.trim_bytes_min = v
     ),
     field!(
+        "zfs_async_block_max_blocks",
+        Unit::Count,
+        1,
+        U32,
+        OZ,
+        "blocks of what was destroyed that are freed in one transaction group at most",
+        |o| o.engine.freed_per_txg as u64,
+        |o, v| o.engine.freed_per_txg = v as usize
+    ),
+    field!(
+        "zfs_prefetch_disable",
+        Unit::Count,
+        0,
+        1,
+        OZ,
+        "with 1 nothing is read ahead for sequential readers",
+        |o| u64::from(o.engine.dmu.prefetch_disable),
+        |o, v| o.engine.dmu.prefetch_disable = v != 0
+    ),
+    field!(
         "zfs_scrub_after_expand",
         Unit::Count,
         0,

@@ -31,9 +31,6 @@ use crate::dir::Used;
 use crate::pool::DslPool;
 use crate::walk::{self, Child, DNODES, Order, Step, Visitor, span};
 
-/// Most blocks freed in one txg: a few seconds of a slow disk's allocator work at worst, 2 GiB of
-/// usual records.
-const BLOCKS_PER_TXG: usize = 16 << 10;
 /// Blocks of the list freed in one batch.
 const FREES: usize = 128;
 /// The object set in the bookmark of an entry (`ZB_DESTROYED_OBJSET`).
@@ -42,7 +39,6 @@ const DESTROYED: u64 = u64::MAX;
 /// Blocks and trees to free.
 pub(crate) struct Freeing {
     /// Most blocks freed in one txg.
-    per_txg: Cell<usize>,
     list: Cell<Option<ObjectId>>,
     tree: Cell<Option<ObjectId>>,
     pending: Cell<bool>,
@@ -54,7 +50,6 @@ pub(crate) struct Freeing {
 impl Default for Freeing {
     fn default() -> Freeing {
         Freeing {
-            per_txg: Cell::new(BLOCKS_PER_TXG),
             list: Cell::default(),
             tree: Cell::default(),
             pending: Cell::default(),
@@ -67,7 +62,7 @@ impl Default for Freeing {
 impl DslPool {
     /// Sets how many blocks are freed in one txg at most (`zfs_async_block_max_blocks` of OpenZFS).
     pub fn set_freed_per_txg(&self, blocks: usize) {
-        self.freeing.per_txg.set(blocks.max(1));
+        self.core().freed_per_txg.set(blocks.max(1));
     }
 
     /// Loads the list and trees that an earlier import left.
@@ -162,7 +157,7 @@ impl DslPool {
         if !self.has_freeing() {
             return Ok(());
         }
-        let mut left = self.freeing.per_txg.get();
+        let mut left = self.core().freed_per_txg.get();
         let result = async {
             self.free_from_list(&mut left, tx).await?;
             self.free_from_tree(&mut left, tx).await
