@@ -304,6 +304,17 @@ fn limits_bind_others() {
     m.ok(0, 0, "zfs create tank/out");
     m.ok(0, 0, &format!("zfs allow -u {USER} create,mount,rename tank/out"));
     over("zfs rename tank/out tank/a/in", "filesystem_limit");
+    // A promoted clone gets its origin's snapshots.
+    m.ok(0, 0, "zfs create tank/limited");
+    m.ok(0, 0, "zfs clone tank/a@s tank/limited/clone");
+    m.ok(0, 0, "zfs set snapshot_limit=0 tank/limited");
+    m.ok(0, 0, &format!("zfs allow -u {USER} promote,mount tank"));
+    let s = m.say(USER, 0, "zfs promote tank/limited/clone");
+    assert!(s.code == 1 && s.err.contains("the snapshot_limit of 'tank/limited' is 0"), "{}{}", s.out, s.err);
+    m.ok(0, 0, "zfs set snapshot_limit=1 tank/limited");
+    m.ok(USER, 0, "zfs promote tank/limited/clone");
+    m.ok(USER, 0, "zfs promote tank/a");
+    m.ok(0, 0, &format!("zfs unallow -u {USER} tank"));
     m.ok(0, 0, "zfs snapshot -r tank/a@owner");
     m.ok(0, 0, &format!("zfs allow -u {USER} snapshot_limit tank/a"));
     m.ok(USER, 0, "zfs snapshot tank/a@free");

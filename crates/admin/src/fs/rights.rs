@@ -8,6 +8,7 @@
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Result};
+use dsl::Dataset;
 use dsl::deleg::{Grants, Identity, at_creation, is_granted};
 use dsl::dir::Dir;
 use dsl::limits::Counted;
@@ -119,6 +120,21 @@ impl PoolEngine {
     pub(crate) async fn need_room(&self, who: &Identity, what: Counted, dir: &Rc<Dir>, more: u64) -> Result<()> {
         let is_free = async |dir: &Rc<Dir>| self.has_permission(who, &dir.full_name(), what.limit()).await;
         self.pool.dsl().check_limit(what, dir, more, is_free).await
+    }
+
+    /// Fails unless the snapshots that a clone gets when it is promoted are within the limits.
+    async fn need_room_to_promote(&self, who: &Identity, clone: &Dataset, origin: &Dataset) -> Result<()> {
+        let dsl = self.pool.dsl();
+        let from = head_of(&origin.name()).to_string();
+        let snaps = dsl.snapshots(&*self.find(&from)?).await?;
+        let moved = snaps.iter().filter(|s| s.phys().creation_txg <= origin.phys().creation_txg).count();
+        // What is above both counts them already.
+        let is_free = async |above: &Rc<Dir>| {
+            let name = above.full_name();
+            let is_above = from.strip_prefix(&name).is_some_and(|rest| rest.starts_with('/'));
+            Ok(is_above || self.has_permission(who, &name, Counted::Snapshots.limit()).await?)
+        };
+        dsl.check_limit(Counted::Snapshots, &clone.dir(), moved as u64, is_free).await
     }
 
     /// Fails unless a user may send a snapshot or file system.
@@ -249,10 +265,9 @@ impl PoolEngine {
                 let name = self.resolve(name)?;
                 self.need_all(who, &name, &["promote", "mount"]).await?;
                 let ds = self.find(&name)?;
-                match self.pool.dsl().origin_of(&ds).await? {
-                    Some(origin) => self.need_all(who, &origin.name(), &["promote"]).await,
-                    None => Ok(()),
-                }
+                let Some(origin) = self.pool.dsl().origin_of(&ds).await? else { return Ok(()) };
+                self.need_all(who, &origin.name(), &["promote"]).await?;
+                self.need_room_to_promote(who, &ds, &origin).await
             }
             Need::SnapshotsFit { name, below } => {
                 let dir = self.pool.dsl().find_dir(&self.resolve(name)?)?;
