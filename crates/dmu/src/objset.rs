@@ -443,6 +443,10 @@ impl Objset {
         self.0.dirty_txg[slot].get() == txg
             && (self.0.header[slot].get().is_some() || !self.0.dirty[slot].borrow().is_empty())
     }
+    /// The newest txg that it was changed in; 0 if it was not since it was opened.
+    pub fn last_dirty(&self) -> Txg {
+        self.0.dirty_txg.iter().map(Cell::get).max().unwrap_or(Txg(0))
+    }
     /// Number of cached dnodes.
     pub fn cached(&self) -> usize {
         self.0.map.borrow().len()

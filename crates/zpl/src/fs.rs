@@ -226,7 +226,10 @@ impl Zfs {
             Some(log) => log.close().await,
             None => Ok(()),
         };
-        let synced = if self.os.is_writable() { self.wait_txg(Txg(0)).await } else { Ok(()) };
+        // A txg of its own for each would cost much where many are unmounted.
+        let dirty = self.os.last_dirty();
+        let waits = self.os.is_writable() && dirty > self.os.ctx().txg().last_synced();
+        let synced = if waits { self.wait_txg(dirty).await } else { Ok(()) };
         // The nodes may outlive this mount.
         self.opened.take().values().for_each(|n| n.st.opens.set(0));
         self.removed.borrow_mut().clear();
