@@ -285,7 +285,10 @@ fn packages_bring_a_tree_and_follow_it() {
     w.ok("zfs inherit -S recordsize tank/to/a/kid");
     assert_eq!(get("recordsize", "tank/to/a/kid"), "65536\treceived\n");
     // With holds.
-    assert_eq!(fed(&w, "full", "zfs receive -e tank/held").code, 0);
+    // What follows the package is none of it.
+    std::fs::write(w.dir.join("more"), [whole.as_slice(), b"SUCCESS: sent\n"].concat()).unwrap();
+    let got = fed(&w, "more", "zfs receive -e tank/held");
+    assert_eq!((got.code, got.err.as_str()), (0, ""));
     assert!(w.ok("zfs holds -H tank/held/a/kid@1").contains("keep"));
 
     // At the sender one was renamed, one destroyed, a snapshot renamed.

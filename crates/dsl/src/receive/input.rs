@@ -105,12 +105,14 @@ impl<'a> Input<'a> {
         Error::corrupt(format!("the stream is incomplete: it stops within the record at byte {at}"))
     }
 
-    /// The next BEGIN; none at the end of the stream. The ENDs around the parts of a package are
-    /// passed over. Errors: as of reading records; `Corrupt` for any other record.
+    /// The next BEGIN; none at the end of the stream, or of a package: what follows that is not
+    /// read, as in OpenZFS. The ENDs around the parts of a package are passed over. Errors: as of
+    /// reading records; `Corrupt` for any other record.
     pub async fn begin(&mut self) -> Result<Option<Head>> {
         loop {
             let Some(Incoming { record, payload, offset }) = self.next().await? else { return Ok(None) };
             match record {
+                Record::End(_) if self.reader.is_complete() => return Ok(None),
                 Record::End(_) => {}
                 Record::Begin(begin) => {
                     let list = if payload.is_empty() {

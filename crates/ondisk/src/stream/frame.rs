@@ -163,12 +163,17 @@ impl StreamReader {
         self.offset += len;
     }
 
+    /// Whether the record was the last one of a stream: what follows is none of its own.
+    pub fn is_complete(&self) -> bool {
+        self.place == Place::Outside && self.order.is_some() && self.payload_left == 0
+    }
+
     /// The input has ended. Error: `Corrupt` if the stream has not: the sender was interrupted, or
     /// sent a snapshot that it had received in part.
     pub fn end(&self) -> Result<()> {
-        match self.place {
-            Place::Outside if self.order.is_some() && self.payload_left == 0 => Ok(()),
-            _ => Err(Error::corrupt(format!("the stream is incomplete: it stops after {} bytes", self.offset))),
+        match self.is_complete() {
+            true => Ok(()),
+            false => Err(Error::corrupt(format!("the stream is incomplete: it stops after {} bytes", self.offset))),
         }
     }
 }
