@@ -15,7 +15,11 @@ use crate::{Done, Fail, ask, assignment, print, unique, zfs_key};
 /// A size of a volume or its blocks; `what` names it.
 fn size(what: &str, text: &str) -> Result<u64, Fail> {
     dsl::props::parse_size(text)
-        .map_err(|_| Fail::Error(Error::invalid(format!("bad {what} '{text}': bad numeric value"))))
+        .map_err(|e| match e.to_string().contains("too large") {
+            true => "numeric value is too large",
+            false => "bad numeric value",
+        })
+        .map_err(|why| Fail::Error(Error::invalid(format!("bad {what} '{text}': {why}"))))
 }
 
 /// The properties that the options give, in their order; the size of a volume is one of them.

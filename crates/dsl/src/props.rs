@@ -583,31 +583,37 @@ pub fn is_user_prop(name: &str) -> bool {
         && name.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || b"-_.:".contains(&c))
 }
 
-/// Parses `128K`, `1.5G`, `10MB`, `512`; powers of 1024.
+/// Parses `128K`, `1.5G`, `10MB`, `1MiB`, `512`, `512B`; powers of 1024 (`zfs_nicestrtonum`).
 pub fn parse_size(text: &str) -> Result<u64> {
     let bad = || Error::invalid(format!("'{text}' is not a size such as 512, 128K or 1.5G"));
     let digits = text.bytes().take_while(|c| c.is_ascii_digit() || *c == b'.').count();
     let (number, unit) = text.split_at(digits);
     let unit = unit.to_ascii_uppercase();
-    let shift = match unit.trim_end_matches("IB").trim_end_matches('B') {
-        "" => 0u32,
+    let large = || Error::invalid(format!("'{text}': numeric value is too large"));
+    let letter = match unit.as_str() {
+        // No units of units: 1BB, 1BiB.
+        "B" => "",
+        other => other.strip_suffix("IB").or_else(|| other.strip_suffix('B')).unwrap_or(other),
+    };
+    let shift = match letter {
+        // Without a letter there is nothing that B could follow.
+        "" if unit.len() < 2 => 0u32,
         "K" => 10,
         "M" => 20,
         "G" => 30,
         "T" => 40,
         "P" => 50,
         "E" => 60,
+        "Z" if number.parse::<f64>().is_ok() => return Err(large()),
         _ => return Err(bad()),
     };
     if let Ok(whole) = number.parse::<u64>() {
-        return whole
-            .checked_mul(1 << shift)
-            .ok_or_else(|| Error::invalid(format!("'{text}' is larger than 2^64 bytes")));
+        return whole.checked_mul(1 << shift).ok_or_else(large);
     }
     let value: f64 = number.parse().map_err(|_| bad())?;
     let bytes = value * (1u64 << shift) as f64;
     if !bytes.is_finite() || bytes < 0.0 || bytes >= u64::MAX as f64 {
-        return Err(bad());
+        return Err(large());
     }
     Ok(bytes as u64)
 }
@@ -753,11 +759,16 @@ mod tests {
             ("1.5G", 1_610_612_736),
             ("10MB", 10 << 20),
             ("1MiB", 1 << 20),
+            ("512b", 512),
         ] {
             assert_eq!(parse_size(text).ok(), Some(want), "{text}");
         }
-        for text in ["", "K", "1X", "-1", "1.2.3", "99999999999E"] {
+        for text in ["", "K", "1X", "-1", "1.2.3", "99999999999E", "1BB", "0bb", "1.1BiB", "1KBB", "1iB", "Z"] {
             assert!(parse_size(text).is_err(), "{text}");
+        }
+        for text in ["1Z", "1.5zb", "16E", "17.5E"] {
+            let e = parse_size(text).unwrap_err().to_string();
+            assert!(e.ends_with("numeric value is too large"), "{e}");
         }
     }
 
