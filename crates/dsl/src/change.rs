@@ -7,7 +7,7 @@ use dmu::{Dnode, Tx, zap};
 use rt::LocalBoxFuture;
 
 use crate::core::{Space, signed};
-use crate::create::check_name;
+use crate::create::{check_len, check_name};
 use crate::dir::{Dir, Used};
 use crate::limits::Counted;
 use crate::pool::DslPool;
@@ -292,6 +292,13 @@ impl DslPool {
                 for below in dir.subtree() {
                     let tail = below.full_name()[from.len()..].to_string();
                     check_name(&format!("{to}{tail}"))?;
+                    if to.len() > from.len()
+                        && let Some(head) = below.head()
+                    {
+                        for snap in pool.snapshots(&head).await? {
+                            check_len(&format!("{to}{}", &snap.name()[from.len()..]))?;
+                        }
+                    }
                 }
                 let phys = dir.phys();
                 let charge = phys.used_bytes.max(phys.reserved);

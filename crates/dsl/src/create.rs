@@ -55,15 +55,19 @@ impl NewHead {
     }
 }
 
+/// Fails for a name of a dataset or snapshot with too many bytes.
+pub(crate) fn check_len(name: &str) -> Result<()> {
+    if name.len() <= NAME_MAX {
+        return Ok(());
+    }
+    let why = format!("name is too long: '{name}' has more than {NAME_MAX} bytes");
+    Err(Error::new(ErrorKind::NameTooLong, why))
+}
+
 /// Checks a full dataset name: parts of letters, digits and `-_.: `, at most 255 bytes, not too
 /// deep.
 pub fn check_name(name: &str) -> Result<()> {
-    if name.len() > NAME_MAX {
-        return Err(Error::new(
-            ErrorKind::NameTooLong,
-            format!("name is too long: '{name}' has more than {NAME_MAX} bytes"),
-        ));
-    }
+    check_len(name)?;
     if name.split('/').count() > NESTING_MAX {
         return Err(Error::new(
             ErrorKind::NameTooLong,
