@@ -605,3 +605,30 @@ fn redacted_copies_say_so_and_are_not_mounted() {
     assert!(w.ok("zpool get -H -o value feature@redaction_bookmarks tank").contains("enabled"));
     w.ok("zpool export tank");
 }
+
+#[test]
+fn properties_of_snapshots_are_received_ones() {
+    let w = world("zfs-receive-snapprops");
+    for fixed in ["version", "normalization", "volsize"] {
+        let got = piped(&w, "zfs send tank/a@one", &format!("zfs receive -x {fixed} tank/copy"));
+        assert!(got.code == 1 && got.err.contains(&format!("'{fixed}' cannot be excluded")), "{}", got.err);
+    }
+    let got = piped(&w, "zfs send tank/a@one", "zfs receive -o volsize=32K tank/copy");
+    assert!(got.code == 1 && got.err.contains("'volsize' does not apply to datasets of this type"), "{}", got.err);
+    let get = |name: &str| w.ok(&format!("zfs get -H -o value,source n:p {name}"));
+    w.ok("zfs set n:p=first tank/a@one");
+    assert_eq!(piped(&w, "zfs send -p tank/a@one", "zfs receive tank/copy").code, 0);
+    assert_eq!(get("tank/copy@one"), "first\treceived\n");
+    w.ok("zfs set n:p=own n:q=own tank/copy@one");
+    assert_eq!(get("tank/copy@one"), "own\tlocal\n");
+    // The copy sends what it is, or with -b what it was.
+    assert_eq!(piped(&w, "zfs send -p tank/copy@one", "zfs receive tank/is").code, 0);
+    assert_eq!(piped(&w, "zfs send -b tank/copy@one", "zfs receive tank/was").code, 0);
+    assert_eq!((get("tank/is@one"), get("tank/was@one")), ("own\treceived\n".into(), "first\treceived\n".into()));
+    assert_eq!(w.ok("zfs get -H -o value n:q tank/was@one"), "-\n");
+    // As with those of file systems they can be passed over, and come back.
+    w.ok("zfs inherit n:p tank/copy@one");
+    assert_eq!(get("tank/copy@one"), "-\t-\n");
+    w.ok("zfs inherit -S n:p tank/copy@one");
+    assert_eq!(get("tank/copy@one"), "first\treceived\n");
+}

@@ -238,9 +238,10 @@ async fn get(state: &PoolState, ds: &Dataset, name: &str) -> Result<Property> {
     let unknown = || Error::new(ErrorKind::NotFound, format!("it has no property '{name}'")).about(ds.name());
     if ds.is_snapshot() && props::is_user_prop(name) {
         let own = state.pool.dsl().snapshot_props(ds).await?;
-        if let Some(value) = own.get(name) {
+        if let Some((value, is_received)) = own.get(name) {
             let text = value.text().to_string();
-            return Ok(Property { name: name.into(), value: text.clone(), exact: text, source: Source::Local });
+            let source = if *is_received { Source::Received } else { Source::Local };
+            return Ok(Property { name: name.into(), value: text.clone(), exact: text, source });
         }
     }
     let user = props::is_user_prop(name);

@@ -390,7 +390,7 @@ impl PoolEngine {
             let dsl = self.pool.dsl();
             self.find(name.split('@').next().unwrap_or(""))?;
             dsl.find_snapshot(name).await?;
-            let done = dsl.set_snapshot_props(name, vec![(prop.clone(), None)]).await;
+            let done = dsl.inherit_snapshot_prop(name, &prop, received).await;
             return done.map_err(|e| e.at(format!("cannot inherit {prop} for '{name}'")));
         }
         let ds = self.find(name)?;
@@ -399,7 +399,7 @@ impl PoolEngine {
         for target in all {
             let ds = self.pool.dsl().find(&target)?;
             if recursive && props::is_user_prop(&prop) {
-                self.drop_from_snapshots(&ds, &prop).await?;
+                self.drop_from_snapshots(&ds, &prop, received).await?;
             }
             let own = ds.dir().local_props();
             let has = |name: &str| own.contains_key(name);
@@ -420,11 +420,11 @@ impl PoolEngine {
     }
 
     /// Removes a user property from all snapshots of `ds`.
-    async fn drop_from_snapshots(&self, ds: &Rc<Dataset>, prop: &str) -> Result<()> {
+    async fn drop_from_snapshots(&self, ds: &Rc<Dataset>, prop: &str, received: bool) -> Result<()> {
         let dsl = self.pool.dsl();
         for snap in dsl.snapshots(ds).await? {
-            if dsl.snapshot_props(&snap).await?.contains_key(prop) {
-                dsl.set_snapshot_props(&snap.name(), vec![(prop.to_string(), None)]).await?;
+            if received || dsl.snapshot_props(&snap).await?.contains_key(prop) {
+                dsl.inherit_snapshot_prop(&snap.name(), prop, received).await?;
             }
         }
         Ok(())

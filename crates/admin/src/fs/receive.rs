@@ -9,7 +9,7 @@ use base::{Error, ErrorKind, Guid, Result};
 use bdev::{Buf, Bytes};
 use dsl::Dataset;
 use dsl::crypto::NewCrypt;
-use dsl::props::{self, DatasetKind, PropValue};
+use dsl::props::{self, DatasetKind, PropKind, PropValue};
 use dsl::receive::{Head, Input, ReceiveOpts, Received, Receiving, Source};
 use ondisk::objset::ObjsetType;
 use ondisk::stream::record::Begin;
@@ -140,8 +140,17 @@ fn plain_props(what: &ReceiveWhat) -> Vec<(String, String)> {
 
 /// Checks the properties of `-o` and `-x`.
 fn check_props(what: &ReceiveWhat) -> Result<()> {
-    match what.exclude.iter().find(|name| props::find(name).is_none() && !props::is_user_prop(name)) {
-        Some(name) => Err(Error::invalid(format!("invalid property '{name}'"))),
+    if let Some(name) = what.exclude.iter().find(|name| props::find(name).is_none() && !props::is_user_prop(name)) {
+        return Err(Error::invalid(format!("invalid property '{name}'")));
+    }
+    // What a new file system is made with, and the size of a volume, come with the data.
+    let is_fixed = |name: &str| {
+        let known = props::find(name);
+        matches!(name, "version" | "volsize")
+            || known.is_some_and(|p| matches!(p.kind, PropKind::Once | PropKind::ReadOnly))
+    };
+    match what.exclude.iter().find(|name| is_fixed(name) && !is_of_crypt(name)) {
+        Some(name) => Err(Error::invalid(format!("property '{name}' cannot be excluded"))),
         None => parse_given(&plain_props(what)).map(drop),
     }
 }
@@ -439,6 +448,13 @@ impl PoolEngine {
         let _admin = self.admin.acquire(1).await;
         let (fs, _) = target.split_once('@').unwrap_or((target, ""));
         let place = || format!("cannot receive into '{fs}'");
+        let is_volume = head.begin.objset_type == ObjsetType::Zvol as u32;
+        let kind = if is_volume { DatasetKind::Volume } else { DatasetKind::Filesystem };
+        let fits = |name: &str| is_of_crypt(name) || props::find(name).is_none_or(|known| known.applies_to(kind));
+        if let Some((name, _)) = what.props.iter().find(|(name, _)| !part.is_below && !fits(name)) {
+            let why = format!("property '{name}' does not apply to datasets of this type");
+            return Err(Error::invalid(why).at(place()));
+        }
         let mut props = Vec::new();
         if is_new && !part.is_below {
             props = parse_given(&plain_props(what)).map_err(|e| e.at(place()))?;
@@ -577,9 +593,8 @@ impl PoolEngine {
             view.warnings.extend(set.err().map(|e| e.to_string()));
         }
         if !part.snap_props.is_empty() {
-            let values = part.snap_props.iter().filter(|(n, _)| props::is_user_prop(n));
-            let values = values.map(|(n, v)| (n.clone(), Some(v.clone()))).collect();
-            view.warnings.extend(dsl.set_snapshot_props(target, values).await.err().map(|e| e.to_string()));
+            let set = dsl.set_received_snapshot_props(target, part.snap_props.clone()).await;
+            view.warnings.extend(set.err().map(|e| e.to_string()));
         }
         for tag in part.holds.iter().filter(|_| !what.no_holds) {
             let held = dsl.hold(tag, vec![target.to_string()], false).await;

@@ -296,19 +296,20 @@ impl PoolEngine {
         names.dedup();
         for name in names {
             let (value, source) = match own.get(&name) {
-                Some(value) => (value.clone(), PropSource::None),
+                Some((value, false)) => (value.clone(), PropSource::Local),
+                Some((value, true)) => (value.clone(), PropSource::Received),
                 None => ds.dir().prop(&name),
             };
-            let local = own.contains_key(&name);
+            let is_own = own.contains_key(&name);
             // One that was received and is passed over, with none above it.
-            if !local && source == PropSource::Default {
+            if !is_own && source == PropSource::Default {
                 continue;
             }
             let text = match &value {
                 PropValue::Text(t) => t.clone(),
                 PropValue::Num(n) => n.to_string(),
             };
-            let source = if local { "local".to_string() } else { source_of(&source, ds) };
+            let source = if is_own { source.to_string() } else { source_of(&source, ds) };
             props.extend(row(&name, text.clone(), text, &source));
         }
         DatasetView { name: ds.name(), kind: kind.to_string(), props }

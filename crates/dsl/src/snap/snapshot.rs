@@ -4,7 +4,7 @@
 //! empty deadlist and without unique space. All snapshots of one call are made in one txg, or none:
 //! so all have the state at the end of that txg.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result, WallTime};
@@ -396,6 +396,45 @@ impl DslPool {
         .await
     }
 
+    /// Sets user properties of a snapshot that came with a stream (`$recvd`), which count where
+    /// there is no local value.
+    pub async fn set_received_snapshot_props(
+        self: &Rc<Self>,
+        name: &str,
+        values: Vec<(String, PropValue)>,
+    ) -> Result<()> {
+        let name = name.to_string();
+        self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
+            let (name, values) = (name.clone(), values.clone());
+            Box::pin(async move {
+                let snap = pool.find_snapshot(&name).await?;
+                pool.check_space(SpaceCheck::ExtraReserved, 2)?;
+                let stored = values.into_iter().filter(|(prop, _)| props::is_user_prop(prop));
+                let stored: Vec<_> = stored.map(|(prop, value)| (format!("{prop}$recvd"), Some(value))).collect();
+                pool.fail_txg_on_error(pool.write_snapshot_props(&snap, &stored, &tx).await)
+            })
+        })
+        .await
+    }
+
+    /// `zfs inherit` of a user property of a snapshot: its local value goes, and one that was
+    /// received does not count any more, or with `received` counts again.
+    pub async fn inherit_snapshot_prop(self: &Rc<Self>, name: &str, prop: &str, received: bool) -> Result<()> {
+        let (name, prop) = (name.to_string(), prop.to_string());
+        self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
+            let (name, prop) = (name.clone(), prop.clone());
+            Box::pin(async move {
+                let snap = pool.find_snapshot(&name).await?;
+                let stored = pool.stored_snapshot_props(&snap).await?;
+                let hides = !received && stored.contains_key(&format!("{prop}$recvd"));
+                pool.set_snapshot_props_in(&name, &[(prop.clone(), None)], false, &tx).await?;
+                let mark = [(format!("{prop}$inherit"), hides.then_some(PropValue::Num(0)))];
+                pool.fail_txg_on_error(pool.write_snapshot_props(&snap, &mark, &tx).await)
+            })
+        })
+        .await
+    }
+
     /// As [`DslPool::set_snapshot_props`], in a task that is running. With `trial` it only makes
     /// the checks.
     pub async fn set_snapshot_props_in(
@@ -405,7 +444,7 @@ impl DslPool {
         trial: bool,
         tx: &Rc<Tx>,
     ) -> Result<()> {
-        let (pool, tx) = (self.clone(), tx.clone());
+        let pool = self;
         let snap = pool.find_snapshot(name).await?;
         if let Some((prop, _)) = values.iter().find(|(prop, _)| !props::is_user_prop(prop)) {
             return Err(Error::invalid(format!("this property can not be modified for snapshots: '{prop}'")));
@@ -414,32 +453,57 @@ impl DslPool {
         if trial {
             return Ok(());
         }
-        let set = async {
-            let dn = match snap.phys().props_obj {
-                0 => {
-                    let dn = zap::create(pool.mos(), ObjectType::DSL_PROPS, 0, &tx).await?;
-                    snap.change(|p| p.props_obj = dn.object().0);
-                    dn
-                }
-                object => pool.mos().hold(ObjectId(object)).await?,
-            };
-            for (prop, value) in values {
-                match value {
-                    Some(PropValue::Num(n)) => zap::update_u64(&dn, prop.as_bytes(), *n, &tx).await?,
-                    Some(PropValue::Text(t)) => zap::update_text(&dn, prop.as_bytes(), t, &tx).await?,
-                    None => match zap::remove(&dn, prop.as_bytes(), &tx).await {
-                        Err(e) if e.kind() == ErrorKind::NotFound => {}
-                        other => other?,
-                    },
-                }
-            }
-            Ok(())
-        };
-        pool.fail_txg_on_error(set.await)
+        pool.fail_txg_on_error(pool.write_snapshot_props(&snap, values, tx).await)
     }
 
-    /// The user properties of a snapshot itself.
-    pub async fn snapshot_props(&self, snap: &Dataset) -> Result<std::collections::BTreeMap<String, PropValue>> {
+    /// Writes properties of a snapshot by the names that they are stored under.
+    async fn write_snapshot_props(
+        &self,
+        snap: &Dataset,
+        values: &[(String, Option<PropValue>)],
+        tx: &Rc<Tx>,
+    ) -> Result<()> {
+        let dn = match snap.phys().props_obj {
+            0 => {
+                let dn = zap::create(self.mos(), ObjectType::DSL_PROPS, 0, tx).await?;
+                snap.change(|p| p.props_obj = dn.object().0);
+                dn
+            }
+            object => self.mos().hold(ObjectId(object)).await?,
+        };
+        for (prop, value) in values {
+            match value {
+                Some(PropValue::Num(n)) => zap::update_u64(&dn, prop.as_bytes(), *n, tx).await?,
+                Some(PropValue::Text(t)) => zap::update_text(&dn, prop.as_bytes(), t, tx).await?,
+                None => match zap::remove(&dn, prop.as_bytes(), tx).await {
+                    Err(e) if e.kind() == ErrorKind::NotFound => {}
+                    other => other?,
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// The user properties of a snapshot itself, each with whether it was received: a local value
+    /// hides that.
+    pub async fn snapshot_props(&self, snap: &Dataset) -> Result<BTreeMap<String, (PropValue, bool)>> {
+        let stored = self.stored_snapshot_props(snap).await?;
+        let mut out = BTreeMap::new();
+        for (key, value) in &stored {
+            match key.split_once('$') {
+                None => out.insert(key.clone(), (value.clone(), false)),
+                Some((name, "recvd"))
+                    if !stored.contains_key(name) && !stored.contains_key(&format!("{name}$inherit")) =>
+                {
+                    out.insert(name.to_string(), (value.clone(), true))
+                }
+                Some(_) => None,
+            };
+        }
+        Ok(out)
+    }
+
+    async fn stored_snapshot_props(&self, snap: &Dataset) -> Result<BTreeMap<String, PropValue>> {
         match snap.phys().props_obj {
             0 => Ok(Default::default()),
             object => self.read_props(ObjectId(object)).await,
