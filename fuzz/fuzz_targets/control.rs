@@ -34,7 +34,7 @@ fn make_seeds() -> Vec<Vec<u8>> {
             Box::new(PoolCheckpoint { pool: "tank".into(), discard: false, wait: true }),
             Some("zpool checkpoint -w tank"),
         ),
-        (Box::new(PoolSync { names }), Some("zpool sync")),
+        (Box::new(PoolSync { names, force: false }), Some("zpool sync")),
     ];
     let mut out: Vec<Vec<u8>> = requests.iter().map(|(r, command)| after(&[0], &body(&**r, *command))).collect();
     out.push(after(&[1], b"\x04\0\0\0null"));

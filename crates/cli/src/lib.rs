@@ -131,7 +131,7 @@ fn defrag(rest: &[String]) -> u8 {
     };
     let (usage, page) = (help::usage("defrag"), help::topic("defrag").unwrap_or_default());
     let dirty = txg::TxgTunables::for_memory(host::physmem_bytes()).dirty_data_max;
-    let sync = |pool: &str| match ask(&PoolSync { names: vec![pool.to_owned()] }) {
+    let sync = |pool: &str| match ask(&PoolSync { names: vec![pool.to_owned()], force: false }) {
         Ok(_) => Ok(()),
         Err(Fail::Error(e)) => Err(e),
         Err(_) => Err(Error::invalid(format!("'{pool}' was not synced"))),

@@ -229,7 +229,7 @@ fn with_daemon(scratch: &Scratch, source: &Source, client: &Client) -> Result<()
     let mut store = Mounted(at.clone());
     source.copy(&mut store)?;
     say("zpool sync");
-    tour.ask(&PoolSync { names: Vec::new() })?;
+    tour.ask(&PoolSync { names: Vec::new(), force: false })?;
     say("Reading it back");
     source.compare(&mut store)?;
     say("zpool status; zpool list -v; latencies");

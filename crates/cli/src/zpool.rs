@@ -38,9 +38,9 @@ pub fn run(args: &[String]) -> Done {
         "get" => get(&parse(rest, "Hpo:j", &json::Shape::LONG[..3], "get")?),
         "set" => set(&parse(rest, "", &[], "set")?),
         "sync" => {
-            // -f means an uberblock even without changes: every sync writes one.
             let p = parse(rest, "f", &[], "sync")?;
-            ask(&PoolSync { names: p.operands })
+            let force = p.has('f');
+            ask(&PoolSync { names: p.operands, force })
         }
         "add" => add(&parse(rest, "fgLnPo:", &[("size", true, 'z')], "add")?),
         "attach" => attach(&parse(rest, "fswo:", &[("size", true, 'z')], "attach")?, "attach"),

@@ -365,6 +365,13 @@ impl Pool {
         self.stack.sync().await
     }
 
+    /// As [`Pool::sync`], and a txg goes to disk even if nothing has changed.
+    pub async fn sync_anew(&self) -> Result<()> {
+        self.config.check_writable()?;
+        self.config.mark_dirty();
+        self.sync().await
+    }
+
     /// Changes the property `comment` with the next txg.
     pub fn set_comment(&self, comment: Option<String>) -> Result<()> {
         self.config.check_writable()?;

@@ -502,6 +502,9 @@ impl Request for VdevSet {
 pub struct PoolSync {
     /// Their names.
     pub names: Vec<String>,
+    /// `-f`: a txg goes to disk even if nothing has changed.
+    #[serde(default)]
+    pub force: bool,
 }
 
 impl Request for PoolSync {
@@ -513,7 +516,10 @@ impl Request for PoolSync {
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let names = if self.names.is_empty() { cx.pools.running_names() } else { self.names };
-        cx.on_pools(&names, |e| async move { e.pool.sync().await })
+        let force = self.force;
+        cx.on_pools(&names, move |e| async move {
+            if force && !e.pool.is_readonly() { e.pool.sync_anew().await } else { e.pool.sync().await }
+        })
     }
 }
 

@@ -428,7 +428,7 @@ slow_io_t, slow_io_events and autosit, which weir keeps and does not act on.
     Page {
         name: "zpool sync",
         usage: &["sync [-f] [pool] ..."],
-        text: "Waits until everything written to the pools so far is on disk.\n\n  -f  also if nothing has changed: always so\n",
+        text: "Waits until everything written to the pools so far is on disk.\n\n  -f  write a new state of each pool, even if nothing has changed\n",
     },
     Page {
         name: "zpool labelclear",
