@@ -248,6 +248,10 @@ fn labels_are_cleared_when_nobody_wants_them() {
     w.ok("zpool remove tank c");
     w.ok("zpool labelclear c");
     w.fails("zpool labelclear c", "no valid label");
+    // A log that was removed is nobody's, and can come back.
+    w.ok("zpool remove tank b");
+    w.ok("zpool labelclear b");
+    w.ok("zpool add tank log b");
     w.ok("zpool export tank");
     w.fails("zpool labelclear a", "is a member of exported pool \"tank\"");
     w.ok("zpool labelclear d");

@@ -132,6 +132,8 @@ impl Devices {
                 });
             }
         }
+        // What still refers to it does not keep its devices open.
+        top.set_kind(VdevKind::Hole);
         self.config.mark_dirty();
         Ok(())
     }
