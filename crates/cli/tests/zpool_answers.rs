@@ -245,6 +245,18 @@ fn labels_are_cleared_when_nobody_wants_them() {
         w.fails(&format!("zpool labelclear -f {name}"), &text);
     }
     w.fails("zpool labelclear -f e", "no valid label");
+    // A cache rests, over an import too.
+    let cache = || {
+        let text = w.ok("zpool status tank");
+        let line = text.lines().find(|l| l.contains(&w.path("c"))).unwrap_or_default().to_string();
+        line.split_whitespace().nth(1).unwrap_or_default().to_string()
+    };
+    w.ok("zpool offline tank c");
+    w.ok("zpool export tank");
+    w.ok("zpool import -N -d . tank");
+    assert_eq!(cache(), "OFFLINE");
+    w.ok("zpool online tank c");
+    assert_eq!(cache(), "ONLINE");
     w.ok("zpool remove tank c");
     w.ok("zpool labelclear c");
     w.fails("zpool labelclear c", "no valid label");

@@ -304,6 +304,7 @@ impl Request for PoolOffline {
             let offline = async |name: &str| match (degrade, fault) {
                 (true, _) => all.degrade(name),
                 (_, true) => all.fault(name, temporary),
+                _ if all.set_cache_offline(name, true).await? => Ok(()),
                 _ => all.offline(name, temporary),
             };
             for_each_device(&e.pool, &devices, "offline", offline).await
@@ -333,7 +334,11 @@ impl Request for PoolOnline {
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let PoolOnline { pool, devices, expand } = self;
         cx.on_pool(&pool, move |e| async move {
-            let online = async |name: &str| e.pool.devices().bring_online(name, expand).await;
+            let all = e.pool.devices();
+            let online = async |name: &str| match all.set_cache_offline(name, false).await? {
+                true => Ok(()),
+                false => all.bring_online(name, expand).await,
+            };
             for_each_device(&e.pool, &devices, "online", online).await
         })
     }

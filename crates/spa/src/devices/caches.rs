@@ -13,24 +13,47 @@ use ondisk::vdev_config::VdevConfig;
 use vdev::labels::read_labels;
 
 use super::Devices;
+use super::find::matches_name;
 use arc::CacheDevice;
 
 impl Devices {
     /// Begins to open the cache devices that are not in use.
     pub fn use_caches(&self) {
         if let Some(devices) = self.me.upgrade()
-            && self.aux.get().caches.iter().any(|c| !self.stack.arc.has_cache(c.guid))
+            && self.aux.get().caches.iter().any(|c| !c.offline && !self.stack.arc.has_cache(c.guid))
         {
             drop(self.stack.rt.spawn("open caches", async move { devices.open_caches().await }));
         }
     }
 
+    /// `zpool offline` and `online` of a cache device; false if the name is that of none.
+    pub async fn set_cache_offline(&self, name: &str, offline: bool) -> Result<bool> {
+        let Some(cache) = self.aux.get().caches.into_iter().find(|c| matches_name(c, name)) else { return Ok(false) };
+        let _admin = self.begin_change().await?;
+        let guid = cache.guid;
+        let changed = self.changes.make(move |devices, tx| {
+            Box::pin(async move {
+                let mut aux = devices.aux.get();
+                aux.caches.iter_mut().filter(|c| c.guid == guid).for_each(|c| c.offline = offline);
+                devices.aux.change(&devices.stack, aux, tx).await?;
+                Ok(Ok(()))
+            })
+        });
+        changed.await?;
+        if offline {
+            self.stack.arc.remove_cache(guid).await;
+        } else {
+            self.use_caches();
+        }
+        Ok(true)
+    }
+
     async fn open_caches(&self) {
-        for cache in self.aux.get().caches {
+        for cache in self.aux.get().caches.into_iter().filter(|c| !c.offline) {
             // One that cannot be opened is tried again when the owner asks.
             if !self.stack.arc.has_cache(cache.guid)
                 && let Ok(device) = self.open_cache(&cache).await
-                && self.aux.get().caches.iter().any(|c| c.guid == cache.guid)
+                && self.aux.get().caches.iter().any(|c| c.guid == cache.guid && !c.offline)
             {
                 let _ = self.stack.arc.add_cache(device);
             }
