@@ -477,8 +477,12 @@ fn devices_are_declared_faulted() {
         w.ok("zpool export tank");
         w.ok("zpool import -d . tank");
     };
+    // It would take months.
+    w.ok("zpool trim -r 1 tank a");
+    assert!(w.ok("zpool status -t tank").contains("% trimmed, started"));
     w.ok("zpool offline -f tank a");
     assert_eq!(of("a"), "FAULTED 0 0 0 external device fault");
+    assert!(!w.ok("zpool status -t tank").contains("% trimmed"));
     w.ok("zpool offline -f tank b");
     assert_eq!(of("b"), "DEGRADED 0 0 0");
     again();

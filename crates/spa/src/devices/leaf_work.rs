@@ -515,6 +515,15 @@ impl LeafWorks {
         let _ = self.stack.rt.timeout(Nanos(PAUSE_MAX.0 * 2), ended).await;
     }
 
+    /// Cancels what is under way on a device that is declared faulted, as OpenZFS does.
+    pub(super) fn cancel(&self, guid: Guid) {
+        let all = self.all.borrow().clone();
+        for work in all.iter().filter(|w| w.guid == guid && w.state.get() == WorkState::Active) {
+            self.set_work(work, WorkState::Canceled);
+            work.offset.set(0);
+        }
+    }
+
     /// Goes on with what was under way when a device of this vdev was closed.
     pub(super) fn go_on(self: &Rc<Self>, top: &Rc<Top>, guid: Guid) {
         let all: Vec<_> = self.all.borrow().iter().filter(|w| w.guid == guid).cloned().collect();

@@ -52,6 +52,7 @@ impl Devices {
             leaf.condition.set_health(Health::Degraded);
         } else {
             self.change_health(&leaf.condition, Health::Faulted);
+            self.works().cancel(guid);
         }
         top.update_config(|c| {
             if let Some(leaf) = c.find_mut(guid) {
