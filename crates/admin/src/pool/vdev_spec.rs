@@ -119,9 +119,12 @@ impl VdevSpec {
             }
             if let Some((kind, count)) = group_kind(arg)? {
                 out.close(open.take())?;
-                let Section::Tops(bias) = section else {
-                    return bad(format!("spares and caches are single devices, not a '{arg}'"));
+                // As in OpenZFS: a group after spares or caches is one of the pool.
+                let bias = match section {
+                    Section::Tops(bias) => bias,
+                    Section::Spares | Section::Caches => Bias::Normal,
                 };
+                section = Section::Tops(bias);
                 out.groups.push(GroupPaths { kind, bias, paths: Vec::new() });
                 open = Some(count);
                 continue;
@@ -220,12 +223,12 @@ impl VdevSpec {
         }
         let force = "use -f to have it all the same";
         for pair in all.windows(2) {
-            if let Some((a, b)) = pair[0].mismatch(&pair[1]) {
+            if let Some((a, b)) = pair[0].mismatch_beside(&pair[1]) {
                 return bad(format!("mismatched replication level: both {a} and {b} vdevs are present: {force}"));
             }
         }
         // A pool that is mismatched already takes any vdev.
-        let is_even = pool.windows(2).all(|p| p[0].mismatch(&p[1]).is_none());
+        let is_even = pool.windows(2).all(|p| p[0].mismatch_beside(&p[1]).is_none());
         if let (Some(old), Some(new), true) = (pool.last(), all.last(), is_even)
             && let Some((a, b)) = old.mismatch(new)
         {
@@ -279,6 +282,16 @@ impl Replication {
     /// Devices that it can lose.
     fn losses(&self) -> usize {
         if self.word == "mirror" { self.children.saturating_sub(1) } else { usize::from(self.parity) }
+    }
+
+    /// As [`Replication::mismatch`], of vdevs that stand beside each other: those with parity match
+    /// if it is the same.
+    fn mismatch_beside(&self, other: &Replication) -> Option<(String, String)> {
+        let has_parity = |r: &Replication| matches!(r.word, "raidz" | "draid");
+        if has_parity(self) && has_parity(other) && self.parity == other.parity {
+            return None;
+        }
+        self.mismatch(other)
     }
 
     /// Descriptions of both, if they differ: mirrors and vdevs with parity match if they can lose
@@ -344,6 +357,10 @@ mod tests {
             shape("raidz a b c special mirror d e dedup f log g h"),
             "Raidz(1)/Normal:a,b,c Mirror/Special:d,e Single/Dedup:f Single/Log:g Single/Log:h |  | "
         );
+        assert_eq!(
+            shape("mirror a b spare c d mirror e f cache g raidz h i"),
+            "Mirror/Normal:a,b Mirror/Normal:e,f Raidz(1)/Normal:h,i | c,d | g"
+        );
         let draid = parse("draid2:4d:9c:1s a b c d e f g h i").unwrap();
         assert_eq!(draid.groups[0].kind, GroupKind::Draid { parity: 2, data: Some(4), spares: 1 });
         assert_eq!(parse("draid a b c").unwrap().groups[0].kind, GroupKind::Draid { parity: 1, data: None, spares: 0 });
@@ -354,7 +371,6 @@ mod tests {
             ("draid4 a b", "1 to 3"),
             ("draid:4x a b c", "'4x'"),
             ("log raidz a b c", "a log can be"),
-            ("spare mirror a b", "single devices"),
             ("mirror", "at least 2"),
             ("log", "no device"),
         ] {
@@ -407,6 +423,9 @@ mod tests {
         for (text, good) in [
             ("mirror a b mirror c e log f", true),
             ("mirror a b raidz c e f", true),
+            ("raidz a b c raidz e f g h", true),
+            ("draid a b c draid e f g h special mirror i j", true),
+            ("raidz a b draid2 c e f g", false),
             ("mirror a b raidz2 c e f", false),
             ("mirror a b c raidz2 e f g h", true),
             ("a b c", true),
