@@ -40,7 +40,7 @@ fn by_pool(names: Vec<String>) -> BTreeMap<String, Vec<String>> {
     pools
 }
 
-/// `zfs snapshot`: make snapshots, those of one pool all at once.
+/// `zfs snapshot`: make snapshots of one pool, all at once.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Their full names.
@@ -67,11 +67,13 @@ impl Request for Snapshot {
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let Snapshot { names, recursive, props } = self;
-        for (pool, names) in by_pool(names) {
-            let props = props.clone();
-            cx.on_dataset(&pool, move |e| async move { e.snap_create(names, recursive, &props).await })?;
+        let Some(pool) = names.first().map(|name| pool_part(name).to_string()) else { return Ok(()) };
+        // They are all made or none, which only one pool can do.
+        if let Some(other) = names.iter().find(|name| pool_part(name) != pool) {
+            let why = format!("cannot create snapshots in pool '{pool}': '{other}' is in another pool");
+            return Err(Error::new(ErrorKind::CrossDevice, why));
         }
-        Ok(())
+        cx.on_dataset(&pool, move |e| async move { e.snap_create(names, recursive, &props).await })
     }
 }
 
