@@ -284,6 +284,7 @@ impl PoolSet {
         let in_use = self.in_use();
         running.thread.with_pool(move |e| async move {
             let rt = e.pool.rt().clone();
+            let ashift = ashift.or(e.default_ashift());
             if is_spare {
                 return e.pool.devices().replace(&target, NewDevice::Spare(device), ashift).await;
             }
