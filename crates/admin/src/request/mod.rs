@@ -162,7 +162,7 @@ pub enum Changes {
     Pools(BTreeSet<String>),
     /// This pool, suspended or not, in one visit: recorded when it is done.
     Resumes(String),
-    /// These pools, which are exported: recorded before.
+    /// These pools, which are exported or destroyed: recorded before.
     Exports(BTreeSet<String>),
     /// Imported pools: recorded in those that are new afterwards.
     Imports,

@@ -1,13 +1,18 @@
 //! Requests about whole pools: create, destroy, import, export, properties, history.
 
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
 use base::Result;
 use ondisk::feature::FeatureId;
 use serde::{Deserialize, Serialize};
 
 use super::{Changes, Cx, Direction, Kind, Lane, Report, Request, Rights, Secret};
+use crate::engine::PoolEngine;
 use crate::pool::compatibility::allowed_features;
 use crate::pool::props::{Wanted, When};
 use crate::pool_set::Running;
+use crate::view::pool::DISABLED;
 use crate::view::{Candidate, Created, DedupView, HistoryLine, Imported, PoolView, SplitDone, VdevProps};
 
 /// The requests of this file.
@@ -90,7 +95,7 @@ impl Request for PoolDestroy {
     const TITLE: &'static str = "zpool destroy";
     type Reply = ();
     fn changes(&self) -> Changes {
-        Changes::Unrecorded
+        Changes::Exports(BTreeSet::from([self.pool.clone()]))
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         cx.pools.pool_destroy(&self.pool, self.force)
@@ -334,6 +339,15 @@ impl Request for Pools {
     }
     fn run(self, cx: &Cx<'_>) -> Result<Vec<PoolView>> {
         let mut views = cx.pools.pool_views(&self.names)?;
+        for view in views.iter_mut().filter(|v| v.status.is_none()) {
+            let Some(running) = cx.pools.running(&view.name) else { continue };
+            // A set that cannot be read says nothing about the pool.
+            let Ok(Some(allowed)) = allowed_on(&running) else { continue };
+            let missing = move |e: Rc<PoolEngine>| async move { Ok(e.features_to_enable(Some(&allowed))) };
+            if running.thread.with_pool(missing).is_ok_and(|missing| !missing.is_empty()) {
+                (view.status, view.action) = (Some(DISABLED.0.to_string()), Some(DISABLED.1.to_string()));
+            }
+        }
         if cx.caller.public {
             // Only the owner may see names of files.
             views.iter_mut().for_each(|v| v.damaged.clear());

@@ -158,7 +158,15 @@ impl PoolEngine {
         if let Some((status, action)) = trouble(vdevs) {
             return (Some(status.to_string()), Some(action.to_string()));
         }
-        ((!notices.is_empty()).then(|| notices.join(" ")), None)
+        if !notices.is_empty() {
+            return (Some(notices.join(" ")), None);
+        }
+        // With a value its sets may be in files: the request looks there.
+        let is_open = self.pool.mos_config().head.compatibility.is_none();
+        match is_open && !self.features_to_enable(None).is_empty() {
+            true => (Some(DISABLED.0.to_string()), Some(DISABLED.1.to_string())),
+            false => (None, None),
+        }
     }
 
     pub(crate) fn vdev_views(&self) -> VdevView {
@@ -282,6 +290,12 @@ fn node_view(view: &mut VdevView, kind: &VdevKind) {
         node_view(view, kind);
     }
 }
+
+/// Status and action texts of a pool that lacks features that it may have.
+pub(crate) const DISABLED: (&str, &str) = (
+    "Some supported and requested features are not enabled on the pool. The pool can still be used, but some features are unavailable.",
+    "Enable all features using 'zpool upgrade'. Once this is done, the pool may no longer be accessible by software that does not support the features.",
+);
 
 /// Marks the leaves in use with missing txgs.
 fn mark_resilvering(view: &mut VdevView, missing: &BTreeSet<u64>) {
