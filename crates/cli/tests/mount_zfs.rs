@@ -51,6 +51,8 @@ fn a_legacy_file_system_is_mounted_where_it_is_told_and_stays_there() {
     assert_eq!(w.place("tank/x"), Some(a.clone()));
     assert_eq!(w.ok("zfs get -H -o value,source atime tank/x"), "off\ttemporary\n");
     w.refuses(&["tank/x", &b], 32, "already mounted");
+    w.fails("zfs unmount tank/x", &["legacy mountpoint", "umount(8)"]);
+    w.fails("zfs unmount -f tank/x", &["legacy mountpoint"]);
     // What is mounted by hand stays, as does the place when a property needs a new mount.
     w.ok("zfs unmount -a");
     assert_eq!((w.place("tank/x"), w.place("tank/own")), (Some(a.clone()), None));

@@ -144,6 +144,12 @@ fn what_others_unmount_is_noticed() {
     w.ok("zfs unmount -a");
     assert_eq!(mounts_at(&one), 0);
     w.ok("zfs mount tank/e");
+    // A key that a clone needs stays, and so does the mount.
+    w.ok("zfs snapshot tank/e@s");
+    w.ok("zfs clone tank/e@s tank/clone");
+    w.fails("zfs unmount -u tank/e", &["cannot unmount 'tank/e'", "'tank/clone' is in use"]);
+    assert!(w.is_mounted("tank/e"));
+    w.ok("zfs destroy tank/clone");
     w.ok("zfs unmount -u tank/e");
     assert_eq!(w.ok("zfs get -H -o value keystatus tank/e"), "unavailable\n");
     w.ok("zpool destroy tank");

@@ -683,6 +683,10 @@ impl PoolEngine {
         let ds = self.find(name)?;
         self.check_mountable_kind(&ds).await?;
         let name = ds.name();
+        if ds.dir().prop("mountpoint").0.text() == "legacy" && self.mounts.path_of(&name).is_some() {
+            let why = format!("cannot unmount '{name}': legacy mountpoint: use umount(8) to unmount this filesystem");
+            return Err(Error::invalid(why));
+        }
         // By force also one unmounted from outside with open files.
         if self.mounts.path_of(&name).is_none() && !(force && self.mounts.is_open(&name)) {
             return Err(Error::not_found(format!("cannot unmount '{name}': not currently mounted")));
@@ -707,14 +711,17 @@ impl PoolEngine {
         if keys { self.unload_keys_of(&unmounted).await } else { Ok(()) }
     }
 
-    /// Unloads the keys of the encryption roots among `names`.
+    /// Unloads the keys of the encryption roots among these. If one is in use elsewhere they are
+    /// mounted again, as far as they have their keys.
     async fn unload_keys_of(&self, unmounted: &[Unmounted]) -> Result<()> {
         let dsl = self.pool.dsl();
         for Unmounted { name, .. } in unmounted.iter().rev() {
             let info = dsl.crypt_info(&*dsl.find_dir(name)?);
-            if info.is_some_and(|i| i.root == *name && i.available) {
-                let unloaded = dsl.unload_key(name).await;
-                unloaded.map_err(|e| e.at(format!("'{name}' is unmounted, but its key cannot be unloaded")))?;
+            if info.is_some_and(|i| i.root == *name && i.available)
+                && let Err(e) = dsl.unload_key(name).await
+            {
+                self.mount_again(unmounted).await;
+                return Err(e.at(format!("cannot unmount '{name}'")));
             }
         }
         Ok(())
