@@ -241,7 +241,7 @@ fn with_daemon(scratch: &Scratch, source: &Source, client: &Client) -> Result<()
         show(pool, roots.first(), &latency);
     }
     say(&format!("zpool export {POOL}; zpool import -d {} {POOL}", text(&scratch.0)));
-    tour.ask(&PoolExport { pools: vec![POOL.to_string()], all: false, force: false })?;
+    tour.ask(&PoolExport { pools: vec![POOL.to_string()], all: false, force: false, stays_cached: false })?;
     let import = PoolImport {
         search: Search { paths: vec![text(&scratch.0)], ..Search::default() },
         pool: Some(POOL.to_string()),

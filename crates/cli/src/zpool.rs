@@ -32,7 +32,7 @@ pub fn run(args: &[String]) -> Done {
         "upgrade" => crate::zpool_upgrade::run(&parse(rest, "avV:", &[], "upgrade")?),
         "wait" => crate::wait::run(&parse(rest, "Hpt:T:", &[], "wait")?),
         "events" => crate::events::run(&parse(rest, "vHfc", &[], "events")?),
-        "export" => export(&parse(rest, "af", &[], "export")?),
+        "export" => export(&parse(rest, "afF", &[], "export")?),
         "list" => list(&parse(rest, "HgLpPvo:j", &json::Shape::LONG[..3], "list")?),
         "status" => status(&parse(rest, "c:DdegiLpPstvxj", &json::Shape::LONG, "status")?),
         "get" => get(&parse(rest, "Hpo:j", &json::Shape::LONG[..3], "get")?),
@@ -352,7 +352,8 @@ fn export(p: &Parsed) -> Done {
         (false, true) => return Err(Fail::Usage("missing pool argument".into(), "export")),
         _ => {}
     }
-    ask(&PoolExport { pools: p.operands.clone(), all: p.has('a'), force: p.has('f') })
+    let (force, stays_cached) = (p.has('f') || p.has('F'), p.has('F'));
+    ask(&PoolExport { pools: p.operands.clone(), all: p.has('a'), force, stays_cached })
 }
 
 fn style(p: &Parsed) -> Style {

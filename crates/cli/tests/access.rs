@@ -635,7 +635,7 @@ fn any_request(r: &mut Rng, harmless: bool) -> (Box<dyn AnyRequest>, Option<Stri
         6 => Box::new(Mounted),
         7 if !harmless => Box::new(Stop { force: r.flag() }),
         8 => Box::new(PoolDestroy { pool: changed(r), force: r.flag() }),
-        9 => Box::new(PoolExport { pools: vec![changed(r)], all: false, force: r.flag() }),
+        9 => Box::new(PoolExport { pools: vec![changed(r)], all: false, force: r.flag(), stays_cached: r.flag() }),
         10 => Box::new(PoolSet { pool: changed(r), name: "comment".into(), value: r.word() }),
         11 => Box::new(FsDestroy {
             name: changed(r),

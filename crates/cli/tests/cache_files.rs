@@ -69,6 +69,9 @@ fn pools_are_in_the_file_that_they_name() {
     w.fails(&format!("zpool import -c {} tank", at("gone")), &["cannot open"]);
     assert_eq!(w.say(&format!("zpool import -c {kept} -d . tank")).code, 2);
     w.ok(&format!("zpool import -c {kept} -o cachefile={one} tank"));
+    // -F leaves it there.
+    w.ok("zpool export -F tank");
+    w.ok(&format!("zpool import -c {one} -o cachefile={one} tank"));
     assert!(w.ok("zpool status tank").contains(&at("moved")));
     if let Some(found) = zdb(&one) {
         assert_eq!(found, names("tank", &["moved", "c"]));

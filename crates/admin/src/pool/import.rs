@@ -25,7 +25,7 @@ use crate::pool::cache_file;
 use crate::pool::create::{open_device, stored_props};
 use crate::pool::props::{Wanted, When};
 use crate::pool_set::{PoolSet, Running, join_errors};
-use crate::request::{PoolImport, Search};
+use crate::request::{PoolExport, PoolImport, Search};
 use crate::view::pool::config_view;
 use crate::view::{Candidate, Imported, VdevView};
 
@@ -565,28 +565,33 @@ impl PoolSet {
     }
 
     /// `zpool export`.
-    pub(crate) fn pool_export(&self, names: &[String], all: bool, force: bool, progress: &Arc<Progress>) -> Result<()> {
+    pub(crate) fn pool_export(&self, request: &PoolExport, progress: &Arc<Progress>) -> Result<()> {
         let _namespace = self.namespace();
-        let names: Vec<String> =
-            if all { self.all_running().iter().map(|r| r.name.clone()).collect() } else { names.to_vec() };
+        let names: Vec<String> = match request.all {
+            true => self.all_running().iter().map(|r| r.name.clone()).collect(),
+            false => request.pools.clone(),
+        };
         progress.begin("exporting pools", names.len() as u64);
         // A failure does not stop the others.
         let mut errors = Vec::new();
         for name in &names {
-            errors.extend(self.export_one(name, force).err());
+            errors.extend(self.export_one(name, request).err());
             progress.step();
         }
         join_errors(errors)
     }
 
-    fn export_one(&self, name: &str, force: bool) -> Result<()> {
+    fn export_one(&self, name: &str, request: &PoolExport) -> Result<()> {
         let running = self.need_running(name)?;
+        let force = request.force;
         let cache_file = self.cache_file_of(&running);
         running
             .thread
             .with_pool(move |engine| async move { close(&engine, force, PoolState::Exported).await })
             .map_err(|e| e.at(format!("cannot export '{name}'")))?;
-        self.leave_cache_file(cache_file.as_deref(), running.guid());
+        if !request.stays_cached {
+            self.leave_cache_file(cache_file.as_deref(), running.guid());
+        }
         self.remove_running(&running);
         self.keeper.exported(running.guid())
     }

@@ -185,6 +185,9 @@ pub struct PoolExport {
     pub all: bool,
     /// Unmount file systems in use.
     pub force: bool,
+    /// `-F`: they stay in their cache files.
+    #[serde(default)]
+    pub stays_cached: bool,
 }
 
 impl Request for PoolExport {
@@ -201,7 +204,7 @@ impl Request for PoolExport {
         if self.force { "zpool export -f" } else { Self::TITLE }
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
-        cx.pools.pool_export(&self.pools, self.all, self.force, cx.progress)
+        cx.pools.pool_export(&self, cx.progress)
     }
 }
 

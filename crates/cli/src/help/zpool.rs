@@ -350,13 +350,14 @@ With an interval in seconds the bytes that are left are printed that often.
     },
     Page {
         name: "zpool export",
-        usage: &["export [-f] -a|<pool> ..."],
+        usage: &["export [-fF] -a|<pool> ..."],
         text: "\
 Unmounts the pool's file systems, writes everything to its devices and lets go
 of them.
 
   -a  all pools
   -f  unmount file systems in use
+  -F  as -f, and a pool stays in its cache file
 ",
     },
     Page {
