@@ -204,8 +204,9 @@ impl PoolEngine {
     ) -> Result<()> {
         check_name(name)?;
         let dsl = self.pool.dsl();
-        if dsl.find(name).is_ok() {
-            if how.parents {
+        if let Ok(there) = dsl.find(name) {
+            let is_volume = self.props_kind(&there).await == DatasetKind::Volume;
+            if how.parents && is_volume == how.volume.is_some() {
                 return Ok(());
             }
             return Err(Error::new(ErrorKind::Exists, "dataset already exists"));
