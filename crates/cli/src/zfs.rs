@@ -183,6 +183,12 @@ fn depth(p: &Parsed, topic: &'static str) -> Result<Option<u32>, Fail> {
 fn names(operands: &[String]) -> Result<Vec<String>, Fail> {
     let path = |n: &String| {
         if n.starts_with('/') || n.starts_with("./") || n == "." || n.starts_with("../") {
+            // The daemon sees the folder that holds it only.
+            if let Err(e) = std::fs::metadata(n)
+                && matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+            {
+                return Err(Error::not_found(format!("cannot open '{n}': no such file or directory")).into());
+            }
             crate::absolute(n)
         } else {
             Ok(n.trim_end_matches('/').to_string())
@@ -217,6 +223,7 @@ fn list(p: &Parsed) -> Done {
     }
     select.names = names(&p.operands)?;
     select.depth = depth(p, "list")?;
+    select.by_type = p.has('r') || p.has('d');
     if !typed && select.names.iter().any(|n| n.contains('@')) {
         select.snapshots = select.names.iter().all(|n| n.contains('@'));
     }
@@ -279,6 +286,7 @@ fn get(p: &Parsed) -> Done {
     types(p, "get", &mut select)?;
     select.names = names(operands)?;
     select.depth = depth(p, "get")?;
+    select.by_type = p.has('r') || p.has('d');
     if !p.has('j') && !wanted.iter().any(|w| w == "all") {
         select.wanted = wanted.iter().filter_map(|w| zfs_out::canonical(w)).collect();
     }

@@ -154,6 +154,10 @@ pub struct Select {
     pub bookmarks: bool,
     /// Only these properties are needed; empty: all.
     pub wanted: Vec<String>,
+    /// A named dataset is shown only if it is of a wanted type, and its snapshots and bookmarks
+    /// only if the depth includes them (`-r`, `-d`).
+    #[serde(default)]
+    pub by_type: bool,
 }
 
 /// Whether a property is of a user himself, or of one of his groups.

@@ -84,13 +84,13 @@ impl PoolEngine {
                     let view = self.dataset_view(&ds, &select.wanted).await;
                     let fits = if view.kind == "volume" { select.volumes } else { select.filesystems };
                     // A named dataset is shown whatever its type, unless only snapshots are
-                    // selected.
-                    if fits || (named && level == 0) {
+                    // selected, or more than the named ones.
+                    if fits || (named && level == 0 && !select.by_type) {
                         out.push(view);
                     }
                 }
                 // A snapshot is one level below its file system.
-                let inside = depth.is_none_or(|d| level < d || (!heads && d == 0));
+                let inside = depth.is_none_or(|d| level < d || (!heads && d == 0 && !select.by_type));
                 if select.snapshots && inside {
                     for snap in dsl.snapshots(&ds).await? {
                         out.push(self.dataset_view(&snap, &select.wanted).await);
