@@ -16,6 +16,9 @@ pub fn run(p: &Parsed) -> Done {
         [pool] => Some(pool.clone()),
         _ => return Err(Fail::Usage("too many arguments".into(), "events")),
     };
+    if p.has('c') && ['v', 'H', 'f'].iter().any(|letter| p.has(*letter)) {
+        return Err(Fail::Usage("invalid options combined with -c".into(), "events"));
+    }
     if p.has('c') {
         let n: u64 = ask(&EventsClear)?;
         print(&format!("cleared {n} events\n"));

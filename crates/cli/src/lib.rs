@@ -88,14 +88,24 @@ pub fn run(args: &[String]) -> u8 {
     let name = program.rsplit('/').next().unwrap_or(program);
     let rest = args.get(1..).unwrap_or_default();
     match name {
-        "zpool" => report("zpool", zpool::run(rest)),
-        "zfs" => report("zfs", zfs::run(rest)),
+        "zpool" => dump_if_asked(report("zpool", zpool::run(rest))),
+        "zfs" => dump_if_asked(report("zfs", zfs::run(rest))),
         "zdb" => zdb(rest),
         "zstream" => report("zstream", zstream::run(rest)),
         "zinject" => report("zinject", zinject::run(rest)),
         "mount.zfs" => mount_zfs::run(rest),
         _ => weir(rest),
     }
+}
+
+/// As in OpenZFS: with `ZFS_ABORT` in the environment a finished command aborts, for a look at its
+/// memory.
+fn dump_if_asked(code: u8) -> u8 {
+    if std::env::var_os("ZFS_ABORT").is_some() {
+        print("dumping core by request\n");
+        std::process::abort();
+    }
+    code
 }
 
 fn zdb(rest: &[String]) -> u8 {
@@ -153,8 +163,8 @@ fn defrag(rest: &[String]) -> u8 {
 fn weir(args: &[String]) -> u8 {
     let rest = args.get(1..).unwrap_or_default();
     match args.first().map(String::as_str) {
-        Some("zpool") => report("zpool", zpool::run(rest)),
-        Some("zfs") => report("zfs", zfs::run(rest)),
+        Some("zpool") => dump_if_asked(report("zpool", zpool::run(rest))),
+        Some("zfs") => dump_if_asked(report("zfs", zfs::run(rest))),
         Some("zdb") => zdb(rest),
         Some("rescue") => rescue(rest),
         Some("defrag") => defrag(rest),

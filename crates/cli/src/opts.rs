@@ -1,5 +1,6 @@
 //! Options as `getopt` reads them: letters that may be joined, values joined or apart, options and
-//! operands in any order, `--` ends the options.
+//! operands in any order, `--` ends the options. With `POSIXLY_CORRECT` in the environment the
+//! first operand ends them.
 
 /// The options of a command.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +46,11 @@ impl Spec {
 
     /// Parses; the error is the message for the user.
     pub fn parse(&self, args: &[String]) -> Result<Parsed, String> {
+        self.parse_as(args, std::env::var_os("POSIXLY_CORRECT").is_some())
+    }
+
+    /// Parses; if `posix`, what comes after the first operand is operands.
+    fn parse_as(&self, args: &[String], posix: bool) -> Result<Parsed, String> {
         let mut out = Parsed::default();
         let mut args = args.iter();
         while let Some(arg) = args.next() {
@@ -69,6 +75,10 @@ impl Spec {
             }
             let Some(letters) = arg.strip_prefix('-').filter(|l| !l.is_empty()) else {
                 out.operands.push(arg.clone());
+                if posix {
+                    out.operands.extend(args.cloned());
+                    break;
+                }
                 continue;
             };
             for (i, letter) in letters.char_indices() {
@@ -112,6 +122,15 @@ mod tests {
         assert_eq!(p.operands, ["tank", "/dev/x", "-x"]);
         assert_eq!(parse("-").unwrap().operands, ["-"]);
         assert_eq!(parse("-fo v").unwrap().value('o'), Some("v"));
+    }
+
+    #[test]
+    fn operands_end_options_for_posix() {
+        let words: Vec<String> = ["-f", "all", "-n", "--", "-x"].map(str::to_string).to_vec();
+        let p = SPEC.parse_as(&words, true).unwrap();
+        assert!(p.has('f') && !p.has('n'));
+        assert_eq!(p.operands, ["all", "-n", "--", "-x"]);
+        assert!(SPEC.parse_as(&words, false).unwrap().has('n'));
     }
 
     #[test]

@@ -272,7 +272,7 @@ fn get(p: &Parsed) -> Done {
         return Err(Fail::Usage("missing property argument".into(), "get"));
     };
     let wanted: Vec<String> = wanted.split(',').map(str::to_string).collect();
-    if let Some(bad) = wanted.iter().find(|w| *w != "all" && zfs_out::canonical(w).is_none()) {
+    if let Some(bad) = wanted.iter().find(|w| zfs_out::canonical(w).is_none() && (*w != "all" || wanted.len() > 1)) {
         return Err(Fail::Usage(format!("bad property list: invalid property '{bad}'"), "get"));
     }
     let mut sources: Vec<String> = Vec::new();

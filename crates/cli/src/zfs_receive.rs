@@ -56,6 +56,9 @@ fn wanted(p: &Parsed, target: &str) -> Result<ReceiveWhat, Fail> {
     if let Some(both) = all.iter().map(|(name, _)| name).find(|name| exclude.contains(name)) {
         return Err(Fail::Usage(format!("property '{both}' specified multiple times"), "receive"));
     }
+    if let Some(name) = exclude.iter().enumerate().find_map(|(n, name)| exclude[..n].contains(name).then_some(name)) {
+        return Err(Fail::Usage(format!("property '{name}' specified multiple times"), "receive"));
+    }
     let naming = match (p.has('d'), p.has('e')) {
         (true, true) => return Err(Fail::Usage("-d and -e exclude each other".into(), "receive")),
         (true, false) => Naming::Prefix,
@@ -160,7 +163,8 @@ mod tests {
         assert_eq!(what.naming, Naming::Prefix);
         assert_eq!(what.origin.as_deref(), Some("p/f@a"));
         assert_eq!((what.props, what.exclude), (vec![("compression".into(), "lz4".into())], vec!["atime".into()]));
-        for bad in ["-d -e", "-o compression", "-o atime=on -o atime=off", "-o atime=on -x atime"] {
+        for bad in ["-d -e", "-o compression", "-o atime=on -o atime=off", "-o atime=on -x atime", "-x atime -x atime"]
+        {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

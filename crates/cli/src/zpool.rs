@@ -516,7 +516,9 @@ fn get(p: &Parsed) -> Done {
             return get_of_vdevs(p, &wanted, &fields, pool, vdevs);
         }
     }
-    if let Some(bad) = wanted.iter().find(|w| *w != "all" && admin::pool::props::canonical(w).is_none()) {
+    if let Some(bad) =
+        wanted.iter().find(|w| admin::pool::props::canonical(w).is_none() && (*w != "all" || wanted.len() > 1))
+    {
         return Err(Fail::Usage(format!("bad property list: invalid property '{bad}'"), "get"));
     }
     let (pools, done) = pools(names)?;

@@ -721,7 +721,10 @@ pub fn history_line(line: &HistoryLine, internal: bool, long: bool) -> Option<St
     if long {
         let who = match line.who {
             Some(0) => "user 0 (root) ".to_string(),
-            Some(who) => format!("user {who} "),
+            Some(who) => match u32::try_from(who).ok().and_then(host::user_name) {
+                Some(name) => format!("user {who} ({name}) "),
+                None => format!("user {who} "),
+            },
             None => String::new(),
         };
         let host = line.host.as_deref().unwrap_or("unknown");

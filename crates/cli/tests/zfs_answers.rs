@@ -803,3 +803,48 @@ fn names_are_as_openzfs_takes_them() {
     w.ok("zfs set checksum=noparity tank/e/plain");
     assert_eq!(w.ok("zfs get -H -o value checksum tank/e/plain"), "noparity\n");
 }
+
+#[test]
+fn what_is_listed_is_of_the_type_and_depth() {
+    let w = World::new("list-types");
+    w.ok("zfs snapshot tank@a");
+    let list = |line: &str| w.ok(&format!("zfs list -H -o name {line} tank"));
+    assert_eq!(list("-t snapshot"), "tank@a\n");
+    assert_eq!(list("-t snapshot -d 1"), "tank@a\n");
+    assert_eq!(list("-t snapshot -d 0"), "");
+    assert_eq!(list("-t volume -d 0"), "");
+    assert_eq!(list("-t volume -r"), "");
+    assert_eq!(list("-t all -d 0"), "tank\n");
+    for path in ["/nonexistent/x", "./x", "/dev/null/x"] {
+        let text = format!("cannot open '{path}': no such file or directory");
+        w.fails(&format!("zfs list {path}"), 1, &text);
+        w.fails(&format!("zfs get -t snapshot name {path}"), 1, &text);
+    }
+}
+
+#[test]
+fn snapshots_of_two_pools_are_no_one_moment() {
+    let w = World::new("two-pools");
+    w.ok("zpool create -O mountpoint=none --size 128M two b.img");
+    let text = "cannot create snapshots in pool 'tank': 'two@s' is in another pool";
+    w.fails("zfs snapshot tank@s two@s", 1, text);
+    assert_eq!(w.ok("zfs list -H -t snapshot"), "");
+}
+
+#[test]
+fn a_new_name_leaves_room_for_those_of_snapshots() {
+    let w = World::new("long-rename");
+    let (short, snap) = ("s".repeat(10), "x".repeat(200));
+    w.ok(&format!("zfs create -p tank/a/{short}"));
+    w.ok(&format!("zfs snapshot tank/a/{short}@{snap}"));
+    let longer = "l".repeat(60);
+    w.fails(&format!("zfs rename tank/a tank/{longer}"), 1, "cannot rename 'tank/a': name is too long");
+    w.fails(&format!("zfs rename tank/a/{short} tank/{longer}"), 1, "cannot rename");
+    w.ok(&format!("zfs rename tank/a tank/{}", &longer[..20]));
+    w.fails("zfs create -s -V 1z tank/v", 1, "bad volume size '1z': numeric value is too large");
+    w.fails("zfs create -s -p -V 1m tank", 1, "cannot create 'tank': dataset already exists");
+    for line in ["zfs get all,used tank", "zpool get all,size tank"] {
+        w.fails(line, 2, "bad property list: invalid property 'all'");
+    }
+    w.fails("zfs create -s -V 1.01BB tank/v", 1, "bad volume size '1.01BB': bad numeric value");
+}

@@ -903,3 +903,85 @@ fn a_pool_is_split() {
     assert_eq!(w.ok("zpool list -H -o name"), "big\nhalf\n");
     assert_eq!(w.ok("zpool get -H -o value altroot half"), "/somewhere\n");
 }
+
+#[test]
+fn a_forced_sync_writes_a_state() {
+    let w = World::new("cli-sync");
+    w.files(&["a"], 128 * MIB);
+    w.ok(&format!("{NEW} tank a"));
+    w.ok("zpool sync");
+    let label = || {
+        let text = w.ok("zdb -l a");
+        let txg = text.lines().find_map(|l| l.trim().strip_prefix("txg: ")).map(|n| n.parse::<u64>().unwrap());
+        txg.expect("a label")
+    };
+    let before = label();
+    w.ok("zpool sync tank");
+    assert_eq!(label(), before);
+    w.ok("zpool sync -f tank");
+    let once = label();
+    w.ok("zpool sync -f");
+    assert!(once > before && label() > once, "{before} {once}");
+}
+
+#[test]
+fn a_destroyed_pool_knows_what_destroyed_it() {
+    let w = World::new("cli-destroyed");
+    w.files(&["a"], 128 * MIB);
+    w.ok(&format!("{NEW} tank a"));
+    w.ok("zpool destroy tank");
+    w.ok(&format!("zpool import -D -f -N -d {} tank", w.dir.path().display()));
+    assert_eq!(w.ok("zpool history tank").matches(" zpool destroy tank\n").count(), 1);
+    w.ok("zpool export -F tank");
+    w.ok(&format!("zpool import -N -d {} tank", w.dir.path().display()));
+}
+
+#[test]
+fn a_new_device_has_the_unit_of_the_pool() {
+    let w = World::new("cli-replace-ashift");
+    w.files(&["a", "b"], 128 * MIB);
+    w.ok(&format!("{NEW} -o ashift=9 tank a"));
+    w.ok("zpool set ashift=12 tank");
+    w.fails("zpool replace tank a b", "cannot replace");
+    w.fails("zpool attach tank a b", "cannot attach");
+    w.ok("zpool replace -w -o ashift=9 tank a b");
+}
+
+#[test]
+fn features_that_are_not_enabled_are_told() {
+    let w = World::new("cli-disabled");
+    w.files(&["a", "b"], 128 * MIB);
+    let told = |pool: &str| {
+        w.ok(&format!("zpool status {pool}")).contains("status: Some supported and requested features are not enabled")
+    };
+    w.ok(&format!("{NEW} -o compatibility=openzfs-2.0-linux tank a"));
+    w.ok(&format!("{NEW} full b"));
+    assert!(!told("tank") && !told("full"));
+    w.ok("zpool set compatibility=openzfs-2.1-linux tank");
+    assert!(told("tank"));
+    assert_eq!(w.ok("zpool status -x tank"), "pool 'tank' is healthy\n");
+    w.ok("zpool upgrade tank");
+    assert!(!told("tank"));
+    w.ok("zpool set compatibility=off tank");
+    assert!(told("tank"));
+}
+
+#[test]
+fn a_command_aborts_where_asked() {
+    use std::os::unix::process::ExitStatusExt;
+    let w = World::new("cli-abort");
+    let run = |args: &[&str]| {
+        // No file of its memory.
+        let line = "ulimit -c 0; exec \"$0\" \"$@\"";
+        let mut c = command_in(w.dir.path(), "sh");
+        let o = c.args(["-c", line, WEIR]).args(args).env("ZFS_ABORT", "yes").output().unwrap();
+        (o.status.signal(), String::from_utf8_lossy(&o.stdout).into_owned())
+    };
+    assert_eq!(run(&["zpool", "version", "-x"]), (Some(6), "dumping core by request\n".into()));
+    assert_eq!(run(&["zfs"]), (Some(6), "dumping core by request\n".into()));
+    assert_eq!(run(&["version"]).0, None);
+    for letters in ["-v", "-H", "-f"] {
+        let s = w.run(&format!("zpool events -c {letters}"), "UTC");
+        assert!(s.code == 2 && s.err.starts_with("invalid options combined with -c\n"), "{}", s.err);
+    }
+}
