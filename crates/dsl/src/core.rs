@@ -132,8 +132,8 @@ pub struct Core {
     pub(crate) registry: Rc<Registry>,
 }
 
-/// Default of [`Core::freed_per_txg`]: a few seconds of a slow disk's allocator work at worst, 2 GiB
-/// of usual records.
+/// Default of [`Core::freed_per_txg`]: a few seconds of a slow disk's allocator work at worst, 2
+/// GiB of usual records.
 pub const FREED_PER_TXG: usize = 16 << 10;
 
 impl Core {

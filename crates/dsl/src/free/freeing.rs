@@ -37,26 +37,14 @@ const FREES: usize = 128;
 const DESTROYED: u64 = u64::MAX;
 
 /// Blocks and trees to free.
+#[derive(Default)]
 pub(crate) struct Freeing {
-    /// Most blocks freed in one txg.
     list: Cell<Option<ObjectId>>,
     tree: Cell<Option<ObjectId>>,
     pending: Cell<bool>,
     /// Txg of the last tree added: its blocks may not be on disk yet.
     added: Cell<Txg>,
     stuck: RefCell<Option<Error>>,
-}
-
-impl Default for Freeing {
-    fn default() -> Freeing {
-        Freeing {
-            list: Cell::default(),
-            tree: Cell::default(),
-            pending: Cell::default(),
-            added: Cell::default(),
-            stuck: RefCell::default(),
-        }
-    }
 }
 
 impl DslPool {
