@@ -87,7 +87,7 @@ fn files_are_planned_rewritten_and_measured() {
     let args = "defrag run --share 1 -p a.img tank".split(' ');
     let mut child = c.args(args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     // It is there already and needs no time to start.
-    let interrupt = ["-c", "read go; kill -INT $0", &child.id().to_string()];
+    let interrupt = ["-c", "read go; kill -TERM $0", &child.id().to_string()];
     let mut killer = Command::new("sh").args(interrupt).stdin(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
     let first = lines.next().unwrap();

@@ -122,6 +122,8 @@ impl VdevSpec {
                 // As in OpenZFS: a group after spares or caches is one of the pool.
                 let bias = match section {
                     Section::Tops(bias) => bias,
+                    Section::Spares if out.spares.is_empty() => return bad("spare requires at least 1 devices"),
+                    Section::Caches if out.caches.is_empty() => return bad("cache requires at least 1 devices"),
                     Section::Spares | Section::Caches => Bias::Normal,
                 };
                 section = Section::Tops(bias);
@@ -371,6 +373,8 @@ mod tests {
             ("draid4 a b", "1 to 3"),
             ("draid:4x a b c", "'4x'"),
             ("log raidz a b c", "a log can be"),
+            ("mirror a b cache mirror c d", "cache requires at least 1"),
+            ("mirror a b spare raidz c d", "spare requires at least 1"),
             ("mirror", "at least 2"),
             ("log", "no device"),
         ] {
