@@ -36,7 +36,7 @@ const SINGLES: u64 = 1000;
 /// Limit of the cache.
 const ARC: u64 = 256 << 20;
 /// Limit of the cache when the pool is made.
-const ARC_MAKE: u64 = 4 << 30;
+const ARC_MAKE: u64 = 2 << 30;
 /// Bytes that are written before the free space is discarded: of a table whose places are random
 /// each txg writes other blocks, and the simulated device keeps what was ever written.
 const TRIM_AFTER: u64 = 512 << 20;
@@ -46,6 +46,8 @@ fn opts(arc_max: u64) -> EngineOpts {
     opts.arc_max = arc_max;
     opts.txg.dirty_data_max = 128 << 20;
     opts.txg.wrlog_data_max = 256 << 20;
+    // What a table frees are its blocks, one by one: all of it is discarded.
+    opts.works.trim_bytes_min = RECORD;
     opts
 }
 
@@ -251,7 +253,8 @@ fn main() -> Result<()> {
         sim.block_on(make(&sim, &disk, dedup, entries))?;
         let path = Path::new(folder).join(format!("{kind}{entries}.img"));
         disk.image().save(&path).map_err(|e| base::Error::invalid(format!("{}: {e}", path.display())))?;
-        eprintln!("{kind} {entries}: made in {} s", start.elapsed().as_secs());
+        let (secs, image) = (start.elapsed().as_secs(), disk.image().footprint() >> 20);
+        eprintln!("{kind} {entries}: made in {secs} s, {image} MiB of the device in memory");
         drop((sim, disk));
         let own = std::env::current_exe().map_err(|e| base::Error::invalid(e.to_string()))?;
         let child = Command::new(own).args([kind, folder, number]).env("TABLE_GROWTH_IMAGE", &path).status();
