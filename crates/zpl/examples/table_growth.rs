@@ -36,7 +36,7 @@ const SINGLES: u64 = 1000;
 /// Limit of the cache.
 const ARC: u64 = 256 << 20;
 /// Limit of the cache when the pool is made.
-const ARC_MAKE: u64 = 2 << 30;
+const ARC_MAKE: u64 = 1 << 30;
 /// Bytes that are written before the free space is discarded: of a table whose places are random
 /// each txg writes other blocks, and the simulated device keeps what was ever written.
 const TRIM_AFTER: u64 = 512 << 20;
@@ -69,6 +69,8 @@ async fn trim(pool: &Pool, disk: &SimDisk, next: &mut u64) -> Result<()> {
     pool.devices().works().change(WorkKind::Trim, WorkCommand::Start(None), &[]).await?;
     pool.devices().works().wait(WorkKind::Trim).await?;
     *next = written + TRIM_AFTER;
+    let (own, device) = (memory(disk) >> 20, disk.image().footprint() >> 20);
+    eprint!("\r{} MiB written, {own} MiB of memory and {device} of the device \r", written >> 20);
     Ok(())
 }
 

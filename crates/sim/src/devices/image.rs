@@ -10,8 +10,12 @@ use std::sync::Arc;
 /// Bytes that are shared and copied together.
 const CHUNK: usize = 16 << 10;
 /// Bytes of a chunk that take no memory if they are zeros: a block of the intent log is a header
-/// for each record, between data that studies leave zero.
-const PIECE: usize = 512;
+/// for each record, and a small block of a test a few bytes, between data that are left zero.
+const PIECE: usize = 64;
+/// Pieces of a chunk.
+const PIECES: usize = CHUNK / PIECE;
+/// Bits of one word of a [`Packed`].
+const WORD: usize = u64::BITS as usize;
 
 static ZEROS: [u8; CHUNK] = [0; CHUNK];
 
@@ -19,7 +23,7 @@ static ZEROS: [u8; CHUNK] = [0; CHUNK];
 #[derive(Clone)]
 struct Packed {
     /// A bit for each piece that is there.
-    there: u32,
+    there: [u64; PIECES / WORD],
     /// Those pieces, in order.
     bytes: Vec<u8>,
 }
@@ -29,34 +33,62 @@ type Chunk = Arc<Packed>;
 impl Packed {
     /// Without pieces of zeros; none if there is nothing else.
     fn pack(plain: &[u8; CHUNK]) -> Option<Packed> {
-        let pieces = || plain.chunks_exact(PIECE).enumerate().filter(|(_, piece)| !is_zero(piece));
-        let there = pieces().fold(0u32, |there, (n, _)| there | 1 << n);
-        let mut bytes = Vec::with_capacity(there.count_ones() as usize * PIECE);
-        pieces().for_each(|(_, piece)| bytes.extend_from_slice(piece));
-        (there != 0).then_some(Packed { there, bytes })
+        let mut there = [0; PIECES / WORD];
+        for (n, piece) in plain.chunks_exact(PIECE).enumerate() {
+            there[n / WORD] |= u64::from(!is_zero(piece)) << (n % WORD);
+        }
+        let mut packed = Packed { there, bytes: Vec::new() };
+        packed.bytes.reserve_exact(packed.place(PIECES));
+        // Runs of pieces are copied at once.
+        let mut n = 0;
+        while n < PIECES {
+            let (is_there, end) = packed.run(n, PIECES);
+            if is_there {
+                packed.bytes.extend_from_slice(&plain[n * PIECE..end * PIECE]);
+            }
+            n = end;
+        }
+        (!packed.bytes.is_empty()).then_some(packed)
     }
     /// Where piece `n` is in `bytes`, or would be.
     fn place(&self, n: usize) -> usize {
-        (self.there & ((1u32 << n) - 1)).count_ones() as usize * PIECE
+        let whole = self.there[..n / WORD].iter().map(|word| word.count_ones()).sum::<u32>();
+        let part = self.there.get(n / WORD).map_or(0, |word| (word & ((1 << (n % WORD)) - 1)).count_ones());
+        (whole + part) as usize * PIECE
+    }
+    /// Whether piece `n` is there, and the first piece from it on, up to `end`, of which the
+    /// opposite is true.
+    fn run(&self, n: usize, end: usize) -> (bool, usize) {
+        let is_there = self.there[n / WORD] >> (n % WORD) & 1 == 1;
+        let mut at = n;
+        while at < end {
+            let word = self.there[at / WORD];
+            let others = if is_there { !word } else { word };
+            let same = (others >> (at % WORD)).trailing_zeros() as usize;
+            let left = WORD - at % WORD;
+            at += same.min(left);
+            if same < left {
+                break;
+            }
+        }
+        (is_there, at.min(end))
     }
     /// Fills `out` from `within` on.
     fn read(&self, within: usize, out: &mut [u8]) {
-        if self.there == u32::MAX {
-            return out.copy_from_slice(&self.bytes[within..within + out.len()]);
-        }
-        let mut done = 0;
-        while done < out.len() {
-            let (n, from) = ((within + done) / PIECE, (within + done) % PIECE);
-            let len = (PIECE - from).min(out.len() - done);
-            let out = &mut out[done..done + len];
-            match self.there >> n & 1 {
-                0 => out.fill(0),
-                _ => {
-                    let at = self.place(n) + from;
-                    out.copy_from_slice(&self.bytes[at..at + len]);
+        let end = within + out.len();
+        let mut at = within;
+        while at < end {
+            let (is_there, next) = self.run(at / PIECE, end.div_ceil(PIECE));
+            let stop = (next * PIECE).min(end);
+            let out = &mut out[at - within..stop - within];
+            match is_there {
+                true => {
+                    let from = self.place(at / PIECE) + at % PIECE;
+                    out.copy_from_slice(&self.bytes[from..from + out.len()]);
                 }
+                false => out.fill(0),
             }
-            done += len;
+            at = stop;
         }
     }
     fn plain(&self) -> [u8; CHUNK] {
@@ -66,9 +98,8 @@ impl Packed {
     }
     /// Whether every piece that the range touches is there, and those stand one after the other.
     fn holds(&self, within: usize, len: usize) -> bool {
-        let (first, last) = (within / PIECE, (within + len).div_ceil(PIECE));
-        let touched = (u64::MAX >> (64 - (last - first))) << first;
-        u64::from(self.there) & touched == touched
+        let end = (within + len).div_ceil(PIECE);
+        self.run(within / PIECE, end) == (true, end)
     }
 }
 
@@ -360,7 +391,7 @@ mod tests {
         // A header for each record of 8 KiB.
         (0..16).for_each(|n| block[n * 8192..n * 8192 + 192].fill(1));
         (0..16).for_each(|n| image.write(n * (128 << 10), &block));
-        assert_eq!(image.footprint(), 16 * 16 * PIECE as u64);
+        assert_eq!(image.footprint(), 16 * 16 * 192);
         (0..16).for_each(|n| image.write(n * (128 << 10), &vec![0; 128 << 10]));
         assert_eq!(image.footprint(), 0);
     }
