@@ -35,8 +35,12 @@ const WRITE: u64 = 1 << 20;
 const SINGLES: u64 = 1000;
 /// Limit of the cache.
 const ARC: u64 = 256 << 20;
-/// Limit of the cache when the pool is made.
-const ARC_MAKE: u64 = 1 << 30;
+/// Limit of the cache while the file of a dedup table is written and cloned. The logs may have a
+/// share of it, and this one is for all entries: they move to the table in its order, at the end.
+/// With less each txg would write all blocks of the table, and its image be several times as large.
+const ARC_MAKE: u64 = 256 << 30;
+/// Txgs in which both logs of a table are emptied when the limit becomes a small one.
+const FLUSHES: usize = 4;
 /// Bytes that are written before the free space is discarded: of a table whose places are random
 /// each txg writes other blocks, and the simulated device keeps what was ever written.
 const TRIM_AFTER: u64 = 512 << 20;
@@ -80,7 +84,7 @@ async fn make(sim: &Sim, disk: &SimDisk, dedup: bool, entries: u64) -> Result<()
     let sha256 = codec::ChecksumAlgo::Sha256 as u64;
     let mut props = vec![("recordsize", RECORD), ("compression", codec::CompressAlgo::Off as u64), ("atime", 0)];
     if dedup {
-        props.extend([("checksum", sha256), ("dedup", 1), ("redundant_metadata", 3)]);
+        props.extend([("checksum", sha256), ("dedup", 1), ("redundant_metadata", 3), ("primarycache", 0)]);
     }
     let spec = PoolSpec {
         name: "tank".into(),
@@ -91,7 +95,7 @@ async fn make(sim: &Sim, disk: &SimDisk, dedup: bool, entries: u64) -> Result<()
         fs_props: props.into_iter().map(|(name, n)| (name.to_string(), PropValue::Num(n))).collect(),
         init: init_fs(owner, FsCreateProps::default()),
     };
-    let pool = Pool::create(sim.rt(), spec, opts(ARC_MAKE)).await?;
+    let pool = Pool::create(sim.rt(), spec, opts(if dedup { ARC_MAKE } else { ARC })).await?;
     let ds = pool.dsl().find("tank")?;
     let fs = Zfs::open(&ds, MountOpts::from_props(&ds)).await?;
     let cred = Cred::new(0, 0);
@@ -119,7 +123,11 @@ async fn make(sim: &Sim, disk: &SimDisk, dedup: bool, entries: u64) -> Result<()
         trim(&pool, disk, &mut next).await?;
     }
     fs.unmount().await?;
-    pool.sync().await?;
+    pool.arc().set_limit(ARC);
+    for _ in 0..FLUSHES {
+        pool.sync().await?;
+        trim(&pool, disk, &mut next).await?;
+    }
     pool.export().await
 }
 
