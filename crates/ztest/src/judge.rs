@@ -224,7 +224,7 @@ pub fn judge24_with(images: &[DiskImage], name: &str, pool: &str, flags: &[&str]
         return Verdict::Missing(why);
     }
     let ask = |flag: &str| match zdb(By::V24, scratch.path(), flag, pool, 0) {
-        Err(why) if flag == "-bcc" => match crate::snaps::waiting(images) {
+        Err(why) if flag == "-bcc" => match waiting(images, scratch.path(), pool) {
             0 => Err(why),
             waiting => zdb(By::V24, scratch.path(), flag, pool, waiting),
         },
@@ -302,10 +302,20 @@ fn judge_command(judge: &Path) -> Command {
     if is_possible { with_own(judge) } else { Command::new(judge) }
 }
 
+/// Bytes of blocks that wait in the logs of dedup tables: by the checker, or by zdb where it cannot
+/// read the pool.
+fn waiting(images: &[DiskImage], dir: &Path, pool: &str) -> u64 {
+    let by_zdb = || {
+        let args = ["-e", "-p", utf8(dir).ok()?, "-DDDDD", pool];
+        zdb_run::zdb24(&args).map(|(_, text)| judge_known::bytes_in_logs(&text))
+    };
+    crate::snaps::waiting(images).or_else(by_zdb).unwrap_or(0)
+}
+
 /// Whether all that the judges found is known to be no fault of the pool. They show the last lines
 /// of each only, so zfsdump is run again for all of its lines.
 fn is_excused(said: &str, images: &[DiskImage], judges: &Path, dir: &Path, pool: &str) -> bool {
-    let waiting = if said.contains("(leaked ") { crate::snaps::waiting(images) } else { 0 };
+    let waiting = if said.contains("(leaked ") { waiting(images, dir, pool) } else { 0 };
     let Some(by) = judge_known::excused(said, waiting) else { return false };
     if !by.contains(&"zfsdump check") {
         return true;

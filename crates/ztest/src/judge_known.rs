@@ -14,7 +14,8 @@
 //!   those of before.
 //! * *Blocks that wait in the log of a dedup table.* A block that lost its last reference stays
 //!   allocated until its entry leaves the log. zdb takes it for leaked; weir's checker counts the
-//!   bytes of such blocks, and only as many are excused.
+//!   bytes of such blocks, and only as many are excused. On dRAID, which the checker does not read,
+//!   zdb's own list of the logs counts them.
 //!
 //! * *Keys.* zdb dies of an assertion of its own on some ZAPs of encrypted file systems, since it
 //!   has no keys.
@@ -22,6 +23,8 @@
 //!   does, and weir's checker recomputes the tables.
 //!
 //! A judgement is excused only if everything in it is one of these.
+
+use std::collections::BTreeSet;
 
 /// One judge that found something, and its last words.
 struct Finding<'a> {
@@ -117,6 +120,21 @@ fn is_known(f: &Finding<'_>, waiting: u64) -> bool {
     }
 }
 
+/// Bytes of the blocks without references in the logs of dedup tables, by the list of
+/// `zdb -DDDDD`.
+pub(crate) fn bytes_in_logs(said: &str) -> u64 {
+    let mut places = BTreeSet::new();
+    let mut is_log = false;
+    for line in said.lines() {
+        is_log = line.starts_with("DDT-log-") || is_log && !line.starts_with("DDT-");
+        if is_log && line.contains(" refcnt 0 phys ") {
+            places.extend(line.split('<').skip(1).filter_map(|rest| rest.split_once('>')).map(|(place, _)| place));
+        }
+    }
+    let size = |place: &&str| u64::from_str_radix(place.rsplit_once(':')?.1, 16).ok();
+    places.iter().filter_map(size).fold(0, u64::saturating_add)
+}
+
 /// The reasons of an excused judgement; None if it is not excused. `waiting`: bytes of blocks that
 /// wait in the logs of dedup tables.
 pub(crate) fn excused(said: &str, waiting: u64) -> Option<Vec<&str>> {
@@ -127,7 +145,7 @@ pub(crate) fn excused(said: &str, waiting: u64) -> Option<Vec<&str>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{excused, lacks_known_only};
+    use super::{bytes_in_logs, excused, lacks_known_only};
 
     const KEYS: &str = "ok    zdb -bcc\nBAD   zfsdump check after it\n        note: space map histograms: 0 as they are\n                  lab: deadlist keys [0, 1, 10, 39], snapshots before the last [0, 1, 10]\n        667 blocks, 1 errors\nlab: bad\n";
 
@@ -140,6 +158,22 @@ mod tests {
         let place = "BAD   zdb24 -bcc\n        leaked space: vdev 0, offset 0x11a7000, size 1536\nlab: bad\n";
         assert_eq!(excused(place, 1536), None);
         assert_eq!(excused(&leak.replace("block traversal", "checksum error\n        block traversal"), 1536), None);
+    }
+
+    #[test]
+    fn blocks_of_logs_that_nothing_refers_to_are_counted() {
+        let said = "DDT-sha512-zap-unique contents:\n\
+            index 1 refcnt 0 phys 0 DVA[0]=<0:1000:800> [L0 deduplicated block] sha512\n\
+            DDT-log-sha512-0: flags=0x00; obj=57; len=262144; txg=63; entries=3\n\
+            index 0 refcnt 0 phys 0 DVA[0]=<0:47b5000:30000> DVA[1]=<1:8000:200> [L0 deduplicated block]\n\
+            index 1 refcnt 1 phys 0 DVA[0]=<0:4785000:30000> [L0 deduplicated block] sha512\n\
+            index 2 refcnt 0 phys 0 DVA[0]=<0:47b5000:30000> [L0 deduplicated block] sha512\n\
+            DDT-log-sha512-1: flags=0x01 [FLUSHING]; obj=58; len=0; txg=55; entries=1\n\
+            index 0 refcnt 0 phys 0 DVA[0]=<0:9000:1000> [L0 deduplicated block]\n\
+            DDT-blake3: version=1 [FDT]; flags=0x03 [FLAT LOG]; rootobj=64\n\
+            index 9 refcnt 0 phys 0 DVA[0]=<0:a000:1000> [L0 deduplicated block]\n";
+        assert_eq!(bytes_in_logs(said), 0x30000 + 0x200 + 0x1000);
+        assert_eq!(bytes_in_logs("index 0 refcnt 0 phys 0 DVA[0]=<0:0:zz>\n"), 0);
     }
 
     #[test]

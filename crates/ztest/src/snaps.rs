@@ -88,9 +88,10 @@ fn judge_partly(report: CheckReport) -> Check<bool> {
 }
 
 /// Bytes of blocks without references that wait in the logs of dedup tables, in a pool in which the
-/// checker finds nothing wrong; else 0.
-pub(crate) fn waiting(images: &[DiskImage]) -> u64 {
-    report_on(images).ok().filter(CheckReport::is_clean).map_or(0, |report| report.waiting)
+/// checker finds nothing wrong; 0 if it finds something. None if it cannot read the pool.
+pub(crate) fn waiting(images: &[DiskImage]) -> Option<u64> {
+    let report = report_on(images).ok()?;
+    Some(if report.is_clean() { report.waiting } else { 0 })
 }
 
 /// What the independent checker finds on these disks; an error if it cannot open the pool.
