@@ -75,20 +75,23 @@ fn is_generation_of_sender(line: &str) -> bool {
     parts.is_some_and(|(object, generation)| number(object) && number(generation))
 }
 
-/// `judge` about pools with encrypted file systems.
-const UNLOCKED: &str = "zdb24 -dddd: stopped halfway on an assertion of its own; the pool has encrypted file systems";
+/// `judge` about pools with encrypted file systems, behind the name of a zdb.
+const UNLOCKED: &str = " -dddd: stopped halfway on an assertion of its own; the pool has encrypted file systems";
 
 /// Whether nothing is missing in an incomplete judgement but what zfsdump says of pools with fast
-/// dedup, and the end of a list by zdb that needed a key, and zdb of 2.4 found the blocks good.
+/// dedup, and the end of a list by zdb that needed a key, and a zdb found the blocks good: that of
+/// 2.4 if the pool is for it alone.
 pub(crate) fn lacks_known_only(said: &str) -> bool {
     let mut open = said.lines().filter_map(|l| l.strip_prefix("--")).map(str::trim);
     let known = |l: &str| {
         let unknown = l.split_once(": does not know ").filter(|(judge, _)| judge.starts_with("zfsdump check"));
         l.starts_with("active features that OpenZFS 2.1 lacks: ")
             || unknown.is_some_and(|(_, what)| what == "com.klarasystems:fast_dedup; nothing was judged")
-            || l == UNLOCKED
+            || l.strip_suffix(UNLOCKED).is_some_and(|by| by == "zdb" || by == "zdb24")
     };
-    said.lines().any(|l| l == "ok    zdb24 -bcc") && open.all(known)
+    let is_newer = said.lines().any(|l| l.starts_with("--    active features that OpenZFS 2.1 lacks: "));
+    let wanted = |l: &str| l == "ok    zdb24 -bcc" || l == "ok    zdb -bcc" && !is_newer;
+    said.lines().any(wanted) && open.all(known)
 }
 
 /// Whether zfsdump found nothing but keys of bookmarks and generations of other pools.
@@ -180,8 +183,12 @@ mod tests {
     fn fast_dedup_is_left_to_zdb() {
         let said = "--    active features that OpenZFS 2.1 lacks: com.klarasystems:fast_dedup\nok    zdb24 -bcc\n--    zdb24 -dddd: stopped halfway on an assertion of its own; the pool has encrypted file systems\n--    zfsdump check: does not know com.klarasystems:fast_dedup; nothing was judged\nlab: good as far as judged\n";
         assert!(lacks_known_only(said));
+        let older = "ok    zdb -bcc\n--    zdb -dddd: stopped halfway on an assertion of its own; the pool has encrypted file systems\nok    zfsdump check\n";
+        assert!(lacks_known_only(older));
+        assert!(!lacks_known_only(&older.replace("ok    zdb -bcc\n", "")));
         for (from, to) in [
             ("ok    zdb24 -bcc\n", ""),
+            ("ok    zdb24 -bcc\n", "ok    zdb -bcc\n"),
             ("zdb24 -dddd", "zdb24 -mmm"),
             ("know com.klarasystems:fast_dedup;", "know com.truenas:physical_rewrite;"),
             ("lab: good", "--    zhack24 (get-zfs24): not there\nlab: good"),
