@@ -163,16 +163,29 @@ fn memory(disk: &SimDisk) -> u64 {
     (ALLOCATOR.allocated() as u64).saturating_sub(device)
 }
 
-/// Waits until nothing is to be freed; the most memory after a txg.
-async fn settle(pool: &Pool, fs: &Zfs, disk: &SimDisk) -> Result<u64> {
-    pool.sync().await?;
-    let mut most = memory(disk);
-    // The blocks of a long file are freed txg by txg.
-    while fs.unlinked_count().await? > 0 || pool.dsl().has_freeing() {
-        pool.sync().await?;
-        most = most.max(memory(disk));
+impl Part {
+    fn add(&mut self, more: &Part) {
+        self.virtual_time = self.virtual_time + more.virtual_time;
+        self.cpu += more.cpu;
+        self.read += more.read;
+        self.written += more.written;
     }
-    Ok(most)
+}
+
+/// Waits until nothing is to be freed; the most memory after a txg. Its part of the run comes to
+/// `part`, without the discards in between.
+async fn settle(sim: &Sim, pool: &Pool, fs: &Zfs, disk: &SimDisk, part: &mut Part) -> Result<u64> {
+    let mut most = 0;
+    let mut next = disk.counters().write_bytes + TRIM_AFTER;
+    loop {
+        part.add(&measure(sim, disk, async || pool.sync().await).await?);
+        most = most.max(memory(disk));
+        // The blocks of a long file are freed txg by txg.
+        if fs.unlinked_count().await? == 0 && !pool.dsl().has_freeing() {
+            return Ok(most);
+        }
+        trim(pool, disk, &mut next).await?;
+    }
 }
 
 /// Imports the image and prints a row of the table.
@@ -200,16 +213,12 @@ async fn look(sim: &Sim, disk: &SimDisk, dedup: bool, entries: u64) -> Result<()
         for _ in 0..singles {
             fs.fallocate(copy, Fallocate::PunchHole, rng.below(entries) * RECORD, RECORD).await?;
         }
-        peak = peak.max(settle(&pool, &fs, disk).await?);
         Ok(())
     });
-    let single = single.await?;
-    let whole = measure(sim, disk, async || {
-        fs.unlink(fs.root(), b"copy").await?;
-        peak = peak.max(settle(&pool, &fs, disk).await?);
-        Ok(())
-    });
-    let whole = whole.await?;
+    let mut single = single.await?;
+    peak = peak.max(settle(sim, &pool, &fs, disk, &mut single).await?);
+    let mut whole = measure(sim, disk, async || fs.unlink(fs.root(), b"copy").await).await?;
+    peak = peak.max(settle(sim, &pool, &fs, disk, &mut whole).await?);
     fs.unmount().await?;
     peak -= before;
     let each = |part: &Part, n: u64| {
