@@ -16,6 +16,11 @@
 //! KiB: the data of a large aligned write lie where the engine keeps them. Read replies go out from
 //! the engine's own buffers, too.
 //!
+//! A session without a request for a second or two becomes *cool*: its leader takes the read back
+//! (if a request came first, it serves that), and waits for the device without buffers, so that
+//! thousands of idle mounts cost little memory. The next request makes it warm again. So it is
+//! right after the mount, too.
+//!
 //! This file has the workers, `request` the buffers and the read, `dispatch` the operations,
 //! `reply` the replies.
 
@@ -34,6 +39,7 @@ use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::{Poll, Waker};
 
+use base::Nanos;
 use host::{Fd, FdIo, write_now};
 use rt::Rt;
 use rt::sync::oneshot::{Receiver, Sender, oneshot};
@@ -49,6 +55,9 @@ use request::Request;
 pub(crate) const IO_MAX: usize = 1 << 20;
 /// Bytes of one data buffer: the usual record size.
 const DATA_BUF: usize = 128 << 10;
+/// Bytes of the data buffer of the first request: what kernels want at least
+/// (`FUSE_MIN_READ_BUFFER`).
+const FIRST_BUF: usize = 8 << 10;
 /// Bytes before the data of a write.
 const HEAD: usize = IN_HEADER + WRITE_ARGS;
 /// Most workers, and so requests under way.
@@ -59,6 +68,8 @@ const IDLE_MAX: usize = 16;
 const SLICES_MAX: usize = 512;
 /// Successive transient failures of the device after which the session ends.
 const READ_ERRORS_MAX: u32 = 16;
+/// Time without a request after which a session gives its buffers back. At most twice as long.
+const IDLE_AFTER: Nanos = Nanos::from_secs(1);
 /// Requests of the background under way at most.
 const MAX_BACKGROUND: u16 = 128;
 /// Most bytes of output of a control operation or an extended attribute.
@@ -159,6 +170,12 @@ pub(crate) struct Core {
     stopping: Cell<bool>,
     /// Wakes the leader while it waits for a request.
     leader: RefCell<Option<Waker>>,
+    /// The leader waits without buffers.
+    is_cool: Cell<bool>,
+    /// The leader is to give its buffers back.
+    to_cool: Cell<bool>,
+    /// A task looks whether requests come.
+    is_watched: Cell<bool>,
     /// The device is gone.
     over: Cell<bool>,
     /// All workers have ended, too.
@@ -227,6 +244,10 @@ impl Core {
     /// the connection ends wherever it is mounted.
     pub(crate) fn stop_reading(&self) {
         self.stopping.set(true);
+        self.wake_leader();
+    }
+
+    fn wake_leader(&self) {
         if let Some(waker) = self.leader.take() {
             waker.wake();
         }
@@ -275,11 +296,24 @@ pub(crate) struct Session<H> {
     io: FdIo,
     handler: H,
     spare: RefCell<Option<Request>>,
+    idle_after: Nanos,
 }
 
 impl<H: Handler> Session<H> {
     /// Begins to serve the device.
     pub(crate) fn start(rt: &Rt, fd: Fd, handler: H, writeback: bool, posix_acl: bool) -> base::Result<Rc<Core>> {
+        Session::start_with(rt, fd, handler, writeback, posix_acl, IDLE_AFTER)
+    }
+
+    /// The same with another time until it is idle.
+    fn start_with(
+        rt: &Rt,
+        fd: Fd,
+        handler: H,
+        writeback: bool,
+        posix_acl: bool,
+        idle_after: Nanos,
+    ) -> base::Result<Rc<Core>> {
         let core = Rc::new(Core {
             fd: RefCell::new(Some(fd)),
             idle: RefCell::default(),
@@ -288,6 +322,9 @@ impl<H: Handler> Session<H> {
             has_leader: Cell::new(true),
             stopping: Cell::new(false),
             leader: RefCell::default(),
+            is_cool: Cell::new(true),
+            to_cool: Cell::new(false),
+            is_watched: Cell::new(false),
             over: Cell::new(false),
             ended: Cell::new(false),
             ended_waiters: RefCell::default(),
@@ -302,7 +339,8 @@ impl<H: Handler> Session<H> {
             stats: Cell::default(),
         });
         let io = FdIo::new(rt)?;
-        let session = Session { core: core.clone(), rt: rt.clone(), io, handler, spare: RefCell::default() };
+        let session =
+            Session { core: core.clone(), rt: rt.clone(), io, handler, spare: RefCell::default(), idle_after };
         session.handler.begin(Kernel { core: Rc::downgrade(&core), slot: 0 });
         Rc::new(session).spawn_leader();
         Ok(core)
@@ -315,6 +353,33 @@ impl<H: Handler> Session<H> {
             self.run_worker().await;
             self.core.workers.set(self.core.workers.get() - 1);
             self.end_if_last().await;
+        });
+    }
+
+    /// Lets the leader have buffers, and takes them back when no requests come any more.
+    fn warm_up(self: &Rc<Self>) {
+        self.core.is_cool.set(false);
+        self.core.to_cool.set(false);
+        if self.core.is_watched.replace(true) {
+            return;
+        }
+        let (session, rt, idle_after) = (Rc::downgrade(self), self.rt.clone(), self.idle_after);
+        self.rt.spawn("fuse_cool", async move {
+            let mut seen = None;
+            loop {
+                rt.sleep(idle_after).await;
+                let Some(session) = session.upgrade() else { return };
+                let core = &session.core;
+                if core.is_over() || core.is_cool.get() {
+                    core.is_watched.set(false);
+                    return;
+                }
+                let requests = Some(core.stats().requests);
+                if std::mem::replace(&mut seen, requests) == requests {
+                    core.to_cool.set(true);
+                    core.wake_leader();
+                }
+            }
         });
     }
 
@@ -348,7 +413,7 @@ impl<H: Handler> Session<H> {
     /// The life of a worker; it begins as the leader.
     async fn run_worker(self: &Rc<Self>) {
         let core = &self.core;
-        let mut request = self.spare.take().unwrap_or_else(Request::new);
+        let mut request = self.spare.take().unwrap_or_default();
         loop {
             if !self.read(&mut request).await {
                 core.set_over();
@@ -380,7 +445,7 @@ impl<H: Handler> Session<H> {
             if rx.await.is_none() {
                 return;
             }
-            request = self.spare.take().unwrap_or_else(Request::new);
+            request = self.spare.take().unwrap_or_default();
         }
     }
 

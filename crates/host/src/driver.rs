@@ -56,6 +56,10 @@ pub(crate) enum Raw {
     Writable {
         fd: RawFd,
     },
+    /// Nothing but the wait until a stream has bytes, or never will.
+    Readable {
+        fd: RawFd,
+    },
 }
 
 /// An operation and the readiness to wait for first, if any.
@@ -78,6 +82,7 @@ impl Raw {
         match *self {
             Raw::Read { fd, offset: STREAM, .. } => Some((fd, libc::POLLIN)),
             Raw::Writable { fd } => Some((fd, libc::POLLOUT)),
+            Raw::Readable { fd } => Some((fd, libc::POLLIN)),
             _ => None,
         }
     }
@@ -105,7 +110,7 @@ impl Raw {
                     libc::ioctl(fd, BLKDISCARD, range.as_ptr()) as isize
                 }
                 // The wait is the driver's.
-                Raw::Writable { .. } => 0,
+                Raw::Writable { .. } | Raw::Readable { .. } => 0,
             }
         };
         if r < 0 {

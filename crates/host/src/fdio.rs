@@ -69,6 +69,7 @@ enum Kind {
     /// A read that the driver may try by system calls.
     HotRead,
     Writable,
+    Readable,
 }
 
 struct FdOp {
@@ -81,8 +82,10 @@ struct FdOp {
 
 impl FdOp {
     fn request(&self) -> Request {
-        if self.kind == Kind::Writable {
-            return Raw::Writable { fd: self.fd.as_raw_fd() }.now();
+        match self.kind {
+            Kind::Writable => return Raw::Writable { fd: self.fd.as_raw_fd() }.now(),
+            Kind::Readable => return Raw::Readable { fd: self.fd.as_raw_fd() }.now(),
+            Kind::Read | Kind::HotRead => {}
         }
         let (iov, n) = (self.iov.as_ptr(), self.iov.len() as u32);
         let raw = Raw::Read { fd: self.fd.as_raw_fd(), iov, n, offset: STREAM };
@@ -110,12 +113,22 @@ impl Owner for FdOp {
     }
 }
 
-/// One operation in flight.
-struct FdFuture {
+/// A read in flight, or a wait: a future of its result.
+pub struct FdFuture {
     engine: Handle,
     token: u64,
     state: Rc<RefCell<State>>,
     over: bool,
+}
+
+impl FdFuture {
+    /// Asks the kernel to end the operation. Its result comes all the same: `ECANCELED`, or, if
+    /// bytes came first, what was read, and then nothing is lost.
+    pub fn cancel(&self) {
+        if !self.over && self.state.borrow().result.is_none() {
+            self.engine.0.cancel(self.token);
+        }
+    }
 }
 
 impl Future for FdFuture {
@@ -183,14 +196,20 @@ impl FdIo {
     /// As [`FdIo::readv_fd`] for a descriptor that does not block ([`set_nonblocking`]) and from
     /// which more is likely to come at once: as long as the engine looks for completions it tries
     /// the read itself, which saves the kernel the detour over a wake-up of the ring.
-    pub async fn readv_hot(&self, fd: &Fd, header: Buf, payload: Vec<Buf>) -> ReadDone {
-        self.start(fd, Memory { header, payload }, 0, Kind::HotRead).await
+    pub fn readv_hot(&self, fd: &Fd, header: Buf, payload: Vec<Buf>) -> FdFuture {
+        self.start(fd, Memory { header, payload }, 0, Kind::HotRead)
     }
 
     /// As [`FdIo::readv_hot`], behind the first `skip` bytes of the buffers, which earlier reads
     /// filled. There must be room behind them.
     pub async fn read_behind(&self, fd: &Fd, payload: Vec<Buf>, skip: usize) -> ReadDone {
         self.start(fd, Memory { header: Buf::default(), payload }, skip, Kind::HotRead).await
+    }
+
+    /// Waits until there is something to read, or the end: a reader that may wait long needs no
+    /// memory meanwhile.
+    pub async fn readable(&self, fd: &Fd) -> io::Result<()> {
+        self.start(fd, Memory::default(), 0, Kind::Readable).await.result.map(drop)
     }
 
     /// Waits until the descriptor takes bytes, or its other end is closed.

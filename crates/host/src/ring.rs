@@ -121,6 +121,7 @@ impl Ring {
                 opcode::Fallocate::new(types::Fd(fd), len).offset(offset).mode(PUNCH_HOLE).build()
             }
             Raw::Writable { fd } => poll_entry(fd, libc::POLLOUT),
+            Raw::Readable { fd } => poll_entry(fd, libc::POLLIN),
             Raw::BlockDiscard { .. } => unreachable!("goes to a worker thread"),
         };
         entry.user_data(token)

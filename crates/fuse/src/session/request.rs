@@ -1,17 +1,20 @@
 //! Requests of a session: the buffers that they are read into, and the leader's read of one.
 
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::task::Poll;
 
 use bdev::{Buf, Bytes};
+use host::FdFuture;
 
-use super::{DATA_BUF, HEAD, IO_MAX, READ_ERRORS_MAX, Session};
+use super::{DATA_BUF, FIRST_BUF, HEAD, IO_MAX, READ_ERRORS_MAX, Session};
 use crate::errno::{Errno, INVALID};
 use crate::handler::Handler;
 use crate::proto::{IN_HEADER, InHeader, opcode};
 
-/// The buffers that a request is read into.
+/// The buffers that a request is read into; none until the first read.
+#[derive(Default)]
 pub(super) struct Request {
     pub(super) head: Buf,
     pub(super) data: Vec<Buf>,
@@ -19,8 +22,25 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub(super) fn new() -> Request {
-        Request { head: Buf::zeroed(HEAD), data: Vec::new(), len: 0 }
+    /// Makes buffers in place of those that are not there, or went with a write: small ones for the
+    /// first request, `INIT`.
+    fn refill(&mut self, is_first: bool) {
+        if self.head.len() != HEAD {
+            self.head = Buf::zeroed(HEAD);
+        }
+        if is_first {
+            self.data = vec![Buf::for_overwrite(FIRST_BUF)];
+            return;
+        }
+        self.data.resize_with(IO_MAX / DATA_BUF, Buf::default);
+        for buf in self.data.iter_mut().filter(|b| b.len() != DATA_BUF) {
+            *buf = Buf::for_overwrite(DATA_BUF);
+        }
+    }
+
+    /// Whether the buffers are those of the first request.
+    fn is_first(&self) -> bool {
+        self.data.first().is_some_and(|b| b.len() == FIRST_BUF)
     }
 
     /// The arguments behind the header, copied together where they lie in two buffers.
@@ -64,47 +84,73 @@ pub(super) fn take_data(bufs: &mut [Buf], size: usize) -> Vec<Bytes> {
 
 impl<H: Handler> Session<H> {
     /// Reads a request. False: there will be no more.
-    pub(super) async fn read(&self, request: &mut Request) -> bool {
-        let Some(fd) = self.core.fd.borrow().clone() else { return false };
+    pub(super) async fn read(self: &Rc<Self>, request: &mut Request) -> bool {
+        let core = &self.core;
+        let Some(fd) = core.fd.borrow().clone() else { return false };
         let mut errors = 0;
-        loop {
-            // Buffers that went with a write are replaced.
-            request.data.resize_with(IO_MAX / DATA_BUF, Buf::default);
-            for buf in request.data.iter_mut().filter(|b| b.len() != DATA_BUF) {
-                *buf = Buf::for_overwrite(DATA_BUF);
+        while errors <= READ_ERRORS_MAX {
+            if core.initialized.get() && request.is_first() {
+                // A file system that is mounted is seldom used at once.
+                core.is_cool.set(true);
+                *request = Request::default();
             }
+            if core.is_cool.get() {
+                let ready = self.unless_stopped(pin!(self.io.readable(&fd)), |_| ()).await;
+                let Some(ready) = ready else { return false };
+                errors += u32::from(ready.is_err());
+                self.warm_up();
+                continue;
+            }
+            request.refill(!core.initialized.get());
             let head = std::mem::take(&mut request.head);
             let data = std::mem::take(&mut request.data);
-            let mut reading = pin!(self.io.readv_hot(&fd, head, data));
-            let done = poll_fn(|cx| {
-                if self.core.stopping.get() {
-                    return Poll::Ready(None);
+            let reading = pin!(self.io.readv_hot(&fd, head, data));
+            let cool = |reading: Pin<&mut FdFuture>| {
+                if core.to_cool.take() {
+                    reading.cancel();
                 }
-                let done = reading.as_mut().poll(cx).map(Some);
-                if done.is_pending() {
-                    self.core.leader.replace(Some(cx.waker().clone()));
-                }
-                done
-            });
-            let Some(done) = done.await else { return false };
-            (request.head, request.data) = (done.header, done.payload);
+            };
+            let Some(done) = self.unless_stopped(reading, cool).await else { return false };
             match done.result {
                 Ok(n) if n >= IN_HEADER => {
-                    request.len = n;
+                    (request.head, request.data, request.len) = (done.header, done.payload, n);
                     return true;
                 }
                 Ok(_) => errors += 1,
                 Err(e) => match e.raw_os_error() {
                     // The request went away before it was read.
                     Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => {}
+                    // Nothing came for a while: the buffers go, too.
+                    Some(libc::ECANCELED) => {
+                        core.is_cool.set(true);
+                        drop(self.spare.take());
+                        drop(core.idle.take());
+                        continue;
+                    }
                     // Unmounted, or aborted.
                     Some(libc::ENODEV | libc::ECONNABORTED) => return false,
                     _ => errors += 1,
                 },
             }
-            if errors > READ_ERRORS_MAX || request.head.len() != HEAD {
-                return false;
-            }
+            (request.head, request.data) = (done.header, done.payload);
         }
+        false
+    }
+
+    /// The result of an operation of the leader, or none once no more requests are to be read.
+    /// `turn` is called in each poll.
+    async fn unless_stopped<F: Future>(&self, mut op: Pin<&mut F>, turn: impl Fn(Pin<&mut F>)) -> Option<F::Output> {
+        poll_fn(|cx| {
+            if self.core.stopping.get() {
+                return Poll::Ready(None);
+            }
+            turn(op.as_mut());
+            let done = op.as_mut().poll(cx).map(Some);
+            if done.is_pending() {
+                self.core.leader.replace(Some(cx.waker().clone()));
+            }
+            done
+        })
+        .await
     }
 }

@@ -114,6 +114,15 @@ fn with_session(kernel: impl FnOnce(Kernel) + Send + 'static) -> (SessionStats, 
 
 /// The same, with the operations that a listener of these groups gets.
 fn with_listener(groups: Groups, kernel: impl FnOnce(Kernel) + Send + 'static) -> ((SessionStats, u64), Vec<FsOp>) {
+    with_idle(IDLE_AFTER, groups, kernel)
+}
+
+/// The same for a session that is cool after this time.
+fn with_idle(
+    idle_after: Nanos,
+    groups: Groups,
+    kernel: impl FnOnce(Kernel) + Send + 'static,
+) -> ((SessionStats, u64), Vec<FsOp>) {
     let engine = Engine::new(EngineConfig::default()).expect("an engine");
     let rt = engine.rt();
     let seen: Rc<RefCell<Vec<FsOp>>> = Rc::default();
@@ -127,7 +136,8 @@ fn with_listener(groups: Groups, kernel: impl FnOnce(Kernel) + Send + 'static) -
     ours.set_nonblocking(true).expect("fcntl");
     let written = Rc::new(Cell::new(0));
     let fs = Fs { other: Notify::new(), looked: Cell::new(false), written: written.clone() };
-    let core = Session::start(&rt, Rc::new(OwnedFd::from(ours)), fs, false, false).expect("a session");
+    let fd = Rc::new(OwnedFd::from(ours));
+    let core = Session::start_with(&rt, fd, fs, false, false, idle_after).expect("a session");
     engine.block_on(host::blocking(move || kernel(Kernel(theirs)))).expect("the kernel does not panic");
     assert!(!core.is_over());
     ((core.stats(), written.get()), seen.take())
@@ -239,4 +249,62 @@ fn nonsense_is_answered_once() {
         assert_eq!(k.ask(opcode::GETATTR, 3000, &[0; 16]).0, 0);
     });
     assert!(stats.refused > 100);
+}
+
+/// A session whose leader takes its read back all the time: each request is answered once.
+#[test]
+fn cool_sessions_lose_nothing() {
+    let ((stats, written), _) = with_idle(Nanos::from_us(20), Groups(0), |k| {
+        assert_eq!(k.ask(opcode::INIT, 1, &init_args()).0, 0);
+        let mut write = Vec::new();
+        write.u64(0);
+        write.u64(0);
+        write.u32(100_000);
+        write.zeros(20);
+        write.extend((0..100_000).map(|i| i as u8));
+        for n in 0..2000 {
+            let unique = 2 + 10 * n;
+            // Some that wait, and what makes them go on, without a look at the answers.
+            let burst = n % 4;
+            (0..burst).for_each(|i| k.send(&request(opcode::LOOKUP, unique + i, 1, b"slow\0")));
+            k.send(&request(opcode::LOOKUP, unique + burst, 1, b"quick\0"));
+            let mut answered: Vec<u64> = (0..=burst).map(|_| k.reply().0).collect();
+            answered.sort_unstable();
+            assert_eq!(answered, (unique..=unique + burst).collect::<Vec<_>>());
+            if n % 50 == 0 {
+                assert_eq!(k.ask(opcode::WRITE, unique + 9, &write).0, 0);
+            }
+        }
+    });
+    assert_eq!(written, 40 * 100_000);
+    assert_eq!(stats.requests, 1 + (0..2000).map(|n| 1 + n % 4).sum::<u64>() + 40);
+}
+
+/// A session without requests waits without buffers, and has some again for the next request.
+#[test]
+fn idle_sessions_become_cool_again_and_again() {
+    let engine = Engine::new(EngineConfig::default()).expect("an engine");
+    let rt = engine.rt();
+    let (ours, theirs) = UnixDatagram::pair().expect("pair");
+    ours.set_nonblocking(true).expect("fcntl");
+    let fs = Fs { other: Notify::new(), looked: Cell::new(false), written: Rc::default() };
+    let fd = Rc::new(OwnedFd::from(ours));
+    let core = Session::start_with(&rt, fd, fs, false, false, Nanos::from_ms(1)).expect("a session");
+    let kernel = Rc::new(Kernel(theirs));
+    for unique in 1..4 {
+        let message = match unique {
+            1 => request(opcode::INIT, 1, 1, &init_args()),
+            _ => request(opcode::GETATTR, unique, 1, &[0; 16]),
+        };
+        kernel.send(&message);
+        let socket = kernel.0.try_clone().expect("a socket");
+        let answered = engine.block_on(host::blocking(move || Kernel(socket).reply().0)).expect("no panic");
+        assert_eq!(answered, unique);
+        assert!(!core.is_cool.get() || core.stats().requests == unique);
+        engine.block_on(async {
+            while !core.is_cool.get() {
+                rt.sleep(Nanos::from_ms(1)).await;
+            }
+        });
+    }
 }
