@@ -62,6 +62,8 @@ fn world(image: DiskImage) -> (Sim, SimDisk) {
     let model = Model::Fixed { latency: Nanos::from_us(100), bandwidth: 1_000_000_000 };
     let mut config = DiskConfig::new(image, model, 1);
     config.name = "disk.img".into();
+    // Else the simulated device keeps what is written until it is flushed: gigabytes of a table.
+    config.volatile = false;
     let disk = SimDisk::with(&sim.handle(), config);
     (sim, disk)
 }
