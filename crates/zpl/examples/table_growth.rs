@@ -4,7 +4,7 @@
 //!
 //! For each number a pool is made on a simulated device: a file of so many records of 512 bytes,
 //! and a clone of it, so that every block has an entry with two references. Its image goes to a
-//! file in the folder (about 100 bytes an entry, 700 with `dedup`), which a process of its own
+//! file in the folder (about 130 bytes an entry, 400 with `dedup`), which a process of its own
 //! imports. Then single blocks at random places of the clone are freed, and then its first million.
 //!
 //! Times are those of the device (100 us an operation, 1 GB/s) and of the work as it is charged, in
