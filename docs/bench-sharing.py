@@ -5,8 +5,8 @@
 
 In a pool on an image in FOLDER, with file systems `plain` and `dedup`, each round writes a file of MIB
 MiB (1024) of random bytes to both, the one that is first in turn, and waits for it (`fsync`); the ratio
-of each round is printed, and the median of them. Then a file of CP_GIB GiB (10)
-is copied with `cp`, which clones it: seconds, and bytes that the pool allocated for it.
+of each round is printed, and the median of them. Then a file of CP_GIB GiB (10) is copied with `cp`,
+which clones it: seconds, and bytes that the pool allocated for it.
 """
 import os, statistics, subprocess, sys, time
 from bench_pool import Pool
