@@ -1,7 +1,7 @@
 //! `zpool events`: the events of pools and devices, in OpenZFS's layout.
 
 use admin::request::{Events, EventsClear};
-use admin::view::EventView;
+use admin::view::{EventView, FieldView};
 
 use crate::opts::Parsed;
 use crate::{Done, Fail, ask, ask_each, print, print_to_reader};
@@ -38,10 +38,36 @@ pub fn event(e: &EventView, scripted: bool, verbose: bool) -> String {
         format!("{month} {:>2} {:04} {:02}:{:02}:{:02}.{:09}", t.day, t.year, t.hour, t.minute, t.second, e.nanos);
     let mut out = format!("{time}{}{}\n", if scripted { '\t' } else { ' ' }, e.class);
     if verbose {
-        e.detail.iter().for_each(|line| out += &format!("{line}\n"));
+        lines(&e.fields, 1, &mut out);
         out.push('\n');
     }
     out
+}
+
+/// Fields of an event, a line each: numbers in hexadecimal, arrays with a space after every
+/// element.
+fn lines(fields: &[(String, FieldView)], depth: usize, out: &mut String) {
+    let indent = " ".repeat(8 * depth);
+    for (name, value) in fields {
+        let text = match value {
+            FieldView::Fields(inner) => {
+                out.push_str(&format!("{indent}{name} = (embedded nvlist)\n"));
+                lines(inner, depth + 1, out);
+                out.push_str(&format!("{indent}(end {name})\n"));
+                continue;
+            }
+            FieldView::Flag(b) => u8::from(*b).to_string(),
+            FieldView::Int32(n) => format!("{n:#x}"),
+            FieldView::Int64(n) => format!("{n:#x}"),
+            FieldView::Uint64(n) => format!("{n:#x}"),
+            FieldView::Text(s) => format!("\"{s}\""),
+            FieldView::Int64s(all) => all.iter().map(|n| format!("{n:#x} ")).collect(),
+            FieldView::Uint64s(all) => all.iter().map(|n| format!("{n:#x} ")).collect(),
+            FieldView::Texts(all) => all.iter().map(|s| format!("{s} ")).collect(),
+            FieldView::Other => "?".into(),
+        };
+        out.push_str(&format!("{indent}{name} = {text}\n"));
+    }
 }
 
 #[cfg(test)]
@@ -56,7 +82,7 @@ mod tests {
             secs: 1_391_768_625,
             nanos: 5,
             pool: "tank".into(),
-            detail: vec!["        version = 0x0".into()],
+            fields: vec![("version".into(), FieldView::Uint64(0))],
         };
         let plain = event(&e, false, false);
         let (time, class) = plain.split_at(30);
@@ -65,5 +91,31 @@ mod tests {
         assert_eq!(class, " sysevent.fs.zfs.scrub_start\n");
         assert!(event(&e, true, false).contains("\tsysevent"));
         assert!(event(&e, false, true).ends_with("start\n        version = 0x0\n\n"));
+    }
+
+    #[test]
+    fn payloads_are_printed_as_openzfs_does() {
+        let text = |s: &str| FieldView::Text(s.into());
+        let fields = [
+            ("class", text("sysevent.fs.zfs.x")),
+            ("pool_guid", FieldView::Uint64(255)),
+            ("pool_context", FieldView::Int32(-1)),
+            ("zio_level", FieldView::Int64(-1)),
+            ("detector", FieldView::Fields(vec![("scheme".into(), text("zfs"))])),
+            ("vdev_spare_paths", FieldView::Texts(vec!["/a".into(), "/b".into()])),
+            ("time", FieldView::Int64s(vec![16, 17])),
+            ("on", FieldView::Flag(true)),
+        ];
+        let mut out = String::new();
+        lines(&fields.map(|(n, f)| (n.to_string(), f)), 1, &mut out);
+        let want = "        class = \"sysevent.fs.zfs.x\"
+        pool_guid = 0xff
+        pool_context = 0xffffffff
+        zio_level = 0xffffffffffffffff
+        detector = (embedded nvlist)
+                scheme = \"zfs\"
+        (end detector)
+        vdev_spare_paths = /a /b \n        time = 0x10 0x11 \n        on = 1\n";
+        assert_eq!(out, want);
     }
 }

@@ -2,12 +2,11 @@
 //! daemon and ends with it.
 //!
 //! Pools post from their engine threads ([`PoolSink`]); commands read by number
-//! ([`Zevents::after`]), so that a follower misses no event that the ring still has. Payloads are
-//! converted to text when an event is posted: no command needs another form, and that bounds the
-//! memory of an event.
+//! ([`Zevents::after`]), so that a follower misses no event that the ring still has. Text in
+//! payloads, which comes from disks and users, is cut to one line of limited length when an event
+//! is posted: that bounds the memory of an event, and no reader has to care.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use ondisk::nvlist::{NvList, NvValue};
 use spa::EventSink;
 
 use crate::keeper::Keeper;
-use crate::view::{EventView, EventsView};
+use crate::view::{EventView, EventsView, FieldView};
 
 /// `zfs_zevent_len_max` of OpenZFS 2.1.
 pub const LEN_MAX: u64 = 512;
@@ -81,8 +80,8 @@ impl Zevents {
         payload.into_iter().for_each(|(name, value)| all.put(&name, value));
         all.put("time", NvValue::Int64Array(vec![time.secs, time.nanos.into()]));
         all.put_u64("eid", eid);
-        let detail = lines(&all, 0);
-        ring.events.push_back(EventView { eid, class, secs: time.secs, nanos: time.nanos, pool, detail });
+        let fields = fields(&all, 0);
+        ring.events.push_back(EventView { eid, class, secs: time.secs, nanos: time.nanos, pool, fields });
         self.more.notify_all();
     }
 
@@ -119,36 +118,23 @@ impl EventSink for PoolSink {
     }
 }
 
-/// A payload as `zpool events -v` prints it: numbers in hexadecimal, arrays with a space after
-/// every element.
-fn lines(list: &NvList, depth: usize) -> Vec<String> {
-    let mut out = Vec::new();
-    let indent = " ".repeat(8 * (depth + 1));
-    for (name, value) in list.iter() {
-        let array = |items: &mut dyn Iterator<Item = i128>| {
-            items.fold(String::new(), |mut s, i| {
-                let _ = write!(s, "{:#x} ", i as u64);
-                s
-            })
-        };
-        let text = match value {
-            NvValue::List(inner) => {
-                out.push(format!("{indent}{name} = (embedded nvlist)"));
-                out.extend(if depth < 4 { lines(inner, depth + 1) } else { Vec::new() });
-                out.push(format!("{indent}(end {name})"));
-                continue;
-            }
-            NvValue::String(s) => format!("\"{}\"", printable(s)),
-            NvValue::StringArray(all) => all.iter().map(|s| printable(s) + " ").collect(),
-            NvValue::Uint64Array(all) => array(&mut all.iter().map(|n| i128::from(*n))),
-            NvValue::Int64Array(all) => array(&mut all.iter().map(|n| i128::from(*n))),
-            NvValue::BooleanValue(b) => u8::from(*b).to_string(),
-            NvValue::Int32(n) => format!("{:#x}", *n as u32),
-            other => other.as_integer().map_or_else(|| "?".into(), |i| format!("{:#x}", i as u64)),
-        };
-        out.push(format!("{indent}{name} = {text}"));
+/// The fields of a payload. Lists within lists end somewhere.
+fn fields(list: &NvList, depth: usize) -> Vec<(String, FieldView)> {
+    list.iter().map(|(name, value)| (printable(name), field(value, depth))).collect()
+}
+
+fn field(value: &NvValue, depth: usize) -> FieldView {
+    match value {
+        NvValue::List(inner) => FieldView::Fields(if depth < 4 { fields(inner, depth + 1) } else { Vec::new() }),
+        NvValue::String(s) => FieldView::Text(printable(s)),
+        NvValue::StringArray(all) => FieldView::Texts(all.iter().map(|s| printable(s)).collect()),
+        NvValue::Uint64Array(all) => FieldView::Uint64s(all.clone()),
+        NvValue::Int64Array(all) => FieldView::Int64s(all.clone()),
+        NvValue::BooleanValue(b) => FieldView::Flag(*b),
+        NvValue::Int32(n) => FieldView::Int32(*n),
+        NvValue::Int64(n) => FieldView::Int64(*n),
+        other => other.as_integer().map_or(FieldView::Other, |i| FieldView::Uint64(i as u64)),
     }
-    out
 }
 
 /// Untrusted text, on one line and of limited length.
@@ -203,26 +189,27 @@ mod tests {
     }
 
     #[test]
-    fn payloads_are_printed_as_openzfs_does() {
+    fn payloads_are_fields_in_their_order() {
         let ring = Zevents::default();
         let mut nv = event("tank").with_u64("pool_guid", 255);
         nv.put("pool_context", NvValue::Int32(-1));
         nv.put("detector", NvValue::List(NvList::new().with_str("scheme", "zfs\n")));
         nv.put("vdev_spare_paths", NvValue::StringArray(vec!["/a".into(), "/b".into()]));
+        nv.put("history_internal_str", NvValue::String("ä".repeat(STRING_MAX)));
         ring.post("sysevent.fs.zfs.x".into(), WallTime { secs: 16, nanos: 17 }, nv);
+        let text = |s: &str| FieldView::Text(s.into());
         let want = [
-            "        version = 0x0",
-            "        class = \"sysevent.fs.zfs.x\"",
-            "        pool = \"tank\"",
-            "        pool_guid = 0xff",
-            "        pool_context = 0xffffffff",
-            "        detector = (embedded nvlist)",
-            "                scheme = \"zfs \"",
-            "        (end detector)",
-            "        vdev_spare_paths = /a /b ",
-            "        time = 0x10 0x11 ",
-            "        eid = 0x1",
+            ("version", FieldView::Uint64(0)),
+            ("class", text("sysevent.fs.zfs.x")),
+            ("pool", text("tank")),
+            ("pool_guid", FieldView::Uint64(255)),
+            ("pool_context", FieldView::Int32(-1)),
+            ("detector", FieldView::Fields(vec![("scheme".into(), text("zfs "))])),
+            ("vdev_spare_paths", FieldView::Texts(vec!["/a".into(), "/b".into()])),
+            ("history_internal_str", text(&"ä".repeat(STRING_MAX / 2))),
+            ("time", FieldView::Int64s(vec![16, 17])),
+            ("eid", FieldView::Uint64(1)),
         ];
-        assert_eq!(ring.after(0, None, false).events[0].detail, want);
+        assert_eq!(ring.after(0, None, false).events[0].fields, want.map(|(n, f)| (n.to_string(), f)));
     }
 }

@@ -274,8 +274,33 @@ pub struct EventView {
     pub nanos: u32,
     /// The pool.
     pub pool: String,
-    /// Its payload, line by line.
-    pub detail: Vec<String>,
+    /// Its payload.
+    pub fields: Vec<(String, FieldView)>,
+}
+
+/// A field of an event, by its kind.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum FieldView {
+    /// Yes or no.
+    Flag(bool),
+    /// A number of 32 bits with a sign.
+    Int32(i32),
+    /// A number with a sign.
+    Int64(i64),
+    /// A number without one.
+    Uint64(u64),
+    /// Text of limited length, on one line.
+    Text(String),
+    /// Several numbers.
+    Int64s(Vec<i64>),
+    /// Several numbers without a sign.
+    Uint64s(Vec<u64>),
+    /// Several texts.
+    Texts(Vec<String>),
+    /// Fields within the field.
+    Fields(Vec<(String, FieldView)>),
+    /// Of a kind that events do not have.
+    Other,
 }
 
 /// Events, oldest first.

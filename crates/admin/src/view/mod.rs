@@ -12,7 +12,7 @@ pub mod pool;
 pub mod types;
 
 pub use figures::{
-    ActivityView, DatasetIo, Dist, EventView, EventsView, FlowView, IoStats, IoView, LogView, PoolLatency,
+    ActivityView, DatasetIo, Dist, EventView, EventsView, FieldView, FlowView, IoStats, IoView, LogView, PoolLatency,
     RecordedView, SlowTaskView, TraceView, TurnView, TxgSpan, TxgView,
 };
 pub use types::{
