@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::layers::packages;
 
 /// Pages of commands whose names other packages have as well: links of alternatives lead to them.
-const OF_OPENZFS: &[&str] = &["zpool", "zfs", "zstream", "zdb", "mount.zfs"];
+const OF_OPENZFS: &[&str] = &["zpool", "zfs", "zstream", "zdb", "zed", "mount.zfs"];
 
 /// Runs `cargo xtask deb ARGS`.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
@@ -295,14 +295,14 @@ mod tests {
         done(Command::new("dpkg").arg("-x").arg(&deb).arg(&tree)).unwrap();
         for file in [
             "usr/bin/weir",
-            "usr/lib/weir/weir-events",
             "usr/lib/systemd/system/weir.service",
             "usr/lib/systemd/system/weir-scrub-weekly@.timer",
             "usr/lib/systemd/system/weir-trim-monthly@.timer",
-            "etc/weir/events.d/mail",
+            "etc/weir/events.d/all-mail",
             "usr/share/man/man8/weir-daemon.8.gz",
             "usr/share/weir/man8/zpool-create.8.gz",
             "usr/share/weir/man8/mount.zfs.8.gz",
+            "usr/share/weir/man8/zed.8.gz",
             "usr/share/bash-completion/completions/weir",
             "usr/share/zsh/vendor-completions/_weir",
             "usr/share/fish/vendor_completions.d/weir.fish",
@@ -327,6 +327,7 @@ mod tests {
         for (link, name, target) in [
             ("usr/sbin/zpool", "zpool", "/usr/bin/weir"),
             ("usr/sbin/mount.zfs", "mount.zfs", "/usr/bin/weir"),
+            ("usr/sbin/zed", "zed", "/usr/bin/weir"),
             ("usr/share/man/man8/zfs-send.8.gz", "zfs-send.8.gz", "/usr/share/weir/man8/zfs-send.8.gz"),
         ] {
             assert!(root.join(link).is_symlink(), "{link}");
@@ -334,7 +335,7 @@ mod tests {
         }
         run_in(&root, &["-r", "weir"]).unwrap();
         assert!(!root.join("usr/sbin/zpool").is_symlink() && !root.join("usr/bin/weir").exists());
-        assert!(root.join("etc/weir/events.d/mail").exists(), "settings stay until a purge");
+        assert!(root.join("etc/weir/events.d/all-mail").exists(), "settings stay until a purge");
         // Where zpool is another's, that stays.
         let root = dir.0.join("beside");
         empty_machine(&root);

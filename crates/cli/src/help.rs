@@ -46,6 +46,7 @@ const OWN: &[(&str, &str)] = &[
     ("trace", "what a pool does, live"),
     ("advise", "settings that would serve what a pool does better"),
     ("zinject", "errors and delays of devices and data, on purpose"),
+    ("zed", "run programs for what happens to pools"),
     ("man", "write the manual pages"),
     ("completions", "print what completes commands in bash, zsh and fish"),
 ];
@@ -61,8 +62,8 @@ impl Page {
         match name.split_once(' ') {
             Some((program @ ("zpool" | "zfs" | "zstream"), _)) => format!("{program} {usage}"),
             Some((group, _)) => format!("weir {group} {usage}"),
-            // The name by which mount(8) calls it.
-            None if name == "mount.zfs" => format!("{name} {usage}"),
+            // The names of OpenZFS, by which mount(8) and init scripts call them.
+            None if name == "mount.zfs" || name == "zed" => format!("{name} {usage}"),
             None if usage == name || usage.starts_with(&format!("{name} ")) => format!("weir {usage}"),
             None => format!("weir {name} {usage}"),
         }
@@ -72,7 +73,7 @@ impl Page {
     fn words(&self) -> String {
         match self.name.split_once(' ') {
             Some(("zpool" | "zfs" | "zstream", _)) => self.name.to_string(),
-            None if self.name == "mount.zfs" => self.name.to_string(),
+            None if self.name == "mount.zfs" || self.name == "zed" => self.name.to_string(),
             _ => format!("weir {}", self.name),
         }
     }
@@ -202,8 +203,8 @@ usage: weir <command> ...
     out += &list(&[LAB]);
     out.push_str(&row("version", "the version"));
     out.push_str(&row("help", "this, or 'weir help zpool create' and the like"));
-    out + "\nCalled through a symbolic link named zpool, zfs, zdb, zstream, zinject or
-mount.zfs it is that command.\n"
+    out + "\nCalled through a symbolic link named zpool, zfs, zdb, zstream, zinject, zed
+or mount.zfs it is that command.\n"
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //! replies.
 //!
 //! [`run`] looks at the name that the program was called by: `zpool`, `zfs`, `zdb`, `zstream`,
-//! `zinject` and `mount.zfs` (symbolic links) are those commands, anything else is `weir`, whose
-//! first argument chooses. Option letters, columns and exit codes are OpenZFS's (2.1): 0 success, 1
+//! `zinject`, `zed` and `mount.zfs` (symbolic links) are those commands, anything else is `weir`,
+//! whose first argument chooses. Option letters, columns and exit codes are OpenZFS's (2.1): 0 success, 1
 //! failure, 2 invalid command line.
 //!
 //! Reading order: [`opts`] (options), [`table`] (columns), `zpool` and `zfs` with their `_out`
@@ -36,6 +36,7 @@ mod tree;
 mod tune;
 mod version;
 mod wait;
+mod zed;
 mod zfs;
 mod zfs_allow;
 mod zfs_create;
@@ -93,6 +94,7 @@ pub fn run(args: &[String]) -> u8 {
         "zdb" => zdb(rest),
         "zstream" => report("zstream", zstream::run(rest)),
         "zinject" => report("zinject", zinject::run(rest)),
+        "zed" => zed::run(rest),
         "mount.zfs" => mount_zfs::run(rest),
         _ => weir(rest),
     }
@@ -170,6 +172,7 @@ fn weir(args: &[String]) -> u8 {
         Some("defrag") => defrag(rest),
         Some("zstream") => report("zstream", zstream::run(rest)),
         Some("zinject") => report("zinject", zinject::run(rest)),
+        Some("zed") => zed::run(rest),
         Some("mount.zfs") => mount_zfs::run(rest),
         Some("daemon") => report("daemon", daemon_cmd::run(rest)),
         Some("nbd") => report("nbd", nbd::run(rest)),

@@ -11,7 +11,7 @@ use crate::zpool::parse_for;
 use crate::{Done, Fail, print};
 
 /// The release of OpenZFS whose formats and commands weir has.
-const OPENZFS: &str = "2.1.11";
+pub const OPENZFS: &str = "2.1.11";
 const OWN: &str = env!("CARGO_PKG_VERSION");
 
 /// `weir --version`.
@@ -19,9 +19,19 @@ pub fn own() -> String {
     format!("weir {OWN} (formats and commands of OpenZFS {OPENZFS})\n")
 }
 
+/// What stands behind the version of OpenZFS.
+pub fn release() -> String {
+    format!("weir{OWN}")
+}
+
+/// The version as OpenZFS writes it.
+pub fn alias() -> String {
+    format!("zfs-{OPENZFS}-{}", release())
+}
+
 /// The two lines of `zfs version`.
 fn lines() -> [String; 2] {
-    ["zfs", "zfs-kmod"].map(|part| format!("{part}-{OPENZFS}-weir{OWN}"))
+    [alias(), format!("zfs-kmod-{OPENZFS}-{}", release())]
 }
 
 /// `zpool version` and `zfs version`.

@@ -70,8 +70,8 @@ pub use passed_file::{Access, PassedFile, passable};
 pub use passing::{PASSED_MAX, PassedStream, Received, receive_with, send_with};
 pub use process::{
     LocalTime, PeerCred, Signals, effective_gid, effective_uid, forbid_dumps, forbid_huge_pages, forbid_new_privileges,
-    local_seconds, local_time, new_session, peer_cred, peer_groups, raise_open_files, redirect_output,
-    shed_inheritance, terminal_width, terminate_self,
+    inherit_null, local_seconds, local_time, lock_memory, new_session, peer_cred, peer_groups, raise_open_files,
+    redirect_output, release_signals, set_process_name, shed_inheritance, terminal_width, terminate_self,
 };
 pub use remote::{RemoteCall, RemoteSpawner};
 pub use rewrite::{ZFS_IOC_REWRITE, ZFS_REWRITE_PHYSICAL, open_to_rewrite, rewrite_file, rewrite_file_physically};

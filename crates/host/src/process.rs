@@ -7,6 +7,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use base::Result;
 use rustix::fs::Mode;
@@ -144,6 +146,44 @@ pub fn new_session() {
     let _ = rustix::process::setsid();
 }
 
+/// Gives this process the name that `ps` and `pgrep` show, of at most 15 bytes.
+pub fn set_process_name(name: &str) {
+    if let Ok(name) = std::ffi::CString::new(name) {
+        let _ = rustix::thread::set_name(&name);
+    }
+}
+
+/// Keeps all memory of this process, now and later, from being swapped out.
+pub fn lock_memory() -> io::Result<()> {
+    use rustix::mm::{MlockAllFlags, mlockall};
+    Ok(mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)?)
+}
+
+/// Opens /dev/null once more, as a descriptor that programs started by this process have too. Right
+/// after [`shed_inheritance`] it is the first one behind the standard ones.
+pub fn inherit_null() -> io::Result<()> {
+    use rustix::fs::OFlags;
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR, Mode::empty())?;
+    std::mem::forget(null);
+    Ok(())
+}
+
+/// No signal is held back in the program that `command` starts, though [`Signals::hold`] holds them
+/// back here: a program inherits the mask of the thread that starts it.
+pub fn release_signals(command: &mut Command) {
+    let release = || {
+        // SAFETY: the set is initialised by sigemptyset before anything reads it.
+        let failed = unsafe {
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut none);
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
+        };
+        if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    // SAFETY: between fork and exec the function makes two system calls and allocates nothing.
+    unsafe { command.pre_exec(release) };
+}
+
 /// The signals that ask a process to end: TERM, INT and HUP. They are held back from the moment of
 /// [`Signals::hold`].
 pub struct Signals(libc::sigset_t);
@@ -162,6 +202,11 @@ impl Signals {
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
             Signals(set)
         }
+    }
+
+    /// Waits for one of them and takes it: whether it asks to begin anew (HUP), not to end.
+    pub fn wait_for_hangup(&self) -> bool {
+        self.wait() == libc::SIGHUP
     }
 
     /// Waits for one of them and takes it: its number.

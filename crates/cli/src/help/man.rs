@@ -207,7 +207,8 @@ fn weir() -> String {
         "weir creates, imports, reads and writes pools in the on-disk format of OpenZFS without a kernel module. \
          File systems are mounted through FUSE.",
         "A daemon owns the imported pools and their mounts; the first command that needs it starts it. \
-         Called through a symbolic link named zpool, zfs, zdb, zstream, zinject or mount.zfs the program is that command.",
+         Called through a symbolic link named zpool, zfs, zdb, zstream, zinject, \
+         zed or mount.zfs the program is that command.",
     ];
     out += &section("DESCRIPTION", &texts.map(|t| Block::Paragraph(t.to_string())));
     out += ".SH COMMANDS\n";
@@ -252,7 +253,10 @@ mod tests {
         }
         for (name, _) in OWN {
             assert!(overview().contains(&format!("\n  {name} ")), "{name}");
-            assert!(all.contains_key(&format!("weir-{name}.8")) || ["zdb", "mount.zfs"].contains(name), "{name}");
+            assert!(
+                all.contains_key(&format!("weir-{name}.8")) || ["zdb", "mount.zfs", "zed"].contains(name),
+                "{name}"
+            );
         }
         for page in pages() {
             let text = plain(&all[&format!("{}.8", name_of(page))]);

@@ -581,6 +581,49 @@ error of the system, 4 a mistake in weir, 32 the mount failed.
 ",
     },
     Page {
+        name: "zed",
+        usage: &["[-vfFMZI] [-d folder] [-p file] [-s file] [-j jobs] [-b events] [-P path]", "-h|-L|-V"],
+        text: "\
+Runs programs for what 'zpool events' shows, as OpenZFS's event daemon does, and
+with its programs (zedlets). It begins in the background. It needs the daemon of
+pools, but waits until that is there, and again when it has ended.
+
+  -d  the folder of zedlets (default: /etc/zfs/zed.d)
+  -s  the file that has the event which was handled last: those that came while
+      zed did not run are handled when it begins, none twice (default:
+      /run/zed.state; without root in the folder of the daemon, as the next)
+  -p  the file with the number of the process; a second zed with the same file
+      refuses (default: /run/zed.pid)
+  -j  how many zedlets may run at once (default: 16)
+  -F  stay in the foreground, with messages on standard error instead of syslog
+  -v  say which files are zedlets, and when they begin and end
+  -f  take zedlets that others can write to, and do without the file of -p
+  -Z  forget the event that was handled last
+  -M  keep all memory from being swapped out
+  -P  PATH for zedlets, where they also find the commands
+  -I  nothing: it waits for the daemon anyway
+  -b  nothing: the tunable zfs_zevent_len_max says how many events are kept
+  -h  this page
+  -L  the licence
+  -V  the version
+
+A zedlet is an executable file that belongs to root, or to the user of zed, and
+that others cannot write to. It is run for events whose class, or the class
+without its first three words, or 'all', its name begins with, if no letter
+follows: 'all-mail', 'statechange.sh', 'ereport.fs.zfs.data-x'. With -sync-
+behind that it runs while no other one does.
+
+The event is in the environment, field by field: ZEVENT_CLASS, ZEVENT_SUBCLASS,
+ZEVENT_EID, ZEVENT_POOL, ZEVENT_TIME_SECS, ZEVENT_TIME_STRING, ZEVENT_VDEV_PATH,
+ZEVENT_VDEV_STATE_STR and so on. ZPOOL, ZFS, ZDB, ZINJECT and ZED are paths of
+the commands. PATH is that of the system, and of the environment of zed itself
+zedlets get only TZ and what begins with WEIR_.
+
+SIGHUP has the folder read again, SIGTERM and SIGINT end zed. The exit status is
+0 success, 1 a mistake.
+",
+    },
+    Page {
         name: "zdb",
         usage: &["zdb [options] [pool | device]"],
         text: "\

@@ -311,6 +311,7 @@ pub const STORY: &[(Kind, i32, &str)] = &[
     (Plain, 0, "zfs version"),
     (Plain, 0, "zfs version -j"),
     (Plain, 0, "version"),
+    (Plain, 0, "zed -V"),
     (Plain, 0, "help"),
     (Plain, 0, "help zpool create"),
     (Plain, 0, "zpool help"),

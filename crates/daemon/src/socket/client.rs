@@ -35,13 +35,14 @@ pub struct Client {
     paths: Paths,
     program: PathBuf,
     args: Vec<String>,
+    starts: bool,
     started: Cell<bool>,
 }
 
 impl Client {
     /// A client over these folders; it runs `program daemon run` if there is no daemon.
     pub fn new(paths: Paths, program: PathBuf) -> Client {
-        Client { paths, program, args: Vec::new(), started: Cell::new(false) }
+        Client { paths, program, args: Vec::new(), starts: true, started: Cell::new(false) }
     }
 
     /// A client over the folders of this process; it runs this program.
@@ -55,6 +56,12 @@ impl Client {
     /// Gives further arguments to a daemon that this client starts.
     pub fn with_args(mut self, args: Vec<String>) -> Client {
         self.args = args;
+        self
+    }
+
+    /// Without a daemon requests fail (`NotFound`) and start none.
+    pub fn of_running(mut self) -> Client {
+        self.starts = false;
         self
     }
 
@@ -272,6 +279,7 @@ impl Client {
             Some(connection) => Ok(connection),
             None => match self.connect_system(rights) {
                 Some(stream) => Ok(Connection::Public(stream)),
+                None if !self.starts => Err(Error::new(ErrorKind::NotFound, "no daemon is running")),
                 None => self.start_and_connect().map(Connection::Full),
             },
         }
