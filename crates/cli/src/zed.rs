@@ -371,7 +371,9 @@ impl Zed {
         let reap = move || {
             let said = match child.wait() {
                 Ok(status) if status.success() => (Level::Info, "has ended".to_string()),
-                Ok(status) => (Level::Notice, format!("failed: {status}")),
+                // To zedlets of OpenZFS that means mostly that there was nothing to do.
+                Ok(status) if status.code().is_some() => (Level::Info, format!("ended with {status}")),
+                Ok(status) => (Level::Notice, format!("ended by {status}")),
                 Err(e) => (Level::Warning, format!("cannot be waited for: {e}")),
             };
             theirs.log.say(said.0, &format!("zedlet '{their_name}' of event {eid} {}", said.1));
