@@ -204,6 +204,8 @@ impl PoolSet {
         let (events, keeper) = (self.events.clone(), self.keeper.clone());
         running.thread.with_pool(move |e| async move {
             e.pool.set_event_sink(Rc::new(PoolSink(events, keeper)), opened);
+            // In OpenZFS that of the list of pools, which has one more.
+            e.pool.post("config_sync");
             e.hold_aux();
             Ok(())
         })?;

@@ -131,6 +131,43 @@ fn each_event_is_handled_once_whatever_ends_and_begins() {
     w.ok("zpool destroy tank");
 }
 
+/// Events that OpenZFS has as well, by the commands that make them.
+#[test]
+fn commands_make_the_events_of_openzfs() {
+    let w = World::without_mounts("zed-events");
+    fs::write(w.path("c.img"), "").unwrap();
+    File::options().write(true).open(w.path("c.img")).unwrap().set_len(128 << 20).unwrap();
+    for (line, events) in [
+        ("zpool create --size 128M -m none tank mirror a.img b.img", &["pool_create", "config_sync"][..]),
+        ("zpool set comment=text tank", &["history_event set comment=text", "config_sync"]),
+        ("zpool set autoexpand=on tank", &["history_event set autoexpand=1"]),
+        ("zpool set org.x:y=z tank", &["history_event set org.x:y=z"]),
+        ("zpool add tank spare c.img", &["vdev_add", "config_sync"]),
+        ("zpool remove tank c.img", &["vdev_remove_aux", "config_sync"]),
+        ("zpool add -f tank log c.img", &["vdev_add", "config_sync"]),
+        ("zpool remove tank c.img", &["vdev_remove_dev", "config_sync"]),
+        ("zpool export tank", &["pool_export"]),
+        ("zpool import -d . tank", &["pool_import", "config_sync"]),
+        ("zpool destroy tank", &["pool_destroy"]),
+    ] {
+        w.ok("zpool events -c");
+        w.ok(line);
+        // The configuration is written with the next txg; at the end there is no pool.
+        w.say("zpool sync -f");
+        let all = w.ok("zpool events -H -v");
+        for event in events {
+            let (class, note) = event.split_once(' ').unwrap_or((event, ""));
+            let (name, text) = note.split_once(' ').unwrap_or_default();
+            let is_it = |e: &str| {
+                e.contains(&format!("sysevent.fs.zfs.{class}\"\n"))
+                    && e.contains(&format!("history_internal_name = \"{name}\"")) != note.is_empty()
+                    && (note.is_empty() || e.contains(&format!("history_internal_str = \"{text}\"\n")))
+            };
+            assert!(all.split("\n\n").any(is_it), "{line}: {event}: {all}");
+        }
+    }
+}
+
 #[test]
 fn mistakes_are_one_sentence() {
     let w = World::without_mounts("zed-mistakes");

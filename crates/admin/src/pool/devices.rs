@@ -239,6 +239,7 @@ impl PoolSet {
             };
             let of_files = file_ashift.filter(|_| devices.values().all(|d| !d.is_disk));
             e.pool.devices().add(layout, ashift.or(e.default_ashift()).or(of_files)).await?;
+            e.pool.post("vdev_add");
             Ok(e.refresh_devices())
         })?;
         made.0.clear();

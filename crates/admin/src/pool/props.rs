@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result};
-use dmu::zap;
+use dmu::{Tx, zap};
 use dsl::DslPool;
 use dsl::props::is_user_prop;
 use ondisk::feature::{FEATURES, FeatureId, default_features, enable_closure_ids};
 use ondisk::object_type::ObjectType;
+use rt::LocalBoxFuture;
 
 use crate::engine::{PoolEngine, say};
 use crate::keeper::Level;
@@ -169,6 +170,21 @@ pub struct Wanted {
     pub cache_file: Option<CacheFile>,
     /// `bootfs`, to be looked up.
     pub bootfs: Option<String>,
+}
+
+/// What the history says of properties that are set, but for `bootfs`, which is a name until then.
+fn notes_of(wanted: &Wanted) -> Vec<String> {
+    let texts = [("comment", &wanted.comment), ("compatibility", &wanted.compatibility)];
+    let mut out: Vec<String> = texts.iter().filter_map(|(n, v)| Some(format!("{n}={}", v.as_ref()?))).collect();
+    out.extend(wanted.stored.iter().map(|(name, number)| format!("{name}={number}")));
+    out.extend(wanted.user.iter().map(|(name, text)| format!("{name}={text}")));
+    out.extend(wanted.features.iter().filter(|f| f.1).map(|(id, _)| format!("feature@{id}=enabled")));
+    out
+}
+
+/// Adds that to the history, with the changes themselves.
+fn note_all(dsl: &DslPool, notes: Vec<String>, tx: &Tx) {
+    notes.into_iter().for_each(|text| dsl.core().log_internal("set", text, tx.txg()));
 }
 
 /// The command that sets a property.
@@ -549,6 +565,7 @@ impl PoolEngine {
     /// Sets properties of an imported pool: numbers, features, comment.
     pub async fn set_pool_props(&self, wanted: Wanted) -> Result<()> {
         let dsl = self.pool.dsl().clone();
+        let mut notes = notes_of(&wanted);
         let features: Vec<FeatureId> = wanted.features.iter().filter(|f| f.1).map(|f| f.0).collect();
         if let Some(allowed) = &wanted.allowed
             && let Some(id) = enable_closure_ids(&features).iter().find(|id| !allowed.contains(id))
@@ -563,6 +580,7 @@ impl PoolEngine {
                 "" | "none" => 0,
                 name => dsl.find(name)?.object.0,
             };
+            notes.push(format!("bootfs={object}"));
             stored.push(("bootfs".to_string(), object));
         }
         if let Some(value) = wanted.compatibility {
@@ -577,12 +595,20 @@ impl PoolEngine {
         }
         let user = wanted.user;
         if stored.is_empty() && features.is_empty() && user.is_empty() {
+            if !notes.is_empty() {
+                let note = move |dsl: Rc<DslPool>, tx: Rc<Tx>| {
+                    note_all(&dsl, notes, &tx);
+                    Box::pin(async { Ok(()) }) as LocalBoxFuture<'static, Result<()>>
+                };
+                dsl.sync_task(note).await?;
+            }
             return self.pool.sync().await;
         }
         let (values, texts) = (stored.clone(), user.clone());
         let stores = dsl.sync_task(move |dsl: Rc<DslPool>, tx| {
             Box::pin(async move {
                 dsl.enable_features(&features, &tx).await?;
+                note_all(&dsl, notes, &tx);
                 if values.is_empty() && texts.is_empty() {
                     return Ok(());
                 }

@@ -158,7 +158,17 @@ impl Request for PoolRemove {
         let running = cx.pools.need_running(&self.pool)?;
         let removed = cx.on(&running, move |e| async move {
             let devices = e.pool.devices();
-            for_each_device(&e.pool, &self.devices, "remove", async |d| devices.remove(d).await).await?;
+            let outside = || devices.aux().spares.len() + devices.aux().caches.len();
+            let remove = async |d: &str| {
+                let before = outside();
+                devices.remove(d).await?;
+                // The engine posts the others, some of which are evacuated first.
+                if outside() < before {
+                    e.pool.post("vdev_remove_aux");
+                }
+                Ok(())
+            };
+            for_each_device(&e.pool, &self.devices, "remove", remove).await?;
             Ok(e.refresh_devices())
         });
         match removed {
