@@ -967,6 +967,24 @@ fn features_that_are_not_enabled_are_told() {
 }
 
 #[test]
+fn devices_that_have_grown_are_told() {
+    let w = World::new("cli-grown");
+    w.files(&["a", "b"], 128 * MIB);
+    w.ok(&format!("{NEW} tank mirror a b"));
+    let told = || w.ok("zpool get -H -p -o value expandsize tank");
+    assert_eq!(told(), "-\n");
+    w.ok("zpool export tank");
+    for name in ["a", "b"] {
+        std::fs::File::options().write(true).open(w.path(name)).unwrap().set_len(384 * MIB).unwrap();
+    }
+    w.ok("zpool import -d . tank");
+    assert_eq!(told(), format!("{}\n", 256 * MIB));
+    assert!(w.ok("zpool list -H -o expandsize tank").starts_with("256M"));
+    w.ok("zpool online -e tank a b");
+    assert_eq!(told(), "-\n");
+}
+
+#[test]
 fn a_command_aborts_where_asked() {
     use std::os::unix::process::ExitStatusExt;
     let w = World::new("cli-abort");

@@ -101,7 +101,7 @@ const PROPS: &[Prop] = &[
     short("readonly", &["rdonly"], Kind::Own(take_readonly, show_readonly)),
     prop("ashift", Kind::Own(take_ashift, show_ashift)),
     prop("comment", Kind::Own(take_comment, |l| l.optional(l.engine.pool.mos_config().head.comment))),
-    short("expandsize", &["expandsz"], Kind::Computed(|l| l.fixed("-", "-"))),
+    short("expandsize", &["expandsz"], Kind::Computed(show_expandsize)),
     prop("freeing", Kind::Computed(|l| l.bytes(l.engine.pool.dsl().freeing()))),
     short("fragmentation", &["frag"], Kind::Computed(show_fragmentation)),
     prop("leaked", Kind::Computed(|l| l.bytes(l.engine.pool.dsl().leaked()))),
@@ -378,6 +378,15 @@ fn take_comment(to: &mut Wanted, value: &str, _: When) -> Result<()> {
     }
     to.comment = Some(value.to_string());
     Ok(())
+}
+
+fn show_expandsize(l: &Look<'_>) -> PropView {
+    let tops = l.engine.pool.tree().tops.borrow().clone();
+    let tops = tops.iter().filter(|t| !t.is_log && t.is_usable());
+    match tops.map(|t| l.engine.pool.devices().expandable(t)).sum() {
+        0 => l.fixed("-", "-"),
+        bytes => l.size(bytes),
+    }
 }
 
 fn show_fragmentation(l: &Look<'_>) -> PropView {
