@@ -316,9 +316,18 @@ impl Zed {
         let after = state::handled(state.mark(), &all);
         *told = String::new();
         self.log.say(Level::Notice, &format!("zed follows the events after number {after}"));
-        client.ask_each(&Events { pool: None, follow: true }, quiet, &mut |e| match e {
-            Some(e) if e.eid > after => self.handle(&e, state),
-            _ => true,
+        let mut last = after;
+        client.ask_each(&Events { pool: None, follow: true }, quiet, &mut |e| {
+            let Some(e) = e.filter(|e| e.eid > last) else { return true };
+            // With no event before, all that there are count.
+            let missed = if last > 0 { e.eid - last - 1 } else { 0 };
+            if missed > 0 {
+                let text =
+                    format!("{missed} events before number {} were dropped or cleared before zed saw them", e.eid);
+                self.log.say(Level::Notice, &text);
+            }
+            last = e.eid;
+            self.handle(&e, state)
         })
     }
 
