@@ -3,8 +3,8 @@
 //!
 //! [`run`] looks at the name that the program was called by: `zpool`, `zfs`, `zdb`, `zstream`,
 //! `zinject`, `zed` and `mount.zfs` (symbolic links) are those commands, anything else is `weir`,
-//! whose first argument chooses. Option letters, columns and exit codes are OpenZFS's (2.1): 0 success, 1
-//! failure, 2 invalid command line.
+//! whose first argument chooses. Option letters, columns and exit codes are OpenZFS's (2.1): 0
+//! success, 1 failure, 2 invalid command line.
 //!
 //! Reading order: [`opts`] (options), [`table`] (columns), `zpool` and `zfs` with their `_out`
 //! modules (pure functions from views to text), `help`, `quickstart`.
