@@ -100,16 +100,22 @@ impl Work {
         }
     }
 
-    fn done(&self, entry: &Entry) {
-        self.active.borrow_mut().remove(&(entry.dva.vdev(), entry.dva.offset()));
+    fn done(&self, entry: &Entry, alive: &Rc<Cell<bool>>) {
+        let place = (entry.dva.vdev(), entry.dva.offset());
+        let mut active = self.active.borrow_mut();
+        // Perhaps it is being issued again, by a later scan.
+        if active.get(&place).is_some_and(|a| Rc::ptr_eq(a, alive)) {
+            active.remove(&place);
+        }
     }
 
-    /// Clears the queues; copies being issued are not repaired any more.
+    /// Clears the queues; copies being issued are not repaired any more, and do not keep the next
+    /// scan from issuing them.
     pub(super) fn clear(&self) {
         self.queues.borrow_mut().clear();
         self.count.set(0);
         self.bytes.set(0);
-        self.active.borrow().values().for_each(|alive| alive.set(false));
+        self.active.take().values().for_each(|alive| alive.set(false));
     }
 
     fn vdevs(&self) -> Vec<(VdevId, usize)> {
@@ -202,7 +208,7 @@ impl Scan {
                 self.issue(generation, &entry, &alive).await;
             }
             drop(permit);
-            self.work.done(&entry);
+            self.work.done(&entry, &alive);
         }
     }
 

@@ -57,7 +57,8 @@ proptest! {
                 }
                 Step::Pop(vdev) => {
                     let v = vdev as usize;
-                    let is_active = |offset: u64| active[v].iter().any(|(e, _)| e.dva.offset() == offset);
+                    // Those of before a clear do not count.
+                    let is_active = |offset: u64| active[v].iter().any(|(e, alive)| alive.get() && e.dva.offset() == offset);
                     let want = loop {
                         let next = queued[v].range(head[v]..).next().or_else(|| queued[v].first()).copied();
                         let Some(offset) = next else { break None };
@@ -73,8 +74,8 @@ proptest! {
                 }
                 Step::Done(vdev) => {
                     if !active[vdev as usize].is_empty() {
-                        let (entry, _) = active[vdev as usize].remove(0);
-                        work.done(&entry);
+                        let (entry, alive) = active[vdev as usize].remove(0);
+                        work.done(&entry, &alive);
                     }
                 }
                 Step::Clear => {
