@@ -89,6 +89,10 @@ impl LeafLabels {
         };
         newest(LabelPair::Second).or_else(|| newest(LabelPair::First))
     }
+    /// Whether both labels at the end of the device have uberblocks.
+    fn last_have_rings(&self) -> bool {
+        (LABELS / 2..LABELS).all(|label| self.uberblocks.iter().any(|u| u.label == label))
+    }
     /// Whether the device belonged to a pool: some label has a guid.
     pub fn any(&self) -> bool {
         self.configs.iter().any(|(_, c)| c.as_ref().is_ok_and(|c| c.contains("guid")))
@@ -199,6 +203,9 @@ pub(crate) struct SafeLabels {
     flush_upto: Cell<[u64; LABELS]>,
     /// Size of the device in bytes at that time, which determines the place of the last two labels.
     size: Cell<u64>,
+    /// Size of the device in bytes when the last two labels had the rings of uberblocks; 0 if they
+    /// had none.
+    ring_size: Cell<u64>,
 }
 
 /// Torn, or unknown.
@@ -207,7 +214,7 @@ const TORN: u64 = u64::MAX;
 impl SafeLabels {
     /// All labels are safe, as after [`init_labels`].
     pub(crate) fn all(size: u64) -> SafeLabels {
-        SafeLabels { flush_upto: Cell::new([0; LABELS]), size: Cell::new(size) }
+        SafeLabels { flush_upto: Cell::new([0; LABELS]), size: Cell::new(size), ring_size: Cell::new(size) }
     }
     fn set(&self, label: usize, flush_upto: u64) {
         let mut all = self.flush_upto.get();
@@ -229,6 +236,8 @@ impl Leaf {
         let own = |c: &Result<NvList>| c.as_ref().is_ok_and(|c| c.integer("guid") == Some(self.guid().0 as i128));
         let labels = self.safe_labels();
         labels.size.set(self.dev.size());
+        let (first, last) = (found.uberblocks.iter().any(|u| u.label == 0), found.last_have_rings());
+        labels.ring_size.set(if first && !last { 0 } else { self.dev.size() });
         found.configs.iter().for_each(|(label, c)| labels.set(*label, if own(c) { 0 } else { TORN }));
     }
     fn safe(&self) -> [bool; LABELS] {
@@ -308,6 +317,10 @@ fn write_one(
 /// (format page 19 section 5). `ashift` is the top-level vdev's.
 pub async fn write_uberblock(leaf: &Rc<Leaf>, ashift: u8, ub: &Uberblock) -> Result<()> {
     let ashift = u64::from(ashift);
+    if leaf.safe_labels().ring_size.replace(leaf.dev.size()) != leaf.dev.size() {
+        // The uberblock is written in any case; the labels at the front have the others.
+        let _ = copy_rings(leaf, ashift).await;
+    }
     let txg = Txg(ub.txg.0 - u64::from(ub.raidz_reflow.is_in_scratch() && ub.txg.0 > 0));
     let slot = slot_for_txg(txg, ashift, ub.mmp_delay != 0);
     let writes = offsets(&*leaf.dev)?.map(|at| {
@@ -316,6 +329,24 @@ pub async fn write_uberblock(leaf: &Rc<Leaf>, ashift: u8, ub: &Uberblock) -> Res
         leaf.write(at, Bytes::copy_from(&bytes), 0, Prio::SyncWrite)
     });
     any_success(writes.into_iter().collect::<Vec<WriteDone>>()).await
+}
+
+/// Writes the uberblocks of the first label into the last two, whose place has others or none after
+/// the device has grown, and zeros into their other slots.
+async fn copy_rings(leaf: &Rc<Leaf>, ashift: u64) -> Result<()> {
+    let places = offsets(&*leaf.dev)?;
+    let ring = bdev::read(&*leaf.dev, places[0] + RING_OFFSET, RING_SIZE).await?;
+    let known: Vec<_> = scan_ring(&ring, ashift, places[0]).filter_map(|(slot, ub)| Some((slot, ub.ok()?))).collect();
+    let writes = places[LABELS / 2..].iter().map(|at| {
+        let mut ring = vec![0; RING_SIZE];
+        for (slot, ub) in &known {
+            let place = slot_offset(*at, ashift, *slot);
+            let start = (place - at - RING_OFFSET) as usize;
+            ring[start..start + slot_size(ashift)].copy_from_slice(&ub.seal(slot_size(ashift), place));
+        }
+        leaf.write(at + RING_OFFSET, Bytes::copy_from(&ring), 0, Prio::SyncWrite)
+    });
+    any_success(writes.collect::<Vec<WriteDone>>()).await
 }
 
 /// Writes `ub` into the last slot of the ring of one label (0 to 3), which no txg uses while

@@ -2,10 +2,12 @@
 
 use std::rc::Rc;
 
-use base::Guid;
-use bdev::BlockDev;
+use base::{Guid, Txg};
+use bdev::{BlockDev, Bytes};
+use ondisk::blkptr::Blkptr;
 use ondisk::label::ConfigRegion;
 use ondisk::nvlist::{NvList, NvValue};
+use ondisk::uberblock::Uberblock;
 use rt::Rt;
 use sim::{CutStyle, DiskImage, Fault, Model, OpKind, Rng, Sim, SimConfig, SimDisk};
 use vdev::labels::{self, LabelPair, LeafLabels, read_labels};
@@ -122,5 +124,45 @@ fn a_device_that_grew_keeps_a_label() {
         }
         let (_, whole) = labels_of(disk.power_cut_with(CutStyle::KeepStable, seed));
         assert!(whole > 0, "seed {seed}: no label at the end");
+    }
+}
+
+/// The labels at the new end of a device that grew have every uberblock that the first one has, and
+/// nothing of what was there before.
+#[test]
+fn a_device_that_grew_has_all_uberblocks_in_every_label() {
+    let ub = |txg| Uberblock::new(Txg(txg), 1, 2, Blkptr::hole());
+    for (seed, again) in [(0, false), (1, true)] {
+        let sim = Sim::new(SimConfig::seeded(seed));
+        let handle = sim.handle();
+        let disk = SimDisk::from_image(&handle, DiskImage::zeroed(SIZE), Model::random(), seed);
+        let dev = disk.dev();
+        let rings = sim.block_on(async {
+            labels::init_labels(&*dev, &config(1)).await.expect("a sound disk");
+            let mut leaf = leaf_over(&handle.rt(), dev.clone());
+            for txg in 2..9 {
+                commit(&leaf, txg).await;
+                labels::write_uberblock(&leaf, 12, &ub(txg)).await.expect("a sound disk");
+            }
+            disk.grow(2 * SIZE);
+            let garbage = Bytes::copy_from(&vec![0x5a; 512 << 10]);
+            dev.refresh_size().expect("it is there");
+            bdev::write(&*dev, 2 * SIZE - (512 << 10), garbage).await.expect("a sound disk");
+            if again {
+                leaf = leaf_over(&handle.rt(), dev.clone());
+                leaf.note_labels(&read_labels(&*dev).await.expect("large enough"));
+            }
+            commit(&leaf, 9).await;
+            labels::write_uberblock(&leaf, 12, &ub(9)).await.expect("a sound disk");
+            let found = read_labels(&*dev).await.expect("large enough");
+            assert!(found.damage.is_empty(), "seed {seed}: {:?}", found.damage);
+            let of = |label| {
+                let these = found.uberblocks.iter().filter(move |u| u.label == label);
+                these.map(|u| (u.slot, u.ub.txg)).collect::<Vec<_>>()
+            };
+            [0, 1, 2, 3].map(of)
+        });
+        assert_eq!(rings[0].len(), 8, "seed {seed}");
+        assert!(rings.iter().all(|r| *r == rings[0]), "seed {seed}: {rings:?}");
     }
 }
