@@ -66,12 +66,13 @@ impl InUse {
         }
     }
 
-    /// The strongest owner among all labels: an imported pool, then another pool.
+    /// The strongest owner among all labels: an imported pool, then another pool. Of the labels of
+    /// one pool the newest counts: a device that grew and shrank again has older ones at its end.
     async fn owner_of(&self, dev: &dyn BlockDev) -> Result<Owner> {
         let labels = read_labels(dev).await?;
         let parsed = labels.configs.iter().filter_map(|(_, c)| DeviceLabel::from_nvlist(c.as_ref().ok()?).ok());
         let mut best = Owner::Free;
-        for owner in parsed.map(|l| self.owner(&l)) {
+        for owner in newest_of_each(parsed.collect()).iter().map(|l| self.owner(l)) {
             match (&owner, &best) {
                 (Owner::Here(..), _) => return Ok(owner),
                 (Owner::Elsewhere(..), Owner::Free) => best = owner,
@@ -95,6 +96,17 @@ impl InUse {
             _ => Ok(()),
         }
     }
+}
+
+/// The labels without those of a pool that has a newer one.
+fn newest_of_each(all: Vec<DeviceLabel>) -> Vec<DeviceLabel> {
+    let of = |l: &DeviceLabel| match l {
+        DeviceLabel::Pool(c) => Some((c.pool_guid, c.guid, c.txg)),
+        _ => None,
+    };
+    let keys: Vec<_> = all.iter().filter_map(of).collect();
+    let is_old = |(pool, guid, txg)| keys.iter().any(|(p, g, t)| (*p, *g) == (pool, guid) && *t > txg);
+    all.into_iter().filter(|l| !of(l).is_some_and(is_old)).collect()
 }
 
 /// Fails if a device of an imported pool keeps its label. An offline one loses it with `force`.
