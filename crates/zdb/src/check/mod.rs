@@ -183,8 +183,7 @@ fn claim_pending(pool: &PoolReader, walk: &mut Walk, sink: &mut Sink<'_>) -> [u6
             continue;
         }
         if let Some(os) = sink.take(pool.open_dataset(&name, 0, &entry.bp)) {
-            // The tree of a destroyed head: its log went when it was destroyed.
-            walk.objset(&os, entry.birth_txg.0, true, sink);
+            walk.destroyed(&os, entry.birth_txg.0, sink);
         }
     }
     add3(freeing, [phys.bytes, phys.comp, phys.uncomp])

@@ -10,7 +10,9 @@ use std::rc::Rc;
 
 use base::{Error, Result, ResultExt, Txg};
 use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
-use ondisk::dnode::{DNODE_CORE, DNODE_USEROBJUSED_ACCOUNTED, DNODE_USERUSED_ACCOUNTED, MIN_INDBLKSHIFT, Slot, slots};
+use ondisk::dnode::{
+    DNODE_CORE, DNODE_USEROBJUSED_ACCOUNTED, DNODE_USERUSED_ACCOUNTED, DnodePhys, MIN_INDBLKSHIFT, Slot, slots,
+};
 use ondisk::object_type::ObjectType;
 use ondisk::objset::ObjsetType;
 use ondisk::sa::{OwnerIds, owner_ids, znode_owner_ids};
@@ -212,6 +214,65 @@ impl Walk {
             self.log(os, sink);
         }
         births
+    }
+
+    /// Walks the tree of a destroyed head: what was born after `mintxg` alone is still its. The rest
+    /// was that of snapshots, and may have been freed with them. Its log went when it was destroyed.
+    pub fn destroyed(&mut self, os: &Objset, mintxg: u64, sink: &mut Sink<'_>) {
+        let place = || format!("{} object set", os.name);
+        if let Err(e) = self.io.validate(&os.bp) {
+            sink.error(format!("{}: {e}", place()));
+            return;
+        }
+        if os.bp.birth().0 > mintxg && self.claim(&os.bp, &place, sink) {
+            self.read_every(&os.bp, &place, sink);
+        }
+        self.destroyed_object(os, &os.meta().dn, mintxg, sink);
+        for obj in os.accounting().iter().flatten() {
+            self.destroyed_object(os, &obj.dn, mintxg, sink);
+        }
+    }
+
+    fn destroyed_object(&mut self, os: &Objset, dn: &DnodePhys, mintxg: u64, sink: &mut Sink<'_>) {
+        for bp in dn.bps().iter().chain(&dn.spill) {
+            self.destroyed_block(os, dn, bp, mintxg, sink);
+        }
+    }
+
+    fn destroyed_block(&mut self, os: &Objset, dn: &DnodePhys, bp: &Blkptr, mintxg: u64, sink: &mut Sink<'_>) {
+        if bp.is_hole() || bp.birth().0 <= mintxg {
+            return;
+        }
+        let place = || format!("{} block {bp}", os.name);
+        if let Err(e) = self.io.validate(bp) {
+            sink.error(format!("{}: {e}", place()));
+            return;
+        }
+        if bp.level() >= dn.nlevels {
+            sink.error(format!("{}: its object has {} levels", place(), dn.nlevels));
+            return;
+        }
+        let is_dnodes = bp.level() == 0 && bp.otype() == ObjectType::DNODE;
+        let mut tree = Tree { used: 0, indirects: HashSet::new() };
+        let need = bp.level() > 0 || is_dnodes;
+        let Some(data) = self.visit(bp, &place, mintxg, need, &mut tree, &mut Births::new(), sink) else { return };
+        if bp.level() > 0 {
+            for child in Blkptr::iter_block(&data).filter(|child| child.0 != [0; 16]) {
+                // The level falls with each step, so that a loop of pointers ends.
+                match child.level() < bp.level() {
+                    true => self.destroyed_block(os, dn, &child, mintxg, sink),
+                    false => sink.error(format!("{}: a child has level {}", place(), child.level())),
+                }
+            }
+        } else if is_dnodes && let Some(kinds) = sink.take(slots(&data).at(place)) {
+            let begins = kinds.iter().enumerate().filter(|(_, kind)| matches!(kind, Slot::Dnode(_)));
+            for (n, _) in begins {
+                let dn = sink.take(DnodePhys::parse_slot(&data, n).at(place)).flatten();
+                if let Some(dn) = dn.filter(|dn| dn.otype != ObjectType::DNODE) {
+                    self.destroyed_object(os, &dn, mintxg, sink);
+                }
+            }
+        }
     }
 
     fn one_object(
