@@ -9,6 +9,7 @@ mod figures;
 mod load;
 mod search;
 mod tops;
+mod trims;
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -56,6 +57,9 @@ struct Inner {
     /// Disabled metaslabs; `enabled` wakes allocations that wait for one of them.
     disabled: BTreeSet<(VdevId, u64)>,
     enabled: Rc<Notify>,
+    /// Whether what becomes free is to be trimmed, and the metaslabs that have some of that.
+    autotrim: bool,
+    trims: BTreeSet<(VdevId, u64)>,
 }
 
 struct TopState {
@@ -143,6 +147,8 @@ impl Allocator {
                 held_back: Vec::new(),
                 disabled: BTreeSet::new(),
                 enabled: Rc::new(Notify::new()),
+                autotrim: false,
+                trims: BTreeSet::new(),
             }),
         })
     }
@@ -325,8 +331,12 @@ impl Allocator {
             Some(at) => inner.pending.range((Excluded(at), Unbounded)).next().copied(),
         };
         let Some((vdev, ms)) = next else { return false };
-        if let Ended::Whole { pending } = inner.change(vdev, ms, |m| m.sync_done_part(txg, SYNC_DONE_RUNS)) {
+        let trim = inner.autotrim;
+        if let Ended::Whole { pending } = inner.change(vdev, ms, |m| m.sync_done_part(txg, SYNC_DONE_RUNS, trim)) {
             *done = next;
+            if trim && inner.ms(vdev, ms).has_trim() {
+                inner.trims.insert((vdev, ms));
+            }
             if !pending {
                 inner.pending.remove(&(vdev, ms));
             }

@@ -161,6 +161,8 @@ pub(crate) struct Metaslab {
     pub group: usize,
     /// Nesting depth of [`crate::Allocator::disable`]: no allocation while it is above 0.
     pub disabled: u32,
+    /// What became free since it was last trimmed and is still free; none while no trim is wanted.
+    trim: Option<Box<RangeTree>>,
 }
 
 impl Metaslab {
@@ -189,6 +191,7 @@ impl Metaslab {
             used: Txg(0),
             group,
             disabled: 0,
+            trim: None,
         };
         if alloc == 0 && object.is_none() {
             // One segment, split if it is larger than the last bucket.
@@ -277,8 +280,30 @@ impl Metaslab {
         let start = pick(&l.free, &mut l.cursors, asize, size, t)?;
         l.free.remove(start, asize).expect("the segment was just found to be free");
         self.used = txg;
+        self.keep_from_trim(start, asize);
         self.pending().allocating[txg.slot()].add(start, asize).expect("free space is in no other tree");
         Some(start)
+    }
+
+    /// It is in use from now on.
+    fn keep_from_trim(&mut self, start: u64, asize: u64) {
+        if let Some(trim) = &mut self.trim {
+            trim.clear_range(start, asize).expect("it is space of this metaslab");
+        }
+    }
+
+    /// Takes what is to be trimmed, ascending. The metaslab is disabled until that is done.
+    pub fn take_trim(&mut self) -> Vec<Run> {
+        let Some(trim) = self.trim.take() else { return Vec::new() };
+        let free = self.loaded().map(|l| &l.free);
+        let is_free = |r: &Run| free.is_none_or(|f| f.contains(r.start, r.size));
+        assert!(trim.iter().all(|r| is_free(&r)), "only free space is trimmed");
+        trim.iter().collect()
+    }
+
+    /// Whether there is something to trim.
+    pub fn has_trim(&self) -> bool {
+        self.trim.as_ref().is_some_and(|t| !t.is_empty())
     }
 
     /// Undoes an allocation of `txg` that was never written.
@@ -294,6 +319,7 @@ impl Metaslab {
         let State::Loaded(l) = &mut self.state else { unreachable!("claims load the metaslab first") };
         l.free.remove(start, asize).at(|| "claim")?;
         self.used = txg;
+        self.keep_from_trim(start, asize);
         self.pending().allocating[txg.slot()].add(start, asize).expect("free space is in no other tree");
         Ok(())
     }
@@ -455,17 +481,25 @@ impl Metaslab {
     }
 
     /// Part of the end of `txg`, which is committed: returns what became free, at most `runs_max`
-    /// segments at a time; the last part also defers what the txg freed.
-    pub fn sync_done_part(&mut self, txg: Txg, runs_max: usize) -> Ended {
+    /// segments at a time; the last part also defers what the txg freed. `trim`: what returns is to
+    /// be trimmed.
+    pub fn sync_done_part(&mut self, txg: Txg, runs_max: usize, trim: bool) -> Ended {
         let slot = txg.slot();
         let Some(mut p) = self.pending.take() else { return Ended::Whole { pending: false } };
         p.dirty[slot] = false;
         let untaken = [&p.allocating, &p.freeing, &p.freeing_born].iter().any(|t| !t[slot].is_empty());
         assert!(!untaken, "txg {txg} was committed without all changes of the metaslab at {}", self.run);
-        if let State::Loaded(l) = &mut self.state {
+        if self.is_loaded() || trim {
             for _ in 0..runs_max {
                 let Some(r) = p.returned(txg).and_then(RangeTree::pop) else { break };
-                l.free.add(r.start, r.size).expect("the trees of a metaslab are disjoint");
+                if trim {
+                    let tree = self.tree();
+                    let trim = self.trim.get_or_insert_with(|| Box::new(tree));
+                    trim.set_range(r.start, r.size).expect("it is space of this metaslab");
+                }
+                if let State::Loaded(l) = &mut self.state {
+                    l.free.add(r.start, r.size).expect("the trees of a metaslab are disjoint");
+                }
             }
             if p.returned(txg).is_some() {
                 self.pending = Some(p);
@@ -571,7 +605,7 @@ mod tests {
         m.finish_load(Ok(None)).expect("nothing to load");
         let end = |m: &mut Metaslab, txg: u64| {
             m.take_changes(Txg(txg), &t);
-            m.sync_done_part(Txg(txg), usize::MAX)
+            m.sync_done_part(Txg(txg), usize::MAX, false)
         };
         let blocks: Vec<u64> = (0..500).map(|_| m.allocate(512, Txg(4), &t).expect("room")).collect();
         assert_eq!(end(&mut m, 4), Ended::Whole { pending: false });
@@ -584,7 +618,7 @@ mod tests {
         m.take_changes(Txg(7), &t);
         let free = |m: &Metaslab| m.loaded().expect("loaded").free.total();
         let before = free(&m);
-        assert_eq!(m.sync_done_part(Txg(7), 100), Ended::Part);
+        assert_eq!(m.sync_done_part(Txg(7), 100, false), Ended::Part);
         assert_eq!((free(&m) - before, m.committed), (100 * 512, (500 * 512, 250 * 512)));
         // Between the parts its space is used, and what is still to return counts as free in the
         // map.
@@ -592,9 +626,45 @@ mod tests {
         assert!(m.free(blocks[0], 512, Txg(4), Txg(8)).is_err(), "it waits to return");
         let used: u64 = m.allocated_in_map().expect("loaded").iter().map(|r| r.size).sum();
         assert_eq!(used, 250 * 512);
-        assert_eq!(m.sync_done_part(Txg(7), 100), Ended::Part);
-        assert_eq!(m.sync_done_part(Txg(7), 100), Ended::Whole { pending: true });
+        assert_eq!(m.sync_done_part(Txg(7), 100, false), Ended::Part);
+        assert_eq!(m.sync_done_part(Txg(7), 100, false), Ended::Whole { pending: true });
         assert_eq!((free(&m) - before, m.committed), (249 * 512, (250 * 512, 0)));
         assert_eq!(end(&mut m, 8), Ended::Whole { pending: false });
+    }
+
+    #[test]
+    fn what_is_trimmed_is_free() {
+        let t = AllocTunables::default();
+        for loaded in [true, false] {
+            let mut m = Metaslab::new(Run { start: 0, size: 16 * M }, 9, Some(ObjectId(1)), 0, 0, None, 0);
+            m.finish_load(Ok(None)).expect("nothing to load");
+            let blocks: Vec<u64> = (0..100).map(|_| m.allocate(512, Txg(4), &t).expect("room")).collect();
+            let end = |m: &mut Metaslab, txg: u64| {
+                m.take_changes(Txg(txg), &t);
+                m.sync_done_part(Txg(txg), usize::MAX, true)
+            };
+            end(&mut m, 4);
+            if !loaded {
+                assert!(m.unload());
+            }
+            for at in &blocks {
+                m.free(*at, 512, Txg(4), Txg(5)).expect("allocated");
+            }
+            end(&mut m, 5);
+            end(&mut m, 6);
+            assert!(!m.has_trim(), "a rewind may need it");
+            end(&mut m, 7);
+            assert!(m.has_trim());
+            if loaded {
+                // Some of it is used again.
+                let again: Vec<u64> = (0..200).map(|_| m.allocate(512, Txg(8), &t).expect("room")).collect();
+                let left: u64 = m.take_trim().iter().map(|r| r.size).sum();
+                let reused = again.iter().filter(|a| blocks.contains(a)).count() as u64;
+                assert_eq!(left, (100 - reused) * 512);
+            } else {
+                assert_eq!(m.take_trim().iter().map(|r| r.size).sum::<u64>(), 100 * 512);
+            }
+            assert!(!m.has_trim() && m.take_trim().is_empty());
+        }
     }
 }

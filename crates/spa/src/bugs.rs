@@ -1,4 +1,4 @@
-//! Planted bugs of the block reference table, of dedup tables, expansions and removals, each of
+//! Planted bugs of the block reference table, of dedup tables, expansions, removals and trims, each of
 //! which a campaign must find. Only in builds with the feature `planted-bugs`.
 
 /// A planted bug.
@@ -20,11 +20,13 @@ pub enum Bug {
     BirthsUnwritten,
     /// Entries are written before their copies are complete.
     CopyNotAwaited,
+    /// Space is allocated while it is being trimmed.
+    TrimNotDisabled,
 }
 
 impl Bug {
     /// All of them, with the names that commands use.
-    pub const ALL: [(&'static str, Bug); 8] = [
+    pub const ALL: [(&'static str, Bug); 9] = [
         ("brt-not-asked", Bug::BrtNotAsked),
         ("dedup-flush-lost", Bug::DedupFlushLost),
         ("dedup-record-lost", Bug::DedupRecordLost),
@@ -33,6 +35,7 @@ impl Bug {
         ("mapping-not-freed", Bug::MappingNotFreed),
         ("births-unwritten", Bug::BirthsUnwritten),
         ("copy-not-awaited", Bug::CopyNotAwaited),
+        ("trim-not-disabled", Bug::TrimNotDisabled),
     ];
 }
 

@@ -580,6 +580,11 @@ impl Pool {
         self.scan.verify(self.commit.uberblock().rootbp).await
     }
 
+    /// Sets whether space that was freed is discarded (`autotrim`).
+    pub fn set_autotrim(&self, on: bool) {
+        self.devices.works().set_autotrim(on && !self.stack.readonly);
+    }
+
     /// Records a command line with the next txg that is written. `who` is its user id.
     pub fn log_command(&self, command: &str, who: u64) {
         self.history.log_command(command, who);

@@ -64,6 +64,8 @@ enum Job {
         durable: bool,
         done: Completer,
     },
+    /// Never aggregated.
+    Discard(Completer),
 }
 
 /// A flush at the device.
@@ -174,6 +176,21 @@ impl Leaf {
         let (future, done) = WriteDone::pending();
         let segments = usize::from(!data.is_empty()) + usize::from(pad > 0);
         self.enqueue(offset, len, true, prio, segments, Job::Write { data, pad, durable, done });
+        future
+    }
+
+    /// Discards `len` bytes at device byte `offset`, in the class of trims. A failure is the
+    /// caller's: it counts as no error of the device.
+    pub fn discard(self: &Rc<Self>, offset: u64, len: u64) -> WriteDone {
+        if len == 0 || offset.checked_add(len).is_none_or(|end| end > self.dev.size()) {
+            return WriteDone::ready(Err(self.refuse("discard", offset, len)));
+        }
+        let (future, done) = WriteDone::pending();
+        let payload = Job::Discard(done);
+        let (since, prio) = (self.rt.now(), Prio::Trim);
+        let item = Item { offset, len, write: true, prio, since, aggregate: false, segments: 1, payload };
+        self.queue.borrow_mut().push(item);
+        self.pump(Cause::Arrival);
         future
     }
 
@@ -371,7 +388,9 @@ impl Leaf {
 
     fn submit(self: &Rc<Self>, batch: Batch<Job>) {
         let durable = batch.is_durable();
-        let op = if batch.write {
+        let op = if batch.is_discard() {
+            Op::Discard { offset: batch.offset, len: batch.len }
+        } else if batch.write {
             let mut bufs = Vec::with_capacity(batch.items.iter().map(|i| i.segments).sum());
             for item in &batch.items {
                 if let Job::Write { data, pad, .. } = &item.payload {
@@ -412,7 +431,7 @@ impl Leaf {
                 active: state.active[class],
             }
         });
-        if self.condition.faults.is_active() {
+        if self.condition.faults.is_active() && !matches!(op, Op::Discard { .. }) {
             return self.submit_faulty(op, batch, started);
         }
         let leaf = self.clone();
@@ -459,12 +478,13 @@ impl Leaf {
 
     fn complete(self: &Rc<Self>, batch: Batch<Job>, started: Nanos, result: Result<Done>) {
         let now = self.rt.now();
-        let durable = batch.is_durable();
+        let (durable, discard) = (batch.is_durable(), batch.is_discard());
         let Batch { prio, write, offset, len, items } = batch;
         let flush_is_due = {
             let (mut sharing, state) = (self.sharing.borrow_mut(), &self.queue.borrow().state);
-            sharing.completed((prio, write && !durable), len, state.total_active() - 1, started, now);
+            sharing.completed((prio, write && !durable && !discard), len, state.total_active() - 1, started, now);
             write
+                && !discard
                 && !prio.has_waiter()
                 && !self.is_flushing.get()
                 && result.is_ok()
@@ -484,7 +504,7 @@ impl Leaf {
         }
         match result {
             Ok(done) => {
-                if write && !durable {
+                if write && !durable && !discard {
                     self.written.set(self.written.get() + 1);
                 }
                 {
@@ -505,7 +525,8 @@ impl Leaf {
             Err(e) => {
                 let kind = kind_of(&e);
                 let verb = if write { "write" } else { "read" };
-                if kind != ErrorKind::Interrupted {
+                let verb = if discard { "discard" } else { verb };
+                if kind != ErrorKind::Interrupted && !discard {
                     let mut stats = self.stats.borrow_mut();
                     let n = if write { &mut stats.errors.write } else { &mut stats.errors.read };
                     *n += 1;
@@ -519,7 +540,7 @@ impl Leaf {
                 for item in items {
                     match item.payload {
                         Job::Read { done, .. } => done.complete(Err(error.clone())),
-                        Job::Write { done, .. } => done.complete(Err(error.clone())),
+                        Job::Write { done, .. } | Job::Discard(done) => done.complete(Err(error.clone())),
                     }
                 }
             }
@@ -558,6 +579,10 @@ impl Leaf {
 }
 
 impl Batch<Job> {
+    /// Whether it is a discard, alone.
+    fn is_discard(&self) -> bool {
+        self.items.iter().any(|i| matches!(i.payload, Job::Discard(_)))
+    }
     /// Whether a member is to be durable: then the whole batch is.
     fn is_durable(&self) -> bool {
         self.items.iter().any(|i| matches!(i.payload, Job::Write { durable: true, .. }))
@@ -570,7 +595,7 @@ fn complete_items(items: Vec<Item<Job>>, done: Done, offset: u64) {
     let mut at = offset;
     for item in items {
         match item.payload {
-            Job::Write { done, .. } => done.complete(Ok(())),
+            Job::Write { done, .. } | Job::Discard(done) => done.complete(Ok(())),
             Job::Read { want, done } => {
                 let own = bufs.by_ref().find_map(|b| {
                     let start = at;

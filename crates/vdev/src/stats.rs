@@ -37,7 +37,7 @@ pub struct LeafStats {
     pub write_bytes: u64,
     /// Flushes issued to the device.
     pub flushes: u64,
-    /// Reads and writes issued to the device, after aggregation.
+    /// Reads, writes and discards issued to the device, after aggregation.
     pub device_ops: u64,
     /// Operations per class (by [`Prio::index`]) by the time from the queue's entry to completion
     /// (`total_wait`).
@@ -106,7 +106,9 @@ impl LeafStats {
         self.flush_latency.add(total.0);
     }
     pub(crate) fn count(&mut self, prio: Prio, write: bool, bytes: u64, total: Nanos, disk: Nanos) {
-        if write {
+        if prio == Prio::Trim {
+            // Neither reads nor writes.
+        } else if write {
             self.write_ops += 1;
             self.write_bytes += bytes;
         } else {

@@ -164,15 +164,9 @@ async fn run(r: &mut Runner, txgs: u64, lying: bool, mut changer: Option<&mut Ch
         r.step().await?;
     }
     let pool = r.pool();
-    pool.sync().await.map_err(|e| format!("sync: {e:?}"))?;
-    for disk in &r.lab.disks {
-        bdev::flush(disk).await.map_err(|e| format!("flush: {e:?}"))?;
-    }
-    for disk in &r.lab.disks {
-        disk.start_log();
-        if lying {
-            disk.fault(sim::Fault::LyingFlush);
-        }
+    r.lab.start_logs(&pool).await?;
+    for disk in r.lab.disks.iter().filter(|_| lying) {
+        disk.fault(sim::Fault::LyingFlush);
     }
     let txg = pool.txg().clone();
     let first = txg.last_synced();

@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use base::Nanos;
-use sim::{CutStyle, DiskImage, DiskLog, Rng, SimDisk};
+use sim::{CutStyle, DiskImage, DiskLog, Rng};
 use spa::{ImportOpts, Pool};
 use zil::ZilStats;
 
@@ -23,7 +23,6 @@ use crate::cuts::completions;
 use crate::judge::{self, Verdict};
 use crate::lab::{Lab, Layout};
 use crate::snaps::check_images;
-use crate::zilload::text;
 use crate::zilseen::{Memory, Wrong};
 use crate::ziltrouble::Trouble;
 use crate::{Check, Fault};
@@ -83,22 +82,6 @@ pub(crate) fn run_world<T>(lab: Lab, work: impl AsyncFnOnce(&Lab) -> Check<T>) -
             Err(format!("panic: {}", panic_text(&*panic)))
         }
     }
-}
-
-/// Syncs and flushes until every disk is settled, then logs the disks.
-pub(crate) async fn start_logs(lab: &Lab, pool: &Pool) -> Check {
-    // A txg may begin to sync by itself at any time.
-    loop {
-        pool.sync().await.map_err(text)?;
-        for disk in &lab.disks {
-            bdev::flush(disk).await.map_err(text)?;
-        }
-        if lab.disks.iter().all(SimDisk::is_settled) {
-            break;
-        }
-    }
-    lab.disks.iter().for_each(SimDisk::start_log);
-    Ok(())
 }
 
 /// Totals of a campaign.

@@ -244,16 +244,7 @@ impl Filler {
 
     /// From now on the disks are recorded.
     async fn record(&mut self) -> Check {
-        loop {
-            self.pool.sync().await.map_err(context("sync"))?;
-            for disk in &self.lab.disks {
-                bdev::flush(disk).await.map_err(context("flush"))?;
-            }
-            if self.lab.disks.iter().all(|d| d.is_settled()) {
-                break;
-            }
-        }
-        self.lab.disks.iter().for_each(|d| d.start_log());
+        self.lab.start_logs(&self.pool).await?;
         let now = self.handle.io_seq();
         let grown = self.tracked.iter().map(|name| {
             let data = self.files[name].data.clone();

@@ -10,6 +10,8 @@ use sim::{DiskConfig, DiskImage, Model, Rng, Sim, SimConfig, SimDisk};
 use spa::{Bias, DevSpec, EngineOpts, Group, GroupKind, ImportOpts, Pool, PoolCandidate, PoolSpec};
 use zpl::{FsCreateProps, InitOwner, init_fs};
 
+use crate::Check;
+
 /// The name of every pool here.
 pub const POOL: &str = "lab";
 
@@ -141,6 +143,9 @@ impl Layout {
         opts.removal.max_copy_bytes = 64 << 10;
         opts.expand.max_copy_bytes = self.dirty_max >> 4;
         opts.expand.scrub_after = false;
+        // Every range that is freed is trimmed, soon.
+        opts.works.trim_bytes_min = 0;
+        opts.works.trim_txg_batch = 2;
         // Caches of this size keep what they have over an import, and get it soon.
         opts.l2.rebuild_min_size = 0;
         opts.l2.feed_interval = Nanos::from_ms(20);
@@ -159,6 +164,8 @@ pub struct Lab {
     pub disks: Vec<SimDisk>,
     /// Disks that imports do not find.
     pub away: RefCell<Vec<usize>>,
+    /// Whether its pools have the property `autotrim`.
+    pub autotrim: bool,
 }
 
 /// These properties, and that what is written takes its space and every reading changes the access
@@ -210,7 +217,13 @@ impl Lab {
                 SimDisk::with(&sim.handle(), config)
             })
             .collect();
-        Lab { sim, disks, away: RefCell::default() }
+        // Both, since what was trimmed too early is found by the next reading only.
+        Lab {
+            sim,
+            disks,
+            away: RefCell::default(),
+            autotrim: seed.is_multiple_of(2) && std::env::var_os("NOTRIM").is_none(),
+        }
     }
     /// The same disks in a new world.
     pub fn reborn(&self, seed: u64) -> Lab {
@@ -242,7 +255,9 @@ impl Lab {
             fs_props,
             init: new_fs(&self.sim),
         };
-        Pool::create(self.sim.rt(), spec, layout.opts()).await
+        let pool = Pool::create(self.sim.rt(), spec, layout.opts()).await?;
+        pool.set_autotrim(self.autotrim);
+        Ok(pool)
     }
     /// Imports the pool that is on the disks.
     pub async fn import(&self, readonly: bool, opts: EngineOpts) -> Result<Rc<Pool>> {
@@ -250,7 +265,27 @@ impl Lab {
     }
     /// The same in a particular way.
     pub async fn import_as(&self, how: ImportOpts, opts: EngineOpts) -> Result<Rc<Pool>> {
-        Pool::import(self.sim.rt(), self.find().await?, how, opts).await
+        let pool = Pool::import(self.sim.rt(), self.find().await?, how, opts).await?;
+        pool.set_autotrim(self.autotrim);
+        Ok(pool)
+    }
+    /// Starts the logs of all disks, of a pool that has written everything and does nothing.
+    pub async fn start_logs(&self, pool: &Pool) -> Check {
+        pool.set_autotrim(false);
+        pool.devices().works().autotrim_ends().await;
+        // A txg may begin to sync by itself at any time.
+        loop {
+            pool.sync().await.map_err(|e| format!("sync: {e:?}"))?;
+            for disk in &self.disks {
+                bdev::flush(disk).await.map_err(|e| format!("flush: {e:?}"))?;
+            }
+            if self.disks.iter().all(SimDisk::is_settled) {
+                break;
+            }
+        }
+        self.disks.iter().for_each(SimDisk::start_log);
+        pool.set_autotrim(self.autotrim);
+        Ok(())
     }
     /// The pool that is on the disks.
     pub async fn find(&self) -> Result<PoolCandidate> {

@@ -59,11 +59,7 @@ async fn run(r: &mut Runner, seed: u64) -> Check<Steps> {
     for _ in 0..OPS_BEFORE {
         r.step().await?;
     }
-    pool.sync().await.map_err(told("sync"))?;
-    for disk in &r.lab.disks {
-        bdev::flush(disk).await.map_err(told("flush"))?;
-    }
-    r.lab.disks.iter().for_each(|disk| disk.start_log());
+    r.lab.start_logs(&pool).await?;
     let txg = pool.txg().clone();
     let mut ops = vec![(Txg(0), Txg(0), r.model.clone(), true)];
     let mut synced = BTreeMap::new();

@@ -20,7 +20,7 @@ use zil::{CommitPolicy, ZilStats, ZilTunables};
 use zio::crypto::Suite;
 use zvol::{SyncMode, Volume, VolumeOpts, init_volume};
 
-use crate::cutting::{Cutting, Recording, Subject, ZilTally, cut_recording, run_world, start_logs};
+use crate::cutting::{Cutting, Recording, Subject, ZilTally, cut_recording, run_world};
 use crate::lab::{Lab, Layout, POOL, Shape};
 use crate::zilcuts::{SHAPES, key};
 use crate::zilload::{History, UNIT, Units, text, unit_bytes, whose};
@@ -332,7 +332,7 @@ async fn run_load(lab: &Lab, layout: &Layout, load: Load, regions: &Regions, rng
     pool.sync().await.map_err(text)?;
     let now = lab.sim.handle().io_seq();
     regions.all.iter().for_each(|r| r.units.borrow().durable(now));
-    start_logs(lab, &pool).await?;
+    lab.start_logs(&pool).await?;
     let run = |n: usize| lab.sim.rt().spawn("actor", actor(n, &vol, &pool, 1000).run(load.steps, lab.sim.rt()));
     let joins: Vec<_> = (0..regions.all.len()).map(run).collect();
     let mut acks = 0;

@@ -37,7 +37,7 @@ use zio::crypto::Suite;
 use zpl::{Cred, MountOpts, SyncMode, Zfs};
 
 pub use crate::cutting::{Cutting, ZilTally};
-use crate::cutting::{Recording, Subject, cut_recording, run_world, start_logs};
+use crate::cutting::{Recording, Subject, cut_recording, run_world};
 use crate::lab::{Lab, Layout, POOL, Shape, new_fs};
 use crate::zilload::{Actor, Story, stand_by, text};
 use crate::zilseen::{Seen, Wrong};
@@ -268,7 +268,7 @@ async fn run_load(lab: &Lab, layout: &Layout, load: Load, rng: &mut Rng) -> Chec
         let file = fs.create(fs.root(), b"first", 0o644, &Cred::new(0, 0), true).await.map_err(text)?;
         fs.fsync(file.obj).await.map_err(text)?;
     }
-    start_logs(lab, &pool).await?;
+    lab.start_logs(&pool).await?;
     let schedule = Rc::new(Schedule::draw(trouble, layout.shape, &lab.disks, steps * tasks, rng));
     let mut joins = Vec::new();
     let stories: Vec<Rc<Story>> = actors.iter().map(|a| a.story.clone()).collect();

@@ -664,6 +664,7 @@ impl PoolEngine {
     pub(crate) fn apply_pool_props(&self) {
         let number = |name: &str| self.props.borrow().get(name).copied();
         self.pool.set_failmode(vdev::FailMode::from_number(number("failmode").unwrap_or(0)));
+        self.pool.set_autotrim(number("autotrim") == Some(1));
         self.pool.set_dedup_quota(number("dedup_table_quota").unwrap_or(spa::DEDUP_QUOTA_AUTO));
     }
 

@@ -610,6 +610,16 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.works.trim_bytes_min = v
     ),
     field!(
+        "zfs_trim_txg_batch",
+        Unit::Count,
+        1,
+        U32,
+        OZ,
+        "autotrim: transaction groups in which it goes once round all metaslabs",
+        |o| o.engine.works.trim_txg_batch,
+        |o, v| o.engine.works.trim_txg_batch = v
+    ),
+    field!(
         "zfs_async_block_max_blocks",
         Unit::Count,
         1,

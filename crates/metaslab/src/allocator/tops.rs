@@ -161,6 +161,7 @@ impl Allocator {
         inner.pending.retain(|(v, _)| *v != vdev);
         inner.dirty.iter_mut().for_each(|d| d.retain(|(v, _)| *v != vdev));
         inner.disabled.retain(|(v, _)| *v != vdev);
+        inner.trims.retain(|(v, _)| *v != vdev);
         // Groups are referred to by index: these stay, without space.
         for g in inner.groups.iter_mut().filter(|g| g.vdev == vdev) {
             (g.vdev, g.total, g.known) = (VdevId(u32::MAX), 0, (0, 0));

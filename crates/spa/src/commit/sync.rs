@@ -141,7 +141,9 @@ impl Commit {
             self.events.post("config_sync");
         }
         self.devices.relabel().await;
-        self.finish_txg(txg).await
+        self.finish_txg(txg).await?;
+        self.devices.works().autotrim_due();
+        Ok(())
     }
 
     /// Ends the txg: its deferred space becomes available to later ones.

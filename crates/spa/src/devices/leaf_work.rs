@@ -25,6 +25,7 @@ use rt::sync::Notify;
 use vdev::reshape::leaf_ranges;
 use vdev::{Leaf, Prio, Top, VdevKind};
 
+use super::autotrim::Autotrim;
 use super::changes::Changes;
 use super::find::find_vdev;
 use crate::commit::config::Config;
@@ -42,6 +43,8 @@ pub struct WorkTunables {
     pub trim_bytes_max: u64,
     /// Shortest discard, in bytes (`zfs_trim_extent_bytes_min`).
     pub trim_bytes_min: u64,
+    /// Txgs over which an automatic trim goes round all metaslabs (`zfs_trim_txg_batch`).
+    pub trim_txg_batch: u64,
 }
 
 impl Default for WorkTunables {
@@ -51,6 +54,7 @@ impl Default for WorkTunables {
             initialize_bytes_max: 1 << 20,
             trim_bytes_max: 128 << 20,
             trim_bytes_min: 32 << 10,
+            trim_txg_batch: 32,
         }
     }
 }
@@ -211,7 +215,7 @@ impl LeafWork {
 
 /// Trim and initialize of the devices of a pool.
 pub struct LeafWorks {
-    stack: Rc<Stack>,
+    pub(super) stack: Rc<Stack>,
     config: Rc<Config>,
     events: Rc<Events>,
     changes: Rc<Changes>,
@@ -221,6 +225,7 @@ pub struct LeafWorks {
     /// The pool is being closed: all runs end.
     closing: Cell<bool>,
     tunables: Cell<WorkTunables>,
+    pub(super) auto: Autotrim,
 }
 
 impl LeafWorks {
@@ -240,6 +245,7 @@ impl LeafWorks {
             held: RefCell::default(),
             closing: Cell::new(false),
             tunables: Cell::default(),
+            auto: Autotrim::default(),
         })
     }
 
@@ -384,9 +390,24 @@ impl LeafWorks {
             let Some(work) = running else { break };
             work.changed.notified().await;
         }
+        self.autotrim_ends().await;
     }
 
-    fn is_held(&self, guid: Guid) -> bool {
+    pub(super) fn tunables(&self) -> WorkTunables {
+        self.tunables.get()
+    }
+
+    /// Whether the pool is being closed.
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.get()
+    }
+
+    /// Longest discard of a device, in bytes.
+    pub(super) fn trim_step(&self, leaf: &Leaf) -> u64 {
+        in_sectors(leaf, self.tunables.get().trim_bytes_max)
+    }
+
+    pub(super) fn is_held(&self, guid: Guid) -> bool {
         self.held.borrow().contains(&guid)
     }
 
@@ -398,6 +419,7 @@ impl LeafWorks {
             let Some(work) = running else { break };
             work.changed.notified().await;
         }
+        self.autotrim_leaves(top.id).await;
     }
 
     /// Goes on with the work on the devices of a vdev.
@@ -615,8 +637,7 @@ impl LeafWorks {
             WorkKind::Trim => tunables.trim_bytes_max,
             WorkKind::Initialize => tunables.initialize_bytes_max,
         };
-        let sector = u64::from(leaf.dev.info().logical_sector);
-        let step = (step - step % sector).max(sector);
+        let step = in_sectors(&leaf, step);
         if work.kind == WorkKind::Trim && len < tunables.trim_bytes_min {
             return Ok(true);
         }
@@ -638,7 +659,7 @@ impl LeafWorks {
             }
             let n = step.min(offset + len - at);
             match work.kind {
-                WorkKind::Trim => bdev::discard(&*leaf.dev, DATA_START + at, n).await?,
+                WorkKind::Trim => leaf.discard(DATA_START + at, n).await?,
                 WorkKind::Initialize => {
                     let word = tunables.initialize_value.to_le_bytes();
                     let data: Vec<u8> = word.iter().copied().cycle().take(n as usize).collect();
@@ -671,6 +692,12 @@ impl Pace {
         let elapsed = now.0.saturating_sub(self.start.0);
         Nanos(u64::try_from(due).unwrap_or(u64::MAX).saturating_sub(elapsed))
     }
+}
+
+/// Whole sectors of a device within `bytes`, at least one.
+fn in_sectors(leaf: &Leaf, bytes: u64) -> u64 {
+    let sector = u64::from(leaf.dev.info().logical_sector);
+    (bytes - bytes % sector).max(sector)
 }
 
 fn can_stop(work: &LeafWork, command: WorkCommand) -> bool {

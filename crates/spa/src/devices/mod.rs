@@ -19,6 +19,7 @@
 
 mod add;
 pub(crate) mod attach;
+mod autotrim;
 pub(crate) mod aux;
 mod caches;
 mod changes;

@@ -165,11 +165,7 @@ pub fn cuts(seed: u64, every: usize) -> Check<u64> {
         for earlier in before {
             receive_so(&pool, earlier, Ends::Whole, false, 0).await?;
         }
-        pool.sync().await?;
-        for disk in &to.disks {
-            bdev::flush(disk).await?;
-            disk.start_log();
-        }
+        to.start_logs(&pool).await.map_err(base::Error::invalid)?;
         if receive_so(&pool, sent, ends, resumable, half).await? {
             acked.set(Some(to.sim.io_seq()));
         }

@@ -121,10 +121,7 @@ impl Snaps {
     async fn record_cut(&mut self, what: Cut) -> Check<Model> {
         let (fs, copy) = (format!("{POOL}/{HEAD}"), format!("{POOL}/{COPY}"));
         self.prepare_cut(what, &fs, &copy).await?;
-        for disk in &self.lab.disks {
-            bdev::flush(disk).await.map_err(|e| format!("flush: {e:?}"))?;
-            disk.start_log();
-        }
+        self.lab.start_logs(&self.pool()).await?;
         let before = self.model.clone();
         self.change_removal().await?;
         self.pool().dsl().set_freed_per_txg(5);

@@ -259,11 +259,7 @@ fn power_cuts_while_clones_go() {
         let pool = import(&lab).await;
         let root = pool.name();
         let mut model = adopt(&pool).await;
-        pool.sync().await.unwrap();
-        for disk in &lab.disks {
-            bdev::flush(disk).await.unwrap();
-            disk.start_log();
-        }
+        lab.start_logs(&pool).await.unwrap();
         pool.dsl().set_freed_per_txg(40);
         let snaps = ["a@two", "c@two"].map(|n| format!("{root}/{n}"));
         pool.dsl().destroy_snapshots(snaps.to_vec(), false).await.unwrap();
@@ -629,11 +625,7 @@ fn power_cuts_find_clones_in_the_log() {
             for _ in 0..12 {
                 own_change(&mounts, &mut state, &mut rng).await;
             }
-            pool.sync().await.unwrap();
-            for disk in &lab.disks {
-                bdev::flush(disk).await.unwrap();
-                disk.start_log();
-            }
+            lab.start_logs(&pool).await.unwrap();
             let start = state.clone();
             for _ in 0..60 {
                 let begun = lab.sim.io_seq();
@@ -694,11 +686,7 @@ fn power_cuts_find_clones_of_what_is_free() {
             let mounts = own_mounts(&pool).await;
             let fs = &mounts[1];
             let ((from, _), (to, _)) = (file_of(fs, 0).await, file_of(fs, 1).await);
-            pool.sync().await.unwrap();
-            for disk in &lab.disks {
-                bdev::flush(disk).await.unwrap();
-                disk.start_log();
-            }
+            lab.start_logs(&pool).await.unwrap();
             let mut rng = Rng::new(seed);
             for _ in 0..4 {
                 let mut data = vec![0; 40_960];

@@ -511,11 +511,7 @@ fn power_cuts_while_blocks_are_shared() {
         for _ in 0..10 {
             change(&pool, &mut model, &keep, &mut fresh, &mut rng).await;
         }
-        pool.sync().await.unwrap();
-        for disk in &lab.disks {
-            bdev::flush(disk).await.unwrap();
-            disk.start_log();
-        }
+        lab.start_logs(&pool).await.unwrap();
         for _ in 0..22 {
             for _ in 0..3 {
                 change(&pool, &mut model, &work, &mut fresh, &mut rng).await;

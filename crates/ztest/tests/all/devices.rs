@@ -50,8 +50,7 @@ fn cuts_during(seed: u64, change: impl AsyncFn(&Lab, &Rc<Pool>)) -> (Layout, Vec
     let lab = Lab::new(seed, &layout);
     lab.sim.block_on(async {
         let pool = lab.create(&layout, Vec::new()).await.expect("created");
-        pool.sync().await.expect("synced");
-        lab.disks.iter().for_each(|d| d.start_log());
+        lab.start_logs(&pool).await.expect("started");
         change(&lab, &pool).await;
         pool.export().await.expect("exported");
     });

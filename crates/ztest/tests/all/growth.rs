@@ -171,12 +171,8 @@ fn power_cuts_while_a_vdev_grows() {
             let fs = mount(&pool).await;
             let many = 30;
             fill(&fs, 0..many).await;
-            pool.sync().await.expect("synced");
-            for disk in &lab.disks {
-                bdev::flush(disk).await.expect("flushed");
-                disk.grow(LARGE);
-                disk.start_log();
-            }
+            lab.disks.iter().for_each(|disk| disk.grow(LARGE));
+            lab.start_logs(&pool).await.expect("started");
             let before = total(&pool);
             pool.devices().expand_all().await.expect("grown");
             overfill(&pool, &fs, many, before).await;

@@ -178,7 +178,7 @@ fn a_split_cut_anywhere_leaves_one_pool_or_two() {
     let new = Cell::new(Guid(0));
     lab.sim.block_on(async {
         let pool = fill(&lab, &layout).await;
-        lab.disks.iter().for_each(|d| d.start_log());
+        lab.start_logs(&pool).await.expect("started");
         new.set(split(&pool, &layout, &[]).await.expect("split"));
         pool.export().await.expect("exported");
     });

@@ -1,12 +1,15 @@
 //! Trim and initialize: work stopped by an export goes on after the import, where it was.
 
 use std::num::NonZeroU64;
+use std::rc::Rc;
 
 use base::Nanos;
 use sim::Rng;
 use spa::{Pool, WorkCommand, WorkKind, WorkState};
+use ztest::campaign::drive;
 use ztest::judge::{Level, Verdict, judge};
 use ztest::lab::{Lab, Layout, SHAPES};
+use ztest::workload::{Profile, Runner};
 
 fn percent(pool: &Pool, kind: WorkKind) -> (WorkState, u64) {
     let guid = pool.tree().leaves()[0].guid();
@@ -135,4 +138,47 @@ fn a_trim_goes_on_when_its_device_is_online_again() {
         assert_eq!(percent(&pool, trim), (WorkState::Complete, 100));
         pool.export().await.expect("exported");
     });
+}
+
+/// With `autotrim` the disks soon hold no more than what is in use, and nothing that is in use is
+/// lost, a txg of before included.
+#[test]
+fn freed_space_is_trimmed() {
+    for (seed, shape) in [(4510, "mirror"), (4511, "raidz1"), (4512, "draid1"), (4513, "single")] {
+        let shape = SHAPES.iter().find(|s| s.name == shape).unwrap_or(&SHAPES[0]);
+        let mut r = Runner::new(seed, Profile::Small).expect("a runner").shaped(seed, shape);
+        Rc::get_mut(&mut r.lab).expect("its only user").autotrim = true;
+        drive(&mut r, async |r: &mut Runner| {
+            let text = |e: base::Error| e.to_string();
+            r.create().await?;
+            let pool = r.pool();
+            for _ in 0..40 {
+                r.step().await?;
+            }
+            for _ in 0..12 {
+                pool.sync().await.map_err(text)?;
+                r.lab.sim.rt().sleep(Nanos::from_secs(6)).await;
+            }
+            let done: u64 = r.lab.disks.iter().map(|d| d.counters().discards).sum();
+            assert!(done > 0, "seed {seed}: nothing was trimmed");
+            r.compare().await?;
+            pool.scan().start_scrub().await.map_err(text)?;
+            pool.scan().wait().await.map_err(text)?;
+            assert_eq!(pool.scan().status().phys.errors, 0, "seed {seed}");
+            // Without it nothing more is trimmed.
+            pool.set_autotrim(false);
+            for _ in 0..10 {
+                r.step().await?;
+            }
+            let done = || r.lab.disks.iter().map(|d| d.counters().discards).sum::<u64>();
+            let before = done();
+            for _ in 0..5 {
+                pool.sync().await.map_err(text)?;
+                r.lab.sim.rt().sleep(Nanos::from_secs(6)).await;
+            }
+            assert_eq!(done(), before, "seed {seed}");
+            r.export().await
+        })
+        .unwrap_or_else(|e| panic!("{e}"));
+    }
 }

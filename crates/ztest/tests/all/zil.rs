@@ -390,7 +390,8 @@ fn a_pool_that_was_suspended_goes_on() {
 /// not count as durable, since a replay ends at the failed one.
 #[test]
 fn a_block_behind_a_failed_one_is_not_durable() {
-    for (seed, trouble) in [(20_261_131, Trouble::LogWrites), (20_261_128, Trouble::LogFlushes)] {
+    let flushes = [20_261_113, 20_261_139, 20_261_159].map(|seed| (seed, Trouble::LogFlushes));
+    for (seed, trouble) in [(20_261_131, Trouble::LogWrites)].into_iter().chain(flushes) {
         let how = Cutting { all: false, steps: 25, repeats: 1, every: 5, second: 0, zdb: 0, trouble };
         let (tally, faults) = cut_seed(seed, how);
         assert!(tally.is_good() && tally.failures > 0, "{tally:?}\n{}", faults.join("\n"));

@@ -1,0 +1,44 @@
+//! What became free and is to be trimmed (`ms_trim` of OpenZFS).
+//!
+//! While that is wanted, space goes into a tree of its metaslab when it becomes allocatable, so
+//! after the txgs in which a rewind could need it; what is allocated leaves it. Space that was free
+//! before is not in it: a trim of the whole device gets that.
+
+use base::{Result, VdevId};
+
+use super::Allocator;
+use crate::range_tree::Run;
+
+impl Allocator {
+    /// Whether what becomes free from now on is to be trimmed. Without it, what was noted is
+    /// forgotten.
+    pub fn set_autotrim(&self, on: bool) {
+        let mut inner = self.inner.borrow_mut();
+        inner.autotrim = on;
+        if !on {
+            for (vdev, ms) in std::mem::take(&mut inner.trims) {
+                inner.ms(vdev, ms).take_trim();
+            }
+        }
+    }
+
+    /// The metaslabs with space to trim, ascending.
+    pub fn trims(&self) -> Vec<(VdevId, u64)> {
+        self.inner.borrow().trims.iter().copied().collect()
+    }
+
+    /// Whether a metaslab is disabled.
+    pub fn is_disabled(&self, vdev: VdevId, ms: u64) -> bool {
+        self.inner.borrow().disabled.contains(&(vdev, ms))
+    }
+
+    /// Disables a metaslab until [`Allocator::enable`], and takes what is to be trimmed there,
+    /// ascending: free space. The load error of the metaslab, which is not disabled then.
+    pub async fn take_trims(&self, vdev: VdevId, ms: u64) -> Result<Vec<Run>> {
+        self.inner.borrow_mut().trims.remove(&(vdev, ms));
+        self.disable(vdev, ms).await?;
+        let mut inner = self.inner.borrow_mut();
+        let there = inner.tops.get(vdev.0 as usize).is_some_and(Option::is_some);
+        Ok(if there { inner.ms(vdev, ms).take_trim() } else { Vec::new() })
+    }
+}
