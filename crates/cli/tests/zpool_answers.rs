@@ -982,6 +982,22 @@ fn devices_that_have_grown_are_told() {
     assert!(w.ok("zpool list -H -o expandsize tank").starts_with("256M"));
     w.ok("zpool online -e tank a b");
     assert_eq!(told(), "-\n");
+    let grow = |size| {
+        for name in ["a", "b"] {
+            std::fs::File::options().write(true).open(w.path(name)).unwrap().set_len(size).unwrap();
+        }
+    };
+    // A pool in use looks for it when it is told to.
+    grow(512 * MIB);
+    assert_eq!(told(), "-\n");
+    w.ok("zpool reopen tank");
+    assert_eq!(told(), format!("{}\n", 128 * MIB));
+    w.ok("zpool online -e tank a b");
+    assert!(w.ok("zpool history -i tank").contains("vdev online pool 'tank' size: "));
+    // What is left of an older label does not count beside the newer ones.
+    w.ok("zpool destroy tank");
+    grow(384 * MIB);
+    w.ok(&format!("{NEW} tank mirror a b"));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Events of a pool for `zpool events`, in OpenZFS's classes and with its payloads.
 //!
-//! The pool posts to the [`EventSink`] that a layer above sets; without one no events are made.
-//! Three sources:
+//! The pool posts to the [`EventSink`] that a layer above sets; without one no events are made, but
+//! for the history of the pool's opening, which the sink gets first. Three sources:
 //!
 //! * *sysevents* and *history events* are posted at their source, mostly in syncing context.
 //! * *state changes* of leaves are found by comparison: at the beginning of every txg, and whenever
@@ -13,7 +13,7 @@
 //!   dropped ones.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::{Rc, Weak};
 
 use base::{Error, Guid, Nanos, WallTime};
@@ -27,8 +27,12 @@ use crate::stack::Stack;
 
 /// Most queued faults; more are dropped.
 const FAULTS_MAX: usize = 64;
+/// The class of an entry of the pool's history.
+const HISTORY: &str = "sysevent.fs.zfs.history_event";
 /// How long faults are collected.
 const GATHER: Nanos = Nanos::from_ms(20);
+/// Most events that wait for the first sink; later ones are dropped.
+const EARLY_MAX: usize = 64;
 /// Ereports a second of one leaf (`zfs_checksum_events_per_second`, `zfs_slow_io_events_per_second`
 /// of OpenZFS 2.1: 20).
 const PER_SECOND: u32 = 20;
@@ -45,15 +49,28 @@ pub(crate) struct Events {
     config: Rc<Config>,
     aux: Rc<Aux>,
     sink: RefCell<Option<Rc<dyn EventSink>>>,
+    /// The history of the pool's opening: time and payload.
+    early: RefCell<Vec<(WallTime, NvList)>>,
     listening: RefCell<Option<Listening>>,
     faults: Rc<RefCell<VecDeque<(Nanos, Event)>>>,
     gathering: Rc<Cell<bool>>,
     states: RefCell<BTreeMap<u64, Health>>,
+    /// Leaves whose device is being closed and reopened: their states are not compared.
+    reopening: RefCell<BTreeSet<u64>>,
     /// Reasons for state changes of leaves, until their events are posted.
     reasons: RefCell<BTreeMap<u64, String>>,
     /// Per leaf: the second, and ereports in it.
     rates: RefCell<BTreeMap<u64, (u64, u32)>>,
     suspensions: Cell<u64>,
+}
+
+/// A leaf whose device is being reopened, see [`Events::reopening`].
+pub(crate) struct Reopening(Rc<Events>, Guid);
+
+impl Drop for Reopening {
+    fn drop(&mut self) {
+        self.0.reopening.borrow_mut().remove(&self.1.0);
+    }
 }
 
 /// OpenZFS's number of a state.
@@ -85,10 +102,12 @@ impl Events {
             config: config.clone(),
             aux: aux.clone(),
             sink: RefCell::default(),
+            early: RefCell::default(),
             listening: RefCell::default(),
             faults: Rc::default(),
             gathering: Rc::default(),
             states: RefCell::default(),
+            reopening: RefCell::default(),
             reasons: RefCell::default(),
             rates: RefCell::default(),
             suspensions: Cell::default(),
@@ -100,8 +119,15 @@ impl Events {
         self.reasons.borrow_mut().insert(leaf.0, e.to_string());
     }
 
-    /// Sets the sink of the pool's events. The first event is `opened`: `pool_create` or
-    /// `pool_import`.
+    /// A leaf's device is closed to be reopened: until the result is dropped, its state on the way
+    /// is no event.
+    pub(crate) fn reopening(self: &Rc<Self>, leaf: Guid) -> Reopening {
+        self.reopening.borrow_mut().insert(leaf.0);
+        Reopening(self.clone(), leaf)
+    }
+
+    /// Sets the sink of the pool's events. It gets the history of the pool's opening, then the
+    /// event `opened`: `pool_create` or `pool_import`.
     pub(crate) fn set_sink(self: &Rc<Self>, sink: Rc<dyn EventSink>, opened: &str) {
         *self.sink.borrow_mut() = Some(sink);
         let (faults, gathering) = (self.faults.clone(), self.gathering.clone());
@@ -124,6 +150,9 @@ impl Events {
             }
         });
         *self.listening.borrow_mut() = Some(listening);
+        for (time, nv) in self.early.take() {
+            self.post_list(HISTORY, time, nv);
+        }
         self.post(opened);
         let tops = self.stack.tree.tops.borrow().clone();
         for (top, guid, health) in self.leaf_states() {
@@ -165,7 +194,8 @@ impl Events {
 
     /// Posts the internal events of the pool's history.
     pub(crate) fn post_history(&self, events: &[dsl::core::Event]) {
-        if !self.has_sink() {
+        let early = self.listening.borrow().is_none();
+        if !early && !self.has_sink() {
             return;
         }
         let host = self.stack.rt.host_identity().hostname;
@@ -181,7 +211,13 @@ impl Events {
             nv.put_str("history_internal_name", e.name);
             nv.put_u64("history_txg", e.txg.0);
             nv.put_u64("history_time", time.secs.max(0) as u64);
-            self.post_list("sysevent.fs.zfs.history_event", time, nv);
+            let mut kept = self.early.borrow_mut();
+            if !early {
+                drop(kept);
+                self.post_list(HISTORY, time, nv);
+            } else if kept.len() < EARLY_MAX {
+                kept.push((time, nv));
+            }
         }
     }
 
@@ -190,8 +226,12 @@ impl Events {
         if !self.has_sink() {
             return;
         }
-        let now = self.leaf_states();
-        let before = self.states.replace(now.iter().map(|(_, g, h)| (g.0, *h)).collect());
+        let mut now = self.leaf_states();
+        let before = self.states.take();
+        let reopening = self.reopening.borrow().clone();
+        let kept = before.iter().filter(|(guid, _)| reopening.contains(*guid)).map(|(guid, health)| (*guid, *health));
+        now.retain(|(_, guid, _)| !reopening.contains(&guid.0));
+        *self.states.borrow_mut() = now.iter().map(|(_, g, h)| (g.0, *h)).chain(kept).collect();
         let tops = self.stack.tree.tops.borrow().clone();
         for (top, guid, health) in now {
             let was = before.get(&guid.0).copied();

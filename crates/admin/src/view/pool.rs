@@ -253,11 +253,17 @@ impl PoolEngine {
     }
 }
 
-/// Tells devices that a command declared faulted from those with too many errors.
+/// Tells devices that a command declared faulted from those with too many errors, and those that
+/// left from those that no import has seen.
 fn explain_faults(view: &mut VdevView, config: &VdevConfig) {
+    let of = config.find(Guid(view.guid));
+    let left = view.children.is_empty() && of.is_some_and(|c| !c.not_present);
+    if left && let Some(path) = view.why.as_deref().and_then(|why| why.strip_prefix("was ")) {
+        (view.name, view.why) = (path.to_string(), Some("cannot open".into()));
+    }
     let is_faulted = view.state == Health::Faulted.name() && view.children.is_empty();
     let of_errors = |c: &VdevConfig| c.aux_state.as_deref() == Some("err_exceeded");
-    if is_faulted && config.find(Guid(view.guid)).is_some_and(|c| !of_errors(c)) {
+    if is_faulted && of.is_some_and(|c| !of_errors(c)) {
         view.why = Some("external device fault".into());
     }
     view.children.iter_mut().for_each(|c| explain_faults(c, config));

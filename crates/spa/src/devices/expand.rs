@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use base::{Error, Result};
-use metaslab::MsSummary;
+use metaslab::{ClassKind, MsSummary};
 use vdev::{Top, VdevKind, leaf_asize};
 
 use super::Devices;
@@ -41,6 +41,18 @@ impl Devices {
         (asize / unit * unit).saturating_sub(top.asize.get() / unit * unit)
     }
 
+    /// Looks for the present sizes of the devices in use.
+    pub(super) fn refresh_sizes(&self) {
+        for leaf in self.stack.tree.leaves().iter().filter(|l| l.condition.health().is_open()) {
+            let was = leaf.dev.size();
+            // One that does not answer keeps its size.
+            if leaf.dev.refresh_size().is_ok_and(|now| now != was) {
+                // The labels at its end have moved.
+                self.config.mark_dirty();
+            }
+        }
+    }
+
     /// Expands every top-level vdev to the size of its devices.
     pub async fn expand_all(&self) -> Result<()> {
         let tops = self.stack.tree.tops.borrow().clone();
@@ -69,10 +81,16 @@ impl Devices {
             .make(move |devices, tx| {
                 Box::pin(async move {
                     let more = count.saturating_sub(top.ms_count());
+                    let size = || devices.stack.alloc.space(ClassKind::Normal).total;
+                    let before = size();
                     top.asize.set(asize);
                     top.update_config(|c| c.expansion_time = Some(devices.stack.rt.wall_clock().secs.max(0) as u64));
                     devices.stack.alloc.grow_top(top.id, vec![MsSummary::default(); more as usize])?;
-                    let _ = tx;
+                    let (now, name) = (size(), devices.config.name());
+                    if now != before {
+                        let text = format!("pool '{name}' size: {now}(+{})", now.saturating_sub(before));
+                        devices.stack.core.log_internal("vdev online", text, tx.txg());
+                    }
                     devices.config.mark_dirty();
                     Ok(Ok(()))
                 })

@@ -3,7 +3,8 @@
 //! A leaf counts its errors; ten of a kind within ten minutes are too many, as for zed: failed
 //! operations make it *faulted*, wrong contents *degraded*. A device without a replica is degraded
 //! only, never faulted. After a failed operation the device is probed; one that cannot read its
-//! labels is removed. A hot spare, if there is one, replaces a removed or faulted device.
+//! labels is removed. A hot spare, if there is one, stands in for a device that is removed, faulted
+//! or degraded, as zed has it.
 
 use base::{ErrorKind, Guid};
 use rt::trace::FaultKind;
@@ -16,7 +17,7 @@ use super::presence::REASON_BYTES;
 
 impl Devices {
     /// Faults or degrades leaves with too many errors, at the beginning of the sync of a txg. True
-    /// if a device was faulted.
+    /// if a device was faulted or degraded.
     fn apply_error_limits(&self) -> bool {
         let mut lost = false;
         let tops = self.stack.tree.tops.borrow().clone();
@@ -32,9 +33,10 @@ impl Devices {
                 if leaf.condition.health() == health {
                     continue;
                 }
+                lost = true;
+                self.is_back.borrow_mut().remove(&guid);
                 if health == Health::Faulted {
                     self.change_health(&leaf.condition, health);
-                    lost = true;
                 } else {
                     leaf.condition.set_health(health);
                 }
@@ -94,14 +96,12 @@ impl Devices {
         }
     }
 
-    /// Attaches a hot spare for every device that is gone or faulted and has none.
+    /// Attaches a hot spare for every device that has too many errors or is gone, and has none.
     async fn activate_spares(&self) {
-        for (target, draid, path) in leaves_without_spare(&self.stack.tree) {
+        for (target, path) in leaves_without_spare(&self.stack.tree) {
+            // In the order of the list, as zed has it: the distributed spares are at its end.
             let aux = self.aux.get();
-            // Prefer the distributed spare of its own draid, which resilvers fastest.
-            let mut spares: Vec<_> = aux.spares.iter().filter(|s| !in_tree(&self.stack.tree, s.guid)).collect();
-            spares.sort_by_key(|s| s.dspare_top_guid.is_none() || s.dspare_top_guid != draid);
-            for spare in spares {
+            for spare in aux.spares.iter().filter(|s| !in_tree(&self.stack.tree, s.guid)) {
                 let name = spare.guid.0.to_string();
                 match self.replace(&target.0.to_string(), NewDevice::Spare(name), None).await {
                     Ok(()) => {
@@ -125,19 +125,18 @@ fn take_suspects(tree: &VdevTree) -> bool {
     tree.leaves().iter().filter(|l| l.condition.take_probe_wanted() && l.condition.health().is_open()).count() > 0
 }
 
-/// Leaves that are gone or faulted and have no spare: guid, guid of their draid, path.
-fn leaves_without_spare(tree: &VdevTree) -> Vec<(Guid, Option<Guid>, String)> {
+/// Leaves that are gone, faulted or degraded and have no spare: guid, path.
+fn leaves_without_spare(tree: &VdevTree) -> Vec<(Guid, String)> {
     let mut out = Vec::new();
     for top in tree.tops.borrow().iter().filter(|t| !t.is_log && t.is_usable()) {
         let kind = top.kind();
-        let draid = matches!(kind, VdevKind::Draid(_)).then(|| top.guid());
         for (guid, condition) in kind.conditions() {
-            let gone = matches!(condition.health(), Health::Faulted | Health::Removed | Health::Unavail);
+            let bad = !matches!(condition.health(), Health::Online | Health::Offline);
             let covered = kind.parent_of(guid).and_then(|p| p.role());
             let covered = matches!(covered, Some(MirrorRole::Spare | MirrorRole::Replacing));
-            if gone && !covered && matches!(kind.find(guid), Some(VdevKind::Leaf(_) | VdevKind::Absent(_))) {
+            if bad && !covered && matches!(kind.find(guid), Some(VdevKind::Leaf(_) | VdevKind::Absent(_))) {
                 let path = top.config_ref().find(guid).and_then(|c| c.path.clone()).unwrap_or_default();
-                out.push((guid, draid, path));
+                out.push((guid, path));
             }
         }
     }

@@ -43,6 +43,7 @@ pub(crate) mod split;
 pub(crate) mod state;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 
 use base::{Error, Guid, Result, Txg};
@@ -92,6 +93,8 @@ pub struct Devices {
     expander: Rc<Expander>,
     evacuator: Rc<Evacuator>,
     door: RefCell<Option<Rc<dyn DeviceDoor>>>,
+    /// Devices with a spare beside them that a command put into use again.
+    is_back: RefCell<BTreeSet<Guid>>,
     /// Settings of new leaves, kept when the last leaf may be closed.
     maker: RefCell<Option<LeafMaker>>,
     me: Weak<Devices>,
@@ -129,6 +132,7 @@ impl Devices {
             evacuator: Evacuator::new(evacuate::Around { stack, changes: &changes, notices, tunables: removal, found }),
             changes,
             door: RefCell::default(),
+            is_back: RefCell::default(),
             maker: RefCell::default(),
             me: me.clone(),
         })
@@ -240,24 +244,67 @@ impl Devices {
         Ok(())
     }
 
+    /// A spare leaves the tree, and is available again.
+    async fn send_home(&self, top: &Rc<Top>, spare: Guid, tx: &Tx) -> Result<()> {
+        self.events.post_vdev("vdev_remove", spare);
+        self.remove_leaf(top, spare, Some(spare_label(spare)), tx).await
+    }
+
+    /// Notes that a command put a device into use again: a spare that stands in for it leaves once
+    /// the device is resilvered (`vdev_unspare` of OpenZFS).
+    fn note_back(&self, top: &Top, guid: Guid) {
+        let kind = top.kind();
+        let above = kind.parent_of(guid).filter(|p| p.role() == Some(MirrorRole::Spare));
+        if above.is_some_and(|p| p.children().first().and_then(VdevKind::guid) == Some(guid)) {
+            self.is_back.borrow_mut().insert(guid);
+        }
+    }
+
     /// Ends replacements whose new device is resilvered, and the use of spares whose device was
-    /// replaced.
+    /// replaced, or is back and resilvered.
     async fn finish_replacements(&self, tx: &Tx) -> Result<()> {
         let tops = self.stack.tree.tops.borrow().clone();
         for top in tops {
             while let Some((guid, spare)) = finished_replacement(&top.kind(), &top.kind()) {
                 let is_spare = self.aux.is_spare(guid);
+                self.events.post_vdev("vdev_remove", guid);
                 let label = if is_spare { Some(spare_label(guid)) } else { self.config.blank_label(&top, guid) };
                 // The replaced device was known as `PATH/old` during the replacement.
                 restore_path(&top, guid);
                 self.remove_leaf(&top, guid, label, tx).await?;
                 if let Some(spare) = spare {
-                    self.remove_leaf(&top, spare, Some(spare_label(spare)), tx).await?;
+                    self.send_home(&top, spare, tx).await?;
                 }
+            }
+            let back = self.is_back.borrow().clone();
+            for (guid, spare) in spares_to_send_home(&top.kind(), &back) {
+                self.is_back.borrow_mut().remove(&guid);
+                self.send_home(&top, spare, tx).await?;
             }
         }
         Ok(())
     }
+}
+
+/// Those of the devices `is_back` that have all their data again, and the spares that stand in for
+/// them.
+fn spares_to_send_home(root: &VdevKind, is_back: &BTreeSet<Guid>) -> Vec<(Guid, Guid)> {
+    let mut out = Vec::new();
+    for back in is_back {
+        let Some(above) = root.parent_of(*back).filter(|p| p.role() == Some(MirrorRole::Spare)) else { continue };
+        let [first, last] = above.children() else { continue };
+        let (Some(own), Some(spare)) = (first.guid(), last.guid()) else { continue };
+        if own == *back && is_whole(first) && root.outage(Some(spare)).is_empty() {
+            out.push((*back, spare));
+        }
+    }
+    out
+}
+
+/// Whether everything below is in use and misses nothing.
+fn is_whole(kind: &VdevKind) -> bool {
+    let there = !matches!(kind, VdevKind::Absent(_));
+    there && kind.conditions().iter().all(|(_, c)| c.health().is_open() && c.missing().is_empty())
 }
 
 /// The first old device of a completed replacement, and its spare, if any.
@@ -272,9 +319,7 @@ fn finished_replacement(kind: &VdevKind, root: &VdevKind) -> Option<(Guid, Optio
     }
     let (old, new) = (kind.children().first()?, kind.children().last()?);
     let old = old.guid()?;
-    let whole = |k: &VdevKind| k.conditions().iter().all(|(_, c)| c.health().is_open() && c.missing().is_empty());
-    let there = !matches!(new, VdevKind::Absent(_));
-    if kind.children().len() < 2 || !there || !whole(new) || !root.outage(Some(old)).is_empty() {
+    if kind.children().len() < 2 || !is_whole(new) || !root.outage(Some(old)).is_empty() {
         return None;
     }
     let own = kind.guid()?;

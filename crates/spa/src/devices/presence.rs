@@ -105,6 +105,7 @@ impl Devices {
             }
             let health = leaf.condition.health();
             let maker = self.leaf_maker()?;
+            let _quiet = self.events.reopening(guid);
             drop(leaf);
             drop(kind);
             let before = self.close_leaf(&top, guid);
@@ -241,6 +242,7 @@ impl Devices {
             // Close and reopen: its path may lead to another device.
             let was = condition.health();
             let maker = self.leaf_maker()?;
+            let _quiet = self.events.reopening(guid);
             let had = self.close_leaf(&top, guid).is_some();
             self.works().let_go(guid).await;
             // The txg that is being written may still use the device, and would write labels while
@@ -266,6 +268,7 @@ impl Devices {
             }
         }
         condition.clear_errors();
+        self.note_back(&top, guid);
         top.update_config(|c| {
             if let Some(leaf) = c.find_mut(guid) {
                 (leaf.offline, leaf.faulted, leaf.degraded, leaf.removed) = (false, false, false, false);
@@ -325,6 +328,7 @@ impl Devices {
             }
             let maker = maker?;
             let was = condition.health();
+            let _quiet = self.events.reopening(guid);
             let had = self.close_leaf(top, guid).is_some();
             self.works().let_go(guid).await;
             let settled = if had && settle { self.stack.sync().await } else { Ok(()) };

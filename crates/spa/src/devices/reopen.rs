@@ -1,7 +1,8 @@
 //! `zpool reopen`: looks for the devices of a pool anew, without waiting for an error on them.
 //!
 //! A device that answers stays open. One that does not is closed, and the one at its path is opened
-//! in its place if its label is the right one; so is one that was not there before. What the
+//! in its place if its label is the right one; so is one that was not there before. The sizes of
+//! those in use are looked up anew: `expandsize` is what they have grown by. What the
 //! administrator or errors took out of use stays so, and a device that holds data without another
 //! copy is never closed.
 
@@ -38,6 +39,7 @@ impl Devices {
                 }
             }
         }
+        self.refresh_sizes();
         drop(admin);
         self.events.post_states();
         self.stack.sync().await?;

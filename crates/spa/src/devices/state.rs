@@ -197,6 +197,7 @@ impl Devices {
 
     /// Puts a leaf with an open device into use again.
     fn restore_leaf(&self, top: &Top, guid: Guid, condition: &Condition) {
+        self.note_back(top, guid);
         self.change_health(condition, Health::Online);
         condition.clear_errors();
         top.update_config(|c| {

@@ -141,6 +141,51 @@ fn a_hot_spare_stands_in() {
     .unwrap_or_else(|e| panic!("{e}"));
 }
 
+/// Wrong contents degrade a disk: the hot spare stands in for it too, and is sent home when the disk
+/// was cleared and misses nothing; not again while it is in use.
+#[test]
+fn a_hot_spare_goes_home() {
+    let mut r = runner(3205, "beside");
+    drive(&mut r, async |r: &mut Runner| {
+        let text = |e: base::Error| e.to_string();
+        r.create().await?;
+        let pool = r.pool();
+        pool.devices().set_door(Rc::new(LabDoor(r.lab.clone())));
+        for _ in 0..10 {
+            r.step().await?;
+        }
+        let spares = || {
+            let config = pool.mos_config();
+            config.vdev_tree.iter().filter(|c| c.kind == ondisk::vdev_config::VdevKind::Spare).count()
+        };
+        let settle = async || {
+            for _ in 0..3 {
+                pool.sync().await.map_err(text)?;
+                r.lab.sim.rt().sleep(Nanos::from_ms(100)).await;
+            }
+            pool.scan().wait().await.map_err(text)?;
+            pool.sync().await.map_err(text)
+        };
+        for round in 0..2 {
+            r.lab.disks[0].fault(Fault::FlipOnRead { range: 4 << 20..1 << 40 });
+            pool.scan().start_scrub().await.map_err(text)?;
+            pool.scan().wait().await.map_err(text)?;
+            r.lab.disks[0].clear_faults();
+            settle().await?;
+            let leaf = pool.tree().leaves()[0].clone();
+            assert_eq!((leaf.condition.health(), spares()), (Health::Degraded, 1), "round {round}");
+            settle().await?;
+            assert_eq!(spares(), 1, "round {round}: it stays until the disk is cleared");
+            pool.devices().clear(None).await.map_err(text)?;
+            settle().await?;
+            assert_eq!((leaf.condition.health(), spares()), (Health::Online, 0), "round {round}");
+        }
+        r.compare().await?;
+        r.export().await
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+}
+
 /// A disk that fails to write every now and then is given up; one whose data no other device has is
 /// not.
 #[test]
