@@ -635,10 +635,6 @@ fn attach(p: &Parsed, verb: &'static str) -> Done {
         [pool, target, new] => (pool, target, Some(new)),
         _ => return Err(Fail::Usage("too many arguments".into(), verb)),
     };
-    if p.has('s') {
-        let why = format!("cannot {verb}: weir does not rebuild sequentially (-s) yet: without -s it resilvers");
-        return Err(Error::unsupported(why).into());
-    }
     let new = match new {
         // A distributed spare has a name and no path.
         Some(new) if new.starts_with("draid") && !std::path::Path::new(new).exists() => Some(new.clone()),
@@ -650,6 +646,7 @@ fn attach(p: &Parsed, verb: &'static str) -> Done {
         target: pool_member(target),
         device: new,
         replace: verb == "replace",
+        sequential: p.has('s'),
         size: size_option(p, verb)?,
         props: p.values('o').map(|v| assignment(v, verb)).collect::<Result<Vec<_>, _>>()?,
         force: p.has('f'),

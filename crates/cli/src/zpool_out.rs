@@ -3,8 +3,8 @@
 use admin::pool::vdev_spec::VdevSpec;
 use admin::view::fmt;
 use admin::view::{
-    Candidate, ErrorScrubView, ExpandView, HistoryLine, LeafWorkView, PoolView, PropView, RemovalView, ScanView,
-    VdevProps, VdevView,
+    Candidate, ErrorScrubView, ExpandView, HistoryLine, LeafWorkView, PoolView, PropView, RebuildView, RemovalView,
+    ScanView, VdevProps, VdevView,
 };
 
 use crate::scripts::Told;
@@ -402,8 +402,17 @@ pub fn status(pool: &PoolView, style: Style, told: Option<&Told>) -> String {
     if let Some(e) = errors.filter(|e| pool.scan.as_ref().is_none_or(|s| s.start <= e.start)) {
         out.push_str(&error_scrub(e));
     }
-    if let Some(s) = pool.scan.as_ref().filter(|s| !shows_errors(s)) {
+    // Of resilvers and rebuilds the one that is under way, or the last one.
+    let rebuilds_now = pool.rebuilds.iter().any(|r| r.state == "SCANNING");
+    let rebuilt = pool.rebuilds.iter().map(|r| r.end).max().unwrap_or(0);
+    let is_older =
+        |s: &ScanView| s.function == "RESILVER" && s.state != "SCANNING" && (rebuilds_now || s.end < rebuilt);
+    if let Some(s) = pool.scan.as_ref().filter(|s| !shows_errors(s) && !is_older(s)) {
         out.push_str(&scan(s));
+    }
+    let resilver = pool.scan.as_ref().filter(|s| s.function == "RESILVER" && !is_older(s));
+    if resilver.is_none() {
+        pool.rebuilds.iter().for_each(|r| out.push_str(&rebuild(r)));
     }
     if let Some(r) = &pool.removal {
         out.push_str(&removal(r));
@@ -509,6 +518,35 @@ fn scan(s: &ScanView) -> String {
     out
 }
 
+/// The lines of `zpool status` about a sequential rebuild.
+fn rebuild(r: &RebuildView) -> String {
+    let (bytes, moment, name) = (fmt::bytes, fmt::moment, &r.vdev);
+    match r.state.as_str() {
+        "FINISHED" => {
+            let (done, took, errors) = (bytes(r.processed), fmt::span(r.time_ms / 1000), r.errors);
+            return format!("  scan: resilvered ({name}) {done} in {took} with {errors} errors on {}\n", moment(r.end));
+        }
+        "CANCELED" => return format!("  scan: resilver ({name}) canceled on {}\n", moment(r.end)),
+        _ => {}
+    }
+    let rate = |n: u64| n / (r.time_ms + 1) * 1000;
+    let percent = (100.0 * r.examined as f64 / (r.to_examine + 1) as f64).min(100.0);
+    let left = match rate(r.examined) {
+        rate if rate >= 10 << 20 => format!("{} to go", fmt::span(r.to_examine.saturating_sub(r.examined) / rate)),
+        _ => "no estimated completion time".to_string(),
+    };
+    format!(
+        "  scan: resilver ({name}) in progress since {}\n\t{} scanned at {}/s, {} issued {}/s, {} total\n\t{} resilvered, {percent:.2}% done, {left}\n",
+        moment(r.start),
+        bytes(r.examined),
+        bytes(rate(r.examined)),
+        bytes(r.issued),
+        bytes(rate(r.issued)),
+        bytes(r.to_examine),
+        bytes(r.processed),
+    )
+}
+
 /// The lines of `zpool status` about a scrub of errors.
 fn error_scrub(e: &ErrorScrubView) -> String {
     let moment = fmt::moment;
@@ -611,7 +649,8 @@ fn has_slow(v: &VdevView) -> bool {
 
 /// Whether `zpool status -x` leaves the pool out.
 pub fn is_healthy(pool: &PoolView) -> bool {
-    let resilvering = pool.scan.as_ref().is_some_and(|s| s.function == "RESILVER" && s.state == "SCANNING");
+    let resilvers = pool.scan.as_ref().is_some_and(|s| s.function == "RESILVER" && s.state == "SCANNING");
+    let resilvering = resilvers || pool.rebuilds.iter().any(|r| r.state == "SCANNING");
     pool.state == "ONLINE" && pool.data_errors == 0 && !resilvering && is_clean(&pool.vdevs)
 }
 

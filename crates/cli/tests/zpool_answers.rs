@@ -350,6 +350,35 @@ fn replace_and_attach_wait() {
 }
 
 #[test]
+fn a_rebuild_in_the_order_of_the_space_is_shown() {
+    let w = World::new("cli-rebuild");
+    w.files(&["a", "b", "c", "d", "e", "f"], 128 * MIB);
+    w.ok(&format!("{NEW} tank mirror a b"));
+    w.ok("zpool attach -s -w tank a c");
+    let status = w.ok("zpool status tank");
+    let line = status.lines().find(|l| l.contains("resilvered (mirror-0) ")).expect("a line");
+    assert!(line.starts_with("  scan: ") && line.contains(" with 0 errors on "), "{status}");
+    w.ok("zpool wait -t scrub tank");
+    let status = w.ok("zpool status tank");
+    assert!(status.contains("scan: scrub repaired 0B in ") && status.contains("resilvered (mirror-0) "), "{status}");
+    w.ok("zpool replace -sw tank c d");
+    w.ok("zpool wait -t scrub tank");
+    assert!(!w.ok("zpool status tank").contains("replacing"));
+    w.ok("zpool create -o feature@device_rebuild=disabled -O mountpoint=none bare e");
+    for (line, why) in [
+        ("zpool attach -s bare e f", "the feature device_rebuild is not enabled: without -s it resilvers"),
+        ("zpool attach -s tank a a", "is part of active pool 'tank'"),
+    ] {
+        let s = w.run(line, "UTC");
+        assert!(s.code == 1 && s.err.contains(why), "{line}: {}", s.err);
+    }
+    w.ok("zpool destroy bare");
+    w.ok(&format!("{NEW} wide raidz1 e f"));
+    let s = w.run("zpool replace -s wide e c", "UTC");
+    assert!(s.err.contains("only mirror and dRAID vdevs support sequential reconstruction"), "{}", s.err);
+}
+
+#[test]
 fn the_checkpoint_is_shown() {
     let w = World::new("cli-checkpoint");
     w.files(&["a"], 128 * MIB);

@@ -301,6 +301,11 @@ impl Metaslab {
         trim.iter().collect()
     }
 
+    /// Whether it has allocations of txgs that were not synced yet.
+    pub fn is_allocating(&self) -> bool {
+        self.pending.as_ref().is_some_and(|p| p.allocating.iter().any(|t| !t.is_empty()))
+    }
+
     /// Whether there is something to trim.
     pub fn has_trim(&self) -> bool {
         self.trim.as_ref().is_some_and(|t| !t.is_empty())
@@ -363,7 +368,7 @@ impl Metaslab {
 
     /// The space in use according to the map, after all taken changes, ascending; loaded metaslabs
     /// only.
-    fn allocated_in_map(&self) -> Option<Vec<Run>> {
+    pub fn allocated_in_map(&self) -> Option<Vec<Run>> {
         let mut free: Vec<Run> = self.loaded()?.free.iter().collect();
         if let Some(p) = &self.pending {
             free.extend(p.freed_trees().chain(&p.returning).chain(&p.allocating).flat_map(RangeTree::iter));

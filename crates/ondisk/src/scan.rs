@@ -236,6 +236,84 @@ impl ErrorScrubPhys {
     }
 }
 
+/// Entry in the ZAP of a top-level vdev: the record of its last sequential rebuild
+/// (`vdev_rebuild.h` of OpenZFS 2.0).
+pub const REBUILD_KEY: &[u8] = b"org.openzfs:vdev_rebuild";
+/// Words of that record.
+pub const REBUILD_WORDS: usize = 12;
+
+/// The record of the sequential rebuild of a top-level vdev that is under way, or of the last one.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct RebuildPhys {
+    /// How far it is.
+    pub state: ScanState,
+    /// Everything below this offset of the vdev is rebuilt.
+    pub last_offset: u64,
+    /// Txgs after this one were missing.
+    pub min_txg: Txg,
+    /// Txgs before this one were missing.
+    pub max_txg: Txg,
+    /// Seconds since 1970.
+    pub start_time: u64,
+    /// Seconds since 1970; 0 while it runs.
+    pub end_time: u64,
+    /// Milliseconds that it took, without the time in which the pool was not imported.
+    pub time_ms: u64,
+    /// Allocated bytes that it has looked at.
+    pub scanned: u64,
+    /// Of these, bytes that it has read.
+    pub issued: u64,
+    /// Bytes that it has written.
+    pub rebuilt: u64,
+    /// Bytes to look at in all, by estimate.
+    pub estimate: u64,
+    /// Ranges that it could not rebuild.
+    pub errors: u64,
+}
+
+impl RebuildPhys {
+    /// Reads a record; missing words are 0, an unknown state is `None`.
+    pub fn from_words(words: &[u64]) -> RebuildPhys {
+        let w = |i: usize| words.get(i).copied().unwrap_or(0);
+        RebuildPhys {
+            state: match w(0) {
+                1 => ScanState::Scanning,
+                2 => ScanState::Canceled,
+                3 => ScanState::Finished,
+                _ => ScanState::None,
+            },
+            last_offset: w(1),
+            min_txg: Txg(w(2)),
+            max_txg: Txg(w(3)),
+            start_time: w(4),
+            end_time: w(5),
+            time_ms: w(6),
+            scanned: w(7),
+            issued: w(8),
+            rebuilt: w(9),
+            estimate: w(10),
+            errors: w(11),
+        }
+    }
+
+    /// The record as it is stored.
+    pub fn to_words(&self) -> [u64; REBUILD_WORDS] {
+        let state = match self.state {
+            ScanState::None => 0,
+            ScanState::Scanning => 1,
+            ScanState::Canceled => 2,
+            ScanState::Finished => 3,
+        };
+        let (min, max) = (self.min_txg.0, self.max_txg.0);
+        let times = [self.start_time, self.end_time, self.time_ms];
+        let bytes = [self.scanned, self.issued, self.rebuilt, self.estimate];
+        let mut out = [0; REBUILD_WORDS];
+        let all = [state, self.last_offset, min, max].into_iter().chain(times).chain(bytes).chain([self.errors]);
+        out.iter_mut().zip(all).for_each(|(to, word)| *to = word);
+        out
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,6 +325,15 @@ mod tests {
         assert_eq!((phys.func, phys.state), (ScanFunc::Scrub, ScanState::Finished));
         assert_eq!(phys.to_words()[..], words);
         assert_eq!(ScanPhys::from_words(&[]), ScanPhys::default());
+    }
+
+    #[test]
+    fn records_of_rebuilds_come_back() {
+        for state in 0..4 {
+            let words: Vec<u64> = (0..REBUILD_WORDS as u64).map(|i| if i == 0 { state } else { i * 100 }).collect();
+            assert_eq!(RebuildPhys::from_words(&words).to_words()[..], words);
+        }
+        assert_eq!(RebuildPhys::from_words(&[7]), RebuildPhys::default());
     }
 
     #[test]

@@ -62,6 +62,7 @@ pub use devices::evacuate::{Evacuator, RemovalEstimate, RemovalStatus, RemovalTu
 pub use devices::layout::{Bias, DEVICE_SIZE_MIN, DevSpec, Group, GroupKind, Layout};
 pub use devices::leaf_work::{LeafWork, LeafWorks, WorkCommand, WorkKind, WorkState, WorkTunables};
 pub use devices::raidz_expand::RaidzExpand;
+pub use devices::rebuild::{RebuildTunables, Rebuilds};
 pub use devices::reflow::{ExpandTunables, Expander};
 pub use devices::split::SplitLeaf;
 pub use devices::{DeviceDoor, Devices};

@@ -31,6 +31,7 @@ use crate::commit::{Commit, Parts};
 use crate::devices::aux::{Aux, AuxDevices};
 use crate::devices::evacuate::{FoundRemoval, RemovalTunables};
 use crate::devices::leaf_work::WorkTunables;
+use crate::devices::rebuild::RebuildTunables;
 use crate::devices::reflow::ExpandTunables;
 use crate::devices::{Around, Devices};
 use crate::notices::Notices;
@@ -65,6 +66,8 @@ pub struct EngineOpts {
     pub removal: RemovalTunables,
     /// Trim and initialize.
     pub works: WorkTunables,
+    /// Sequential rebuilds.
+    pub rebuild: RebuildTunables,
     /// Cache devices.
     pub l2: L2Tunables,
     /// `zfs_admin_snapshot`: snapshots may be made, destroyed and renamed as folders of
@@ -91,6 +94,7 @@ impl EngineOpts {
             expand: ExpandTunables::default(),
             removal: RemovalTunables::default(),
             works: WorkTunables::default(),
+            rebuild: RebuildTunables::default(),
             l2: L2Tunables::default(),
             admin_snapshot: false,
             freed_per_txg: dsl::core::FREED_PER_TXG,
@@ -156,7 +160,7 @@ impl Pool {
     /// below the MOS and the open MOS.
     pub(crate) async fn assemble(layers: Layers, mos: Mos, readonly: bool, opening: Opening) -> Result<Rc<Pool>> {
         let (scan_tunables, multihost, tunables) = (layers.scan, layers.multihost, layers.expand);
-        let (removal_tunables, works) = (layers.removal, layers.works);
+        let (removal_tunables, works, rebuild) = (layers.removal, layers.works, layers.rebuild);
         let stack = Stack::new(layers, mos, readonly);
         let Opening { config, config_dirty, config_object, on_disk_name, .. } = opening;
         let config = Config::new(&stack, config, config_dirty, config_object, on_disk_name);
@@ -192,6 +196,7 @@ impl Pool {
         };
         let devices = Devices::new(&around, removal);
         devices.works().set_tunables(works);
+        devices.rebuilds().set_tunables(rebuild);
         let heartbeat = Heartbeat::new(&stack.rt, &stack.tree, &stack.txg, multihost, opening.multihost);
         let history = Rc::new(History::new(&stack, &config, &events));
         let parts = Parts {
@@ -493,6 +498,7 @@ impl Pool {
         }
         self.scan.close_and_wait().await;
         self.devices.works().stop().await;
+        self.devices.rebuilds().stop().await;
         self.devices.expander().stop().await;
         self.devices.evacuator().stop().await;
         self.stack.arc.close_caches().await;
@@ -534,6 +540,7 @@ impl Pool {
         self.scan.close();
         self.heartbeat.close();
         self.devices.works().close();
+        self.devices.rebuilds().close();
         self.devices.expander().close();
         self.devices.evacuator().close();
         self.stack.arc.give_up_caches();
@@ -621,6 +628,7 @@ impl Pool {
         self.devices.expander().set_tunables(opts.expand);
         self.devices.evacuator().set_tunables(opts.removal);
         self.devices.works().set_tunables(opts.works);
+        self.devices.rebuilds().set_tunables(opts.rebuild);
         stack.core.zil.set(opts.zil);
         stack.core.admin_snapshot.set(opts.admin_snapshot);
         stack.core.freed_per_txg.set(opts.freed_per_txg);

@@ -25,6 +25,7 @@ use crate::commit::logs::Logs;
 use crate::commit::store::{Geometry, MapStore};
 use crate::devices::evacuate::RemovalTunables;
 use crate::devices::leaf_work::WorkTunables;
+use crate::devices::rebuild::RebuildTunables;
 use crate::devices::reflow::ExpandTunables;
 use crate::pool::EngineOpts;
 use crate::scan::ScanTunables;
@@ -59,6 +60,8 @@ pub(crate) struct Layers {
     pub removal: RemovalTunables,
     /// Trim and initialize.
     pub works: WorkTunables,
+    /// Sequential rebuilds.
+    pub rebuild: RebuildTunables,
 }
 
 impl Layers {
@@ -89,6 +92,7 @@ impl Layers {
             expand: opts.expand,
             removal: opts.removal,
             works: opts.works,
+            rebuild: opts.rebuild,
         }
     }
 

@@ -192,6 +192,14 @@ impl Events {
         self.post_list(&format!("sysevent.fs.zfs.{name}"), self.stack.rt.wall_clock(), nv);
     }
 
+    /// Posts `sysevent.fs.zfs.NAME` of the sequential rebuild of a vdev.
+    pub(crate) fn post_rebuild(&self, name: &str, top: Guid) {
+        if self.has_sink() {
+            let nv = self.sysevent_base().with_u64("vdev_guid", top.0).with_str("resilver_type", "sequential");
+            self.post_list(&format!("sysevent.fs.zfs.{name}"), self.stack.rt.wall_clock(), nv);
+        }
+    }
+
     /// Posts the internal events of the pool's history.
     pub(crate) fn post_history(&self, events: &[dsl::core::Event]) {
         let early = self.listening.borrow().is_none();

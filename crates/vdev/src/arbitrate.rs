@@ -85,6 +85,8 @@ pub struct Verdict {
     pub bad: u64,
     /// Bytes of repair writes.
     pub repaired: u64,
+    /// There is no checksum, and the data is of replicas that may miss it: nothing was repaired.
+    pub doubtful: bool,
     /// Resolves when the repair writes complete.
     pub done: WriteDone,
 }
@@ -197,6 +199,16 @@ impl StripeState<'_> {
     fn version(&self, choice: &Choice, i: usize) -> &Bytes {
         let v = choice.versions.iter().find(|(c, _)| *c == i).map_or(0, |(_, v)| *v);
         &self.columns[i].versions[v]
+    }
+
+    /// Whether a candidate is made of columns of which only replicas are there that may miss it.
+    fn uses_stale(&self, choice: &Choice) -> bool {
+        let parity = self.stripe.parity;
+        let lost = choice.bad.iter().any(|i| *i >= parity);
+        (0..self.columns.len()).any(|i| {
+            let used = (i >= parity || lost) && !choice.bad.contains(&i);
+            used && self.columns[i].len > 0 && self.columns[i].stale
+        })
     }
 
     /// Adds the candidate of this stripe to `parts`, which may be of several stripes.
@@ -369,6 +381,7 @@ pub(crate) async fn arbitrate(
         data: Err(Error::new(kind, why)),
         bad,
         repaired: 0,
+        doubtful: false,
         done: WriteDone::ready(Ok(())),
     };
     let too_few = || {
@@ -425,12 +438,16 @@ pub(crate) async fn arbitrate(
     }
     let block = out.freeze();
     let expected = compare(rt, &states, block.clone(), prio).await;
-    let repair = repair();
+    // Without a checksum it is the first candidate.
+    let uses_stale = |(state, choice): (&StripeState<'_>, &Vec<Choice>)| state.uses_stale(&choice[0]);
+    let doubtful = verify.is_none() && states.iter().zip(&choices).any(uses_stale);
+    let repair = if doubtful { None } else { repair() };
     let again = match repair {
         Some(prio) if verify.is_some() => write_second_places(parts, &expected, prio),
         _ => Vec::new(),
     };
-    repair_replicas(&states, block, expected, verify.is_some(), written, repair, again)
+    let verdict = repair_replicas(&states, block, expected, verify.is_some(), written, repair, again);
+    Verdict { doubtful, ..verdict }
 }
 
 /// Writes what follows from a block to the second places of its stripes, which were not read.
@@ -526,7 +543,7 @@ fn repair_replicas(
         }
     }
     // A failed repair leaves the old content; the device has counted the error.
-    Verdict { data: Ok(block), bad, repaired, done: WriteDone::join(writes) }
+    Verdict { data: Ok(block), bad, repaired, doubtful: false, done: WriteDone::join(writes) }
 }
 
 #[cfg(test)]

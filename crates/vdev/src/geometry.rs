@@ -243,6 +243,14 @@ impl Draid {
     pub fn asize(&self, psize: u64) -> u64 {
         psize.div_ceil(self.unit_data()) * self.unit()
     }
+    /// The first part of a range of whole units that can be read as one block: its rows are in one
+    /// group. Allocated bytes, and bytes of data. `most`: bytes of a column.
+    pub fn rebuild_part(&self, start: u64, size: u64, most: u64) -> (u64, u64) {
+        let rows = (most.min(base::MAX_BLOCK / self.data) >> self.ashift).max(1);
+        let group_left = self.group_size() - start % self.group_size();
+        let asize = size.min(rows * self.unit()).min(group_left);
+        (asize, asize / self.unit() * self.unit_data())
+    }
     /// Allocatable bytes, given those of the smallest child: whole rows less two reserved ones, and
     /// of their space whole groups.
     pub fn asize_from_child(&self, child: u64) -> u64 {

@@ -204,6 +204,21 @@ impl Top {
         (first, (start + size - first) / unit * unit)
     }
 
+    /// The first part of a range in use that a sequential rebuild reads at once: allocated bytes,
+    /// at most `size`, and bytes of data in them. `most` limits the bytes on each device. None for
+    /// a vdev that cannot be rebuilt without knowing its blocks.
+    pub fn rebuild_part(&self, start: u64, size: u64, most: u64) -> Option<(u64, u64)> {
+        let most = most.max(1 << self.ashift);
+        match &*self.kind.borrow() {
+            VdevKind::Leaf(_) | VdevKind::Mirror(_) => {
+                let n = size.min(most >> self.ashift << self.ashift);
+                Some((n, n))
+            }
+            VdevKind::Draid(draid) => Some(draid.layout.rebuild_part(start, size, most)),
+            _ => None,
+        }
+    }
+
     /// Charge to datasets for each allocated byte, in 512ths of a byte: 512 without redundancy
     /// (format page 05; measured with a block of 128 KiB of the original width).
     pub fn deflate_ratio(&self) -> u64 {

@@ -16,7 +16,7 @@ use spa::{Bias, DevSpec, DeviceDoor, Group, GroupKind, Layout, NewDevice, Pool};
 use crate::Check;
 use crate::lab::{Lab, Shape};
 use crate::workload::{Profile, Runner};
-use vdev::Health;
+use vdev::{Health, VdevKind};
 
 /// Free disks beside each pool.
 const FREE: usize = 6;
@@ -112,6 +112,10 @@ impl Changer {
         let all = leaves(pool);
         let leaf = all[self.rng.below(all.len() as u64) as usize].clone();
         let name = leaf.guid.0.to_string();
+        // Half of the devices, where it can be, so that both ways are met.
+        let rebuilds = |kind: VdevKind| matches!(kind, VdevKind::Leaf(_) | VdevKind::Mirror(_) | VdevKind::Draid(_));
+        let of = pool.tree().tops.borrow().iter().find(|t| t.kind().find(leaf.guid).is_some()).cloned();
+        let sequential = leaf.guid.0 % 2 == 1 && of.is_some_and(|top| rebuilds(top.kind()));
         let aux = pool.devices().aux();
         let (what, result) = match self.rng.below(100) {
             0..12 if free.len() > 2 => {
@@ -137,18 +141,18 @@ impl Changer {
             20..40 if !free.is_empty() => {
                 let new = free.remove(0);
                 let what = format!("attach {} to {leaf:?}", new.dev.info().path);
-                (what, pool.devices().attach(&name, new, None).await)
+                (what, pool.devices().attach(&name, new, None, sequential).await)
             }
             40..60 if !free.is_empty() => {
                 let new = free.remove(0);
                 let what = format!("replace {:?} with {}", leaf.path, new.dev.info().path);
-                (what, pool.devices().replace(&name, NewDevice::Device(new), None).await)
+                (what, pool.devices().replace(&name, NewDevice::Device(new), None, sequential).await)
             }
             60..66 if !aux.spares.is_empty() => {
                 let spare =
                     aux.spares[self.rng.below(aux.spares.len() as u64) as usize].path.clone().unwrap_or_default();
                 let what = format!("replace {:?} with spare {spare}", leaf.path);
-                (what, pool.devices().replace(&name, NewDevice::Spare(spare), None).await)
+                (what, pool.devices().replace(&name, NewDevice::Spare(spare), None, sequential).await)
             }
             66..86 => (format!("detach {:?}", leaf.path), pool.devices().detach(&name).await),
             86..90 => {

@@ -108,7 +108,7 @@ async fn run(r: &mut Runner, seed: u64) -> Check<Steps> {
     let new = DevSpec { dev: r.lab.disks[members].dev(), is_disk: false };
     let top = pool.tree().top(VdevId(0)).map_err(told("the raidz"))?;
     let before = top.asize.get();
-    pool.devices().attach(&top.guid().0.to_string(), new, None).await.map_err(told("attach"))?;
+    pool.devices().attach(&top.guid().0.to_string(), new, None, false).await.map_err(told("attach"))?;
     learn(&txg);
     // The raidz is the first vdev.
     let raidz = r.layout.shape.groups[0].2;

@@ -143,6 +143,8 @@ impl Layout {
         opts.removal.max_copy_bytes = 64 << 10;
         opts.expand.max_copy_bytes = self.dirty_max >> 4;
         opts.expand.scrub_after = false;
+        opts.rebuild.scrub_after = false;
+        opts.rebuild.max_segment = 64 << 10;
         // Every range that is freed is trimmed, soon.
         opts.works.trim_bytes_min = 0;
         opts.works.trim_txg_batch = 2;

@@ -29,7 +29,7 @@ use vdev::{Health, VdevKind};
 use crate::campaign::{drive, panic_text};
 use crate::devices::{LabDoor, devices_text, runner};
 use crate::lab::{Lab, Shape, shape};
-use crate::scan::{BACK, FRONT, scrub, scrub_clean, told, wait};
+use crate::scan::{BACK, FRONT, no_rebuild, scrub, scrub_clean, told, wait};
 use crate::workload::{Profile, Runner};
 use crate::{Check, Fault as Finding};
 
@@ -312,7 +312,8 @@ async fn mend(r: &mut Runner, rng: &mut Rng, losses: &[Loss], had: &mut BTreeSet
                 disk.fault(Fault::Offline);
             }
             let new = fresh(&r.lab, &pool, had)?;
-            pool.devices().replace(&name, NewDevice::Device(new), None).await.map_err(at)?;
+            no_rebuild(&pool).await?;
+            pool.devices().replace(&name, NewDevice::Device(new), None, false).await.map_err(at)?;
             met.replaced += 1;
         }
         for _ in 0..rng.below(3) {

@@ -404,7 +404,7 @@ impl User {
         // Used from now on, whether it works or not: an import looks at it.
         *self.lab.away.borrow_mut() = away;
         if self.rng.percent(50) {
-            return pool.devices().attach(&target, new, None).await;
+            return pool.devices().attach(&target, new, None, false).await;
         }
         let groups = vec![Group { kind: GroupKind::Single, bias: spa::Bias::Normal, devices: vec![new] }];
         pool.devices().add(spa::Layout { groups, ..spa::Layout::default() }, None).await

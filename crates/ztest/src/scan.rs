@@ -37,6 +37,15 @@ pub async fn wait(pool: &Rc<Pool>) -> Check<ScanStatus> {
     }
 }
 
+/// Waits until no device is rebuilt in the order of the space, as distributed spares are by
+/// themselves: until then no other is attached.
+pub async fn no_rebuild(pool: &Rc<Pool>) -> Check {
+    while pool.devices().rebuilds().is_active() {
+        wait(pool).await?;
+    }
+    Ok(())
+}
+
 /// Scrubs and waits.
 pub async fn scrub(pool: &Rc<Pool>) -> Check<ScanStatus> {
     pool.scan().start_scrub().await.map_err(told("scrub"))?;
@@ -90,7 +99,8 @@ pub async fn make_whole(lab: &Rc<Lab>, pool: &Rc<Pool>) -> Check<bool> {
                 VdevKind::Absent(_) => {
                     let free = blank(lab, pool).ok_or("no disk is free")?;
                     let new = NewDevice::Device(DevSpec { dev: lab.disks[free].dev(), is_disk: false });
-                    pool.devices().replace(&name, new, None).await.map_err(told("replace"))?;
+                    no_rebuild(pool).await?;
+                    pool.devices().replace(&name, new, None, false).await.map_err(told("replace"))?;
                 }
                 _ => pool.devices().bring_online(&name, false).await.map_err(told("online"))?,
             }

@@ -251,7 +251,7 @@ impl PoolSet {
     pub(crate) fn pool_attach(&self, request: PoolAttach) -> Result<()> {
         let running = self.need_running(&request.pool)?;
         let ashift = ashift_of(&request.props)?;
-        let PoolAttach { target, device, replace, force, size, .. } = request;
+        let PoolAttach { target, device, replace, sequential, force, size, .. } = request;
         let verb = if replace { "replace" } else { "attach" };
         let place = match &device {
             Some(device) if replace => format!("cannot replace {target} with {device}"),
@@ -287,13 +287,13 @@ impl PoolSet {
             let rt = e.pool.rt().clone();
             let ashift = ashift.or(e.default_ashift());
             if is_spare {
-                return e.pool.devices().replace(&target, NewDevice::Spare(device), ashift).await;
+                return e.pool.devices().replace(&target, NewDevice::Spare(device), ashift, sequential).await;
             }
             if same {
                 let replaced = async {
                     let spec = e.pool.devices().release_for_replacement(&target, &*e.door).await?;
                     in_use.check(&*spec.dev, force).await?;
-                    e.pool.devices().replace(&target, NewDevice::Device(spec), ashift).await
+                    e.pool.devices().replace(&target, NewDevice::Device(spec), ashift, sequential).await
                 };
                 let replaced = replaced.await;
                 if replaced.is_err() {
@@ -304,8 +304,8 @@ impl PoolSet {
             }
             let spec = open_new(&rt, &device, true, force, &in_use).await.map_err(|e| e.at(&place))?;
             match replace {
-                true => e.pool.devices().replace(&target, NewDevice::Device(spec), ashift).await,
-                false => e.pool.devices().attach(&target, spec, ashift).await,
+                true => e.pool.devices().replace(&target, NewDevice::Device(spec), ashift, sequential).await,
+                false => e.pool.devices().attach(&target, spec, ashift, sequential).await,
             }
         })?;
         made.0.clear();

@@ -92,6 +92,8 @@ pub struct PoolAttach {
     pub device: Option<String>,
     /// Replace the old device.
     pub replace: bool,
+    /// Rebuild in the order of the space, in place of the resilver.
+    pub sequential: bool,
     /// Make a file that does not exist, of this many bytes.
     pub size: Option<u64>,
     /// `ashift`.

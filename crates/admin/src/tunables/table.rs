@@ -390,6 +390,36 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.scan.suspend_progress = v != 0
     ),
     field!(
+        "zfs_rebuild_max_segment",
+        Unit::Bytes,
+        512,
+        base::MAX_BLOCK,
+        OZ,
+        "sequential rebuild: bytes that are read at once, on each device of a draid",
+        |o| o.engine.rebuild.max_segment,
+        |o, v| o.engine.rebuild.max_segment = v
+    ),
+    field!(
+        "zfs_rebuild_vdev_limit",
+        Unit::Bytes,
+        1 << 20,
+        HALF,
+        OZ,
+        "sequential rebuild: bytes in flight at each device at most",
+        |o| o.engine.rebuild.vdev_limit,
+        |o, v| o.engine.rebuild.vdev_limit = v
+    ),
+    field!(
+        "zfs_rebuild_scrub_enabled",
+        Unit::Count,
+        0,
+        1,
+        OZ,
+        "with 1 a scrub follows a sequential rebuild, which verifies nothing",
+        |o| u64::from(o.engine.rebuild.scrub_after),
+        |o, v| o.engine.rebuild.scrub_after = v != 0
+    ),
+    field!(
         "raidz_expand_max_copy_bytes",
         Unit::Bytes,
         4096,

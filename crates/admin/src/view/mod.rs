@@ -17,6 +17,6 @@ pub use figures::{
 };
 pub use types::{
     Candidate, CheckpointView, Created, DaemonInfo, DatasetView, DedupView, Destroyed, ErrorScrubView, ExpandView,
-    HistoryLine, HoldView, Imported, KeyView, LeafWorkView, NbdView, PoolView, PropView, RemovalView, RequestView,
-    ScanView, SplitDone, TunableView, VdevProps, VdevView,
+    HistoryLine, HoldView, Imported, KeyView, LeafWorkView, NbdView, PoolView, PropView, RebuildView, RemovalView,
+    RequestView, ScanView, SplitDone, TunableView, VdevProps, VdevView,
 };

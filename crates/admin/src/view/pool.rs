@@ -13,7 +13,9 @@ use vdev::{Condition, Health, Prio, Top, VdevKind};
 
 use crate::engine::PoolEngine;
 use crate::pool::props::Figures;
-use crate::view::{CheckpointView, DedupView, ExpandView, LeafWorkView, PoolLatency, PoolView, RemovalView, VdevView};
+use crate::view::{
+    CheckpointView, DedupView, ExpandView, LeafWorkView, PoolLatency, PoolView, RebuildView, RemovalView, VdevView,
+};
 
 /// The status text of a resilvering pool, in the lines of `zpool status`.
 const RESILVERING: &str = "One or more devices is currently being resilvered.  The pool will\n\tcontinue to function, possibly in a degraded state.";
@@ -57,6 +59,24 @@ impl PoolEngine {
             total: e.allocated,
             waiting: e.waiting,
         });
+        let rebuilds = pool.devices().rebuilds().status().into_iter().map(|(vdev, phys)| RebuildView {
+            vdev: pool.tree().top(vdev).map_or(String::new(), |top| name_of(&top)),
+            state: match phys.state {
+                ScanState::Finished => "FINISHED",
+                ScanState::Canceled => "CANCELED",
+                ScanState::Scanning | ScanState::None => "SCANNING",
+            }
+            .into(),
+            start: phys.start_time,
+            end: phys.end_time,
+            time_ms: phys.time_ms,
+            to_examine: phys.estimate,
+            examined: phys.scanned,
+            issued: phys.issued,
+            processed: phys.rebuilt,
+            errors: phys.errors,
+        });
+        let rebuilds = rebuilds.collect();
         let removal = pool.devices().evacuator().status().map(|r| {
             let top = pool.tree().top(r.record.vdev);
             RemovalView {
@@ -109,6 +129,7 @@ impl PoolEngine {
             error_scrub,
             checkpoint,
             expand,
+            rebuilds,
             removal,
         }
     }
@@ -210,7 +231,8 @@ impl PoolEngine {
 
     fn is_resilvering(&self) -> bool {
         let scan = self.pool.scan().status().phys;
-        scan.func == ScanFunc::Resilver && scan.state == ScanState::Scanning
+        let resilvers = scan.func == ScanFunc::Resilver && scan.state == ScanState::Scanning;
+        resilvers || self.pool.devices().rebuilds().is_active()
     }
 
     /// Views of the trim or initialization of every device below.

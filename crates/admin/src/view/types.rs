@@ -52,6 +52,31 @@ pub struct ScanView {
     pub now: u64,
 }
 
+/// The last or running sequential rebuild of a top-level vdev (`zpool attach -s`).
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct RebuildView {
+    /// The name of the vdev.
+    pub vdev: String,
+    /// SCANNING, FINISHED or CANCELED.
+    pub state: String,
+    /// When it began.
+    pub start: u64,
+    /// When it ended.
+    pub end: u64,
+    /// Milliseconds that it took so far.
+    pub time_ms: u64,
+    /// Bytes to examine, by estimate.
+    pub to_examine: u64,
+    /// Bytes examined.
+    pub examined: u64,
+    /// Bytes issued.
+    pub issued: u64,
+    /// Bytes written.
+    pub processed: u64,
+    /// Ranges that could not be rebuilt.
+    pub errors: u64,
+}
+
 /// The last or running scrub of what is in the error log (`zpool scrub -e`).
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct ErrorScrubView {
@@ -322,6 +347,8 @@ pub struct PoolView {
     /// The last or running scan; none if there never was one.
     #[serde(default)]
     pub scan: Option<ScanView>,
+    /// Sequential rebuilds: those that are under way, and the last ones.
+    pub rebuilds: Vec<RebuildView>,
     /// The scrub of errors that began after the last scan.
     #[serde(default)]
     pub error_scrub: Option<ErrorScrubView>,

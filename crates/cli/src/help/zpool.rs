@@ -53,12 +53,14 @@ removed.
     },
     Page {
         name: "zpool attach",
-        usage: &["attach [-fw] [-o ashift=value] [--size size] <pool> <device> <new-device>"],
+        usage: &["attach [-fsw] [-o ashift=value] [--size size] <pool> <device> <new-device>"],
         text: "\
 Makes a mirror of a device and a new one, or adds a side to its mirror. The new
 device gets everything by a resilver.
 
   -f      use a device that belongs to an exported or foreign pool
+  -s      rebuild it in the order of the space, not of the blocks: faster, on
+          mirrors; a scrub follows, since nothing is verified on the way
   -w      wait for the resilver
   -o      ashift of the new device
   --size  make a file that does not exist, sparse, of this size
@@ -66,7 +68,7 @@ device gets everything by a resilver.
     },
     Page {
         name: "zpool replace",
-        usage: &["replace [-fw] [-o ashift=value] [--size size] <pool> <device> [<new-device>]"],
+        usage: &["replace [-fsw] [-o ashift=value] [--size size] <pool> <device> [<new-device>]"],
         text: "\
 Has a new device take the place of another one, which may be gone: name it by
 its guid then. Without a new device: what is at the path of the old one now. A
@@ -74,6 +76,9 @@ hot spare, distributed ones too, stands in for the device until one of the two
 is detached. The old device leaves the pool when the resilver has ended.
 
   -f      use a device that belongs to an exported or foreign pool
+  -s      rebuild it in the order of the space, not of the blocks: faster, on
+          mirrors and draids; a scrub follows, since nothing is verified on the
+          way
   -w      wait until then
   -o      ashift of the new device
   --size  make a file that does not exist, sparse, of this size

@@ -178,6 +178,16 @@ impl Allocator {
         Ok(self.inner.borrow_mut().ms(vdev, ms).live().unwrap_or_default())
     }
 
+    /// What is in use in a metaslab according to its space map, ascending, and whether allocations
+    /// of txgs that were not synced yet are missing in it. The load error of the metaslab.
+    pub async fn allocated(&self, vdev: VdevId, ms: u64) -> Result<(Vec<Run>, bool)> {
+        self.load(vdev, ms).await?;
+        // It stays loaded until the next await.
+        let mut inner = self.inner.borrow_mut();
+        let m = inner.ms(vdev, ms);
+        Ok((m.allocated_in_map().unwrap_or_default(), m.is_allocating()))
+    }
+
     /// Bytes of [`Allocator::live`] in all metaslabs of a vdev that allocates nothing.
     pub fn live_bytes(&self, vdev: VdevId) -> u64 {
         let inner = self.inner.borrow();

@@ -8,6 +8,7 @@
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Guid, Result, TXG_CONCURRENT, Txg};
+use ondisk::feature::FeatureId;
 use ondisk::label::DeviceLabel;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use vdev::labels::{init_labels, read_labels};
@@ -16,6 +17,7 @@ use vdev::{Absent, Dspare, Health, MirrorRole, Top, VdevKind, leaf_asize};
 
 use super::find::in_tree;
 use super::objects::{create_vdev_zap, free_vdev_zap, zap_map};
+use super::rebuild::check_kind;
 use super::{Devices, misses_all, restore_path, spare_label};
 use crate::devices::layout::{DEVICE_SIZE_MIN, DevSpec, ashift_for, leaf_config};
 
@@ -46,34 +48,53 @@ fn busy(why: impl Into<String>) -> Error {
 impl Devices {
     /// Makes `new` a further side of the mirror of the device `target`, or makes a mirror of the
     /// two. A resilver follows. If `target` is a RAID-Z, `new` becomes a further device of it, and
-    /// its expansion begins ([`super::reflow`]).
-    pub async fn attach(&self, target: &str, new: DevSpec, ashift: Option<u8>) -> Result<()> {
+    /// its expansion begins ([`super::reflow`]). `sequential`: a rebuild in the order of the space in
+    /// place of the resilver ([`super::rebuild`]).
+    pub async fn attach(&self, target: &str, new: DevSpec, ashift: Option<u8>, sequential: bool) -> Result<()> {
         let place = format!("cannot attach {} to {target}", new.dev.info().path);
         let _admin = self.begin_change().await?;
         let is_raidz =
             self.find(target).is_ok_and(|(top, guid)| matches!(top.kind(), VdevKind::Raidz(_)) && top.guid() == guid);
         let result = match is_raidz {
+            true if sequential => Err(Error::unsupported("a raidz is not expanded sequentially (-s)")),
             true => self.expand_raidz(target, new, ashift).await,
-            false => self.attach_as(target, NewDevice::Device(new), false, ashift).await,
+            false => self.attach_as(target, NewDevice::Device(new), (false, sequential), ashift).await,
         };
         result.map_err(|e| e.at(place))
     }
 
     /// Replaces the device `target` by `new`; `target` leaves the pool once `new` is resilvered. A
-    /// hot spare stays in a spare node until one of the two is detached.
-    pub async fn replace(&self, target: &str, new: NewDevice, ashift: Option<u8>) -> Result<()> {
+    /// hot spare stays in a spare node until one of the two is detached. `sequential` as for
+    /// [`Devices::attach`].
+    pub async fn replace(&self, target: &str, new: NewDevice, ashift: Option<u8>, sequential: bool) -> Result<()> {
         let place = match &new {
             NewDevice::Device(d) => format!("cannot replace {target} with {}", d.dev.info().path),
             NewDevice::Spare(name) => format!("cannot replace {target} with {name}"),
         };
         let _admin = self.begin_change().await?;
-        self.attach_as(target, new, true, ashift).await.map_err(|e| e.at(place))
+        self.attach_as(target, new, (true, sequential), ashift).await.map_err(|e| e.at(place))
     }
 
-    async fn attach_as(&self, target: &str, new: NewDevice, replacing: bool, ashift: Option<u8>) -> Result<()> {
+    async fn attach_as(
+        &self,
+        target: &str,
+        new: NewDevice,
+        (replacing, sequential): (bool, bool),
+        ashift: Option<u8>,
+    ) -> Result<()> {
         self.checkpoint.check_none()?;
         self.evacuator.check_none()?;
         let (top, guid) = self.find(target)?;
+        if !sequential {
+            self.rebuilds.check_none()?;
+        } else if !self.stack.features.is_enabled(FeatureId::DeviceRebuild) {
+            let why = "the feature device_rebuild is not enabled: without -s it resilvers";
+            return Err(Error::unsupported(why));
+        } else if self.scan.is_resilvering() {
+            return Err(busy("currently resilvering: 'zpool wait -t resilver' waits for the end of it"));
+        } else {
+            check_kind(&top)?;
+        }
         let (role, new_leaf) = self.plan_attach(&top, guid, new, replacing, ashift).await?;
         let parent = self.stack.rt.new_guid();
         if let NewKind::Device(d) = &new_leaf.kind {
@@ -153,6 +174,10 @@ impl Devices {
                 })
             })
             .await?;
+        if sequential {
+            self.stack.txg.wait_synced(end).await?;
+            return self.rebuilds.ask(&top).await;
+        }
         self.scan.resilver_from(end).await
     }
 

@@ -7,6 +7,7 @@
 //! or degraded, as zed has it.
 
 use base::{ErrorKind, Guid};
+use ondisk::feature::FeatureId;
 use rt::trace::FaultKind;
 use vdev::{FaultCause, Health, MirrorRole, VdevKind, VdevTree};
 
@@ -103,7 +104,10 @@ impl Devices {
             let aux = self.aux.get();
             for spare in aux.spares.iter().filter(|s| !in_tree(&self.stack.tree, s.guid)) {
                 let name = spare.guid.0.to_string();
-                match self.replace(&target.0.to_string(), NewDevice::Spare(name), None).await {
+                // A distributed spare is filled fastest in the order of the space, as zed has it.
+                let enabled = self.stack.features.is_enabled(FeatureId::DeviceRebuild);
+                let sequential = spare.dspare_id.is_some() && enabled && !self.scan.is_resilvering();
+                match self.replace(&target.0.to_string(), NewDevice::Spare(name), None, sequential).await {
                     Ok(()) => {
                         self.events.post_vdev("vdev_spare", spare.guid);
                         let spare = spare.path.clone().unwrap_or_default();

@@ -35,6 +35,7 @@ mod presence;
 mod props;
 pub(crate) mod raidz_attach;
 pub(crate) mod raidz_expand;
+pub(crate) mod rebuild;
 pub(crate) mod reflow;
 mod reguid;
 mod remove;
@@ -70,6 +71,7 @@ use find::find_vdev;
 use layout::LeafMaker;
 use leaf_work::LeafWorks;
 use objects::free_leaf_objects;
+use rebuild::Rebuilds;
 use reflow::{ExpandTunables, Expander};
 
 /// Opens devices that are known by path only: returning ones, and hot spares.
@@ -92,6 +94,7 @@ pub struct Devices {
     works: Rc<LeafWorks>,
     expander: Rc<Expander>,
     evacuator: Rc<Evacuator>,
+    rebuilds: Rc<Rebuilds>,
     door: RefCell<Option<Rc<dyn DeviceDoor>>>,
     /// Devices with a spare beside them that a command put into use again.
     is_back: RefCell<BTreeSet<Guid>>,
@@ -130,6 +133,7 @@ impl Devices {
             works: LeafWorks::new(stack, config, events, &changes),
             expander: Expander::new(&reflow::Around { stack, scan, changes: &changes, events, tunables }),
             evacuator: Evacuator::new(evacuate::Around { stack, changes: &changes, notices, tunables: removal, found }),
+            rebuilds: Rebuilds::new(stack, scan, &changes, events),
             changes,
             door: RefCell::default(),
             is_back: RefCell::default(),
@@ -167,6 +171,11 @@ impl Devices {
     /// The removal of a vdev with data.
     pub fn evacuator(&self) -> &Rc<Evacuator> {
         &self.evacuator
+    }
+
+    /// The sequential rebuilds.
+    pub fn rebuilds(&self) -> &Rc<Rebuilds> {
+        &self.rebuilds
     }
 
     /// The dirty time logs.

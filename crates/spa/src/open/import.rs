@@ -304,6 +304,7 @@ impl Pool {
                 if let Err(e) = pool.stack.dsl().destroy_unfinished().await {
                     pool.notices.push(format!("the rest of an interrupted receive stays: {e}"));
                 }
+                pool.devices().rebuilds().load().await?;
                 pool.scan().resume();
                 pool.devices().works().load().await?;
                 pool.devices().evacuator().resume();

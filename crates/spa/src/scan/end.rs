@@ -4,6 +4,7 @@ use base::{ObjectId, Result, Txg};
 use dmu::Tx;
 use ondisk::bpobj::Bookmark;
 use ondisk::scan::{PAUSED, ScanFunc, ScanState, VISIT_AGAIN};
+use vdev::Top;
 
 use super::{FUTURE, Phase, Scan, secs};
 
@@ -59,25 +60,33 @@ impl Scan {
     /// that misses something earlier is not done with a scrub of newer blocks: they are left for
     /// the next one. The next txg writes the logs.
     fn excise(&self, min: Txg, upto: Txg, now: Txg) {
-        for top in self.stack.tree.tops.borrow().iter() {
-            for (guid, condition) in top.kind().conditions() {
-                let Some((first, last)) = condition.missing().bounds() else { continue };
-                let later = last >= upto && last.0 <= now.0 + FUTURE;
-                let earlier = min.0 != 0 && first <= min;
-                if !condition.health().is_open() || later || earlier {
-                    continue;
-                }
-                // An unreadable log has no end.
-                condition.scanned(if last >= upto { u64::MAX } else { upto.0 });
-                if condition.missing().is_empty() {
-                    top.update_config(|c| {
-                        if let Some(leaf) = c.find_mut(guid) {
-                            leaf.resilver_txg = None;
-                        }
-                    });
-                }
-                self.config.mark_dirty();
+        let tops = self.stack.tree.tops.borrow().clone();
+        tops.iter().for_each(|top| self.excise_of(top, min, upto, now));
+    }
+
+    /// The same after a sequential rebuild of a top-level vdev.
+    pub(crate) fn excise_rebuilt(&self, top: &Top, upto: Txg, now: Txg) {
+        self.excise_of(top, Txg(0), upto, now);
+    }
+
+    fn excise_of(&self, top: &Top, min: Txg, upto: Txg, now: Txg) {
+        for (guid, condition) in top.kind().conditions() {
+            let Some((first, last)) = condition.missing().bounds() else { continue };
+            let later = last >= upto && last.0 <= now.0 + FUTURE;
+            let earlier = min.0 != 0 && first <= min;
+            if !condition.health().is_open() || later || earlier {
+                continue;
             }
+            // An unreadable log has no end.
+            condition.scanned(if last >= upto { u64::MAX } else { upto.0 });
+            if condition.missing().is_empty() {
+                top.update_config(|c| {
+                    if let Some(leaf) = c.find_mut(guid) {
+                        leaf.resilver_txg = None;
+                    }
+                });
+            }
+            self.config.mark_dirty();
         }
     }
 }

@@ -168,6 +168,7 @@ impl Scan {
     /// Fails if a scan runs or is paused, or an error scrub is.
     pub(super) fn check_idle(&self) -> Result<()> {
         let what = match (self.is_scanning(), self.errors.is_running()) {
+            _ if self.rebuilding.get() => "currently sequentially resilvering",
             (false, false) => return Ok(()),
             (false, true) if self.errors.is_paused() => {
                 "error scrub is paused; use 'zpool scrub -e' to resume error scrub"

@@ -230,6 +230,8 @@ pub struct Scan {
     resilver_wanted: Cell<bool>,
     /// A resilver is being begun or ended.
     resilver_switching: Cell<bool>,
+    /// A sequential rebuild is under way: no scan begins.
+    rebuilding: Cell<bool>,
     /// The scan began after the import: its failed repairs are known.
     since_import: Cell<bool>,
     pass: Cell<Pass>,
@@ -311,6 +313,7 @@ impl Scan {
             traversed_all: Cell::new(false),
             resilver_wanted: Cell::new(false),
             resilver_switching: Cell::new(false),
+            rebuilding: Cell::new(false),
             since_import: Cell::new(false),
             pass: Cell::new(pass),
             damaged: RefCell::default(),
@@ -354,7 +357,8 @@ impl Scan {
             return false;
         }
         let is_active = (self.is_scanning() || self.checks_errors()) && !self.is_held();
-        self.resilver_wanted.get() || (is_active && matches!(self.phase.get(), Phase::Traverse | Phase::Drained))
+        let resilvers = self.resilver_wanted.get() && !self.rebuilding.get();
+        resilvers || (is_active && matches!(self.phase.get(), Phase::Traverse | Phase::Drained))
     }
 
     /// Starts no more work: the pool is being closed.
@@ -375,7 +379,27 @@ impl Scan {
 
     /// Whether a resilver is requested, or is being begun or ended.
     fn is_resilver_due(&self) -> bool {
-        self.resilver_wanted.get() || self.resilver_switching.get()
+        self.resilver_wanted.get() || self.resilver_switching.get() || self.rebuilding.get()
+    }
+
+    /// Sets whether a sequential rebuild is under way.
+    pub(crate) fn set_rebuilding(&self, is: bool) {
+        self.rebuilding.set(is);
+        if self.resilver_wanted.get() {
+            self.stack.txg.kick();
+        }
+        self.changed.notify_all();
+    }
+
+    /// Whether a resilver is under way or requested.
+    pub(crate) fn is_resilvering(&self) -> bool {
+        let due = self.resilver_wanted.get() || self.resilver_switching.get();
+        due || self.is_scanning() && self.func() == ScanFunc::Resilver
+    }
+
+    /// Whether the tunable holds all scans and rebuilds (`zfs_scan_suspend_progress`).
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.tunables.get().suspend_progress
     }
 
     /// Begins or ends a resilver, which counts as pending until that is done, regardless of the
@@ -527,6 +551,7 @@ impl Scan {
     /// the root of the MOS on disk.
     pub(crate) async fn sync(self: &Rc<Self>, txg: Txg, mos: Blkptr, (ddt, brt): (&Ddt, &Brt), tx: &Tx) -> Result<()> {
         if !self.closed.get()
+            && !self.rebuilding.get()
             && self.resilver_wanted.replace(false)
             && let Some((min, max)) = self.resilver_window()
         {

@@ -42,7 +42,7 @@ fn what_cannot_be_expanded_is_refused() {
         let pool = create(&world, 3, ondisk::feature::features_of_2_1()).await;
         let refused = async |pool: &Pool, n: usize| {
             let before = (pool.uberblock().txg, pool.tree().guid_sum());
-            let e = pool.devices().attach("raidz1-0", world.dev(n), None).await.unwrap_err();
+            let e = pool.devices().attach("raidz1-0", world.dev(n), None, false).await.unwrap_err();
             assert_eq!((pool.uberblock().txg, pool.tree().guid_sum()), before, "{e}");
             e.kind()
         };
@@ -65,7 +65,7 @@ fn what_cannot_be_expanded_is_refused() {
         assert_eq!(refused(&pool, 3).await, ErrorKind::Busy, "a boot program is there");
         bdev::write(&*world.dev(2).dev, at, sector(&BOOT_PROGRAM[..4])).await.unwrap();
         pool.create_checkpoint().await.unwrap();
-        let e = pool.devices().attach("raidz1-0", world.dev(3), None).await.unwrap_err();
+        let e = pool.devices().attach("raidz1-0", world.dev(3), None, false).await.unwrap_err();
         assert!(e.to_string().contains("checkpoint"), "{e}");
         assert_eq!(refused(&pool, 3).await, ErrorKind::Busy, "there is a checkpoint");
     });
@@ -78,9 +78,9 @@ fn an_expansion_goes_on_after_an_import() {
         let pool = create(&world, 3, with_expansion()).await;
         let top = pool.tree().top(VdevId(0)).unwrap();
         let before = top.asize.get();
-        pool.devices().attach("raidz1-0", world.dev(3), None).await.unwrap();
+        pool.devices().attach("raidz1-0", world.dev(3), None, false).await.unwrap();
         assert_eq!(pool.feature_count("org.openzfs:raidz_expansion"), Some(1));
-        let e = pool.devices().attach("raidz1-0", world.dev(4), None).await.unwrap_err();
+        let e = pool.devices().attach("raidz1-0", world.dev(4), None, false).await.unwrap_err();
         assert_eq!(e.kind(), ErrorKind::Busy, "{e}");
         assert_eq!(pool.create_checkpoint().await.unwrap_err().kind(), ErrorKind::Busy);
         let status = pool.raidz_expand().await.unwrap().unwrap();
@@ -99,7 +99,7 @@ fn an_expansion_goes_on_after_an_import() {
         pool.scan().wait().await.unwrap();
         assert_eq!(pool.scan().status().phys.errors, 0);
         // The next expansion.
-        pool.devices().attach("raidz1-0", world.dev(4), None).await.unwrap();
+        pool.devices().attach("raidz1-0", world.dev(4), None, false).await.unwrap();
         wait(&pool).await;
         assert_eq!(top.config().raidz_expand_txgs.len(), 2);
         assert_eq!(pool.uberblock().raidz_reflow.0, 0);

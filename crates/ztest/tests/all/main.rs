@@ -32,6 +32,7 @@ mod newer;
 mod old;
 mod old_files;
 mod presence;
+mod rebuilds;
 mod receives;
 mod reference;
 mod removals;

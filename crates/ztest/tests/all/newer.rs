@@ -108,12 +108,12 @@ fn the_root_vdev_has_a_zap() {
                 enable(&pool, FeatureId::VdevZapsV2).await;
             }
             let root = Some(check_zaps(&pool, None).await);
-            pool.devices().attach("disk1.img", dev(&lab, 2), None).await.unwrap();
+            pool.devices().attach("disk1.img", dev(&lab, 2), None, false).await.unwrap();
             pool.scan().wait().await.unwrap();
             check_zaps(&pool, root).await;
             pool.devices().detach("disk0.img").await.unwrap();
             check_zaps(&pool, root).await;
-            pool.devices().replace("disk1.img", NewDevice::Device(dev(&lab, 3)), None).await.unwrap();
+            pool.devices().replace("disk1.img", NewDevice::Device(dev(&lab, 3)), None, false).await.unwrap();
             pool.scan().wait().await.unwrap();
             pool.sync().await.unwrap();
             check_zaps(&pool, root).await;
