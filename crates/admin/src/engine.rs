@@ -17,6 +17,7 @@ use rt::Rt;
 use rt::sync::{Semaphore, oneshot};
 use rt::trace::{Groups, Listening};
 use spa::Pool;
+use txg::TxgIo;
 
 use crate::fs::front_end::FrontEnd;
 use crate::fs::mounts::Mounts;
@@ -121,6 +122,19 @@ impl PoolEngine {
             warned_of_swap,
             mounts_redacted: Cell::new(false),
             door,
+        });
+        // Weak: the tree refers to the txgs.
+        let tree = Rc::downgrade(engine.pool.tree());
+        engine.pool.txg().set_meter(move || {
+            let mut io = TxgIo::default();
+            for leaf in tree.upgrade().iter().flat_map(|t| t.leaves()) {
+                let s = leaf.stats();
+                io.reads += s.read_ops;
+                io.read_bytes += s.read_bytes;
+                io.writes += s.write_ops;
+                io.write_bytes += s.write_bytes;
+            }
+            io
         });
         engine.apply_pool_props();
         engine.expand_if_wanted();

@@ -8,6 +8,7 @@ use ondisk::nvlist::NvList;
 use serde::{Deserialize, Serialize};
 
 use crate::fs::front_end::FrontEnd;
+use crate::kstat::messages::Messages;
 use crate::pool_set::PoolSet;
 use crate::request::NbdStart;
 use crate::view::{DaemonInfo, NbdView};
@@ -46,6 +47,8 @@ pub struct KnownPool {
 pub trait Keeper: Send + Sync {
     /// Writes a line to the log.
     fn say(&self, level: Level, text: &str);
+    /// The newest lines of the log, and others that are not in it.
+    fn messages(&self) -> &Messages;
     /// Logs an event of a pool, if administrators need it.
     fn event(&self, class: &str, payload: &NvList);
     /// The front end that mounts file systems. Called on the thread that uses it.

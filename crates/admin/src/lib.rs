@@ -16,6 +16,7 @@
 pub mod engine;
 pub mod fs;
 pub mod keeper;
+pub mod kstat;
 pub mod pool;
 pub mod pool_set;
 mod programs;

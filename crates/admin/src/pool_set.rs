@@ -11,12 +11,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use arc::MemBroker;
-use base::{Error, ErrorKind, Guid, Result};
+use base::{Error, ErrorKind, Guid, Nanos, Result};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::engine::EngineThread;
 use crate::keeper::{Keeper, KnownPool, Level};
+use crate::kstat::figures::Past;
 use crate::pool::cache_file::CacheFiles;
 use crate::pool::import::no_such_pool;
 use crate::pool::zevents::{PoolSink, Zevents};
@@ -64,6 +65,10 @@ pub struct PoolSet {
     failures: Mutex<Vec<String>>,
     pub(crate) broker: Mutex<MemBroker>,
     pub(crate) events: Arc<Zevents>,
+    /// What pools counted that are not imported any more.
+    pub(crate) past: Past,
+    /// When the process began, since the machine was started.
+    pub(crate) since: Nanos,
     /// Faults on purpose so far.
     injections: AtomicU64,
 }
@@ -80,13 +85,15 @@ impl PoolSet {
         Arc::new(PoolSet {
             keeper,
             cache_files: CacheFiles::default(),
-            broker: Mutex::new(MemBroker::new(tunables.arc_max())),
+            broker: Mutex::new(MemBroker::new(tunables.arc_min(), tunables.arc_max())),
             tunables: Mutex::new(tunables),
             pools: Mutex::default(),
             namespace: Mutex::default(),
             ready: (Mutex::new(false), Condvar::new()),
             failures: Mutex::default(),
             events,
+            past: Past::default(),
+            since: host::uptime(),
             injections: AtomicU64::new(0),
         })
     }
@@ -217,6 +224,7 @@ impl PoolSet {
 
     /// Ends the engine of a pool that was exported or destroyed.
     pub(crate) fn remove_running(&self, running: &Arc<Running>) {
+        self.keep_figures(running);
         lock(&self.pools).remove(&running.name);
         lock(&self.broker).remove(running.guid());
         running.thread.stop();

@@ -19,22 +19,22 @@ pub struct Demand {
 /// Splits one limit over pools by demand.
 #[derive(Debug, Default)]
 pub struct MemBroker {
+    least: u64,
     total: u64,
     pools: BTreeMap<u64, Demand>,
 }
 
-/// Every pool keeps this part of an equal share, regardless of the others' demand.
-const FLOOR_OF_EQUAL: u64 = 4;
 /// Weight of a missed byte against a held one: misses are counted over a short time.
 const MISSED_WEIGHT: u64 = 4;
 
-/// The limits of pools with these demands: together exactly `total` (nothing for no pools).
-pub fn split(total: u64, demands: &[Demand]) -> Vec<u64> {
+/// The limits of pools with these demands: together exactly `total` (nothing for no pools). They
+/// have equal parts of `least` of it, whatever their demand.
+pub fn split(least: u64, total: u64, demands: &[Demand]) -> Vec<u64> {
     let Ok(n) = u64::try_from(demands.len()) else { return Vec::new() };
     if n == 0 {
         return Vec::new();
     }
-    let floor = total / n / FLOOR_OF_EQUAL;
+    let floor = least.min(total) / n;
     let rest = total - floor * n;
     // One byte each keeps the sum from being 0.
     let want = |d: &Demand| d.size.saturating_add(d.missed.saturating_mul(MISSED_WEIGHT)).saturating_add(1);
@@ -47,9 +47,9 @@ pub fn split(total: u64, demands: &[Demand]) -> Vec<u64> {
 }
 
 impl MemBroker {
-    /// A broker of `total` bytes.
-    pub fn new(total: u64) -> MemBroker {
-        MemBroker { total, pools: BTreeMap::new() }
+    /// A broker of `total` bytes, of which `least` are split equally.
+    pub fn new(least: u64, total: u64) -> MemBroker {
+        MemBroker { least, total, pools: BTreeMap::new() }
     }
     /// Changes the total.
     pub fn set_total(&mut self, total: u64) {
@@ -66,7 +66,7 @@ impl MemBroker {
     /// The limit of each pool, by id.
     pub fn limits(&self) -> Vec<(u64, u64)> {
         let demands: Vec<Demand> = self.pools.values().copied().collect();
-        self.pools.keys().copied().zip(split(self.total, &demands)).collect()
+        self.pools.keys().copied().zip(split(self.least, self.total, &demands)).collect()
     }
 }
 
@@ -76,23 +76,25 @@ mod tests {
 
     #[test]
     fn the_limits_add_up_and_follow_demand() {
-        assert!(split(100, &[]).is_empty());
-        assert_eq!(split(1000, &[Demand::default()]), [1000]);
-        let two = split(1000, &[Demand { size: 100, missed: 0 }, Demand { size: 100, missed: 0 }]);
+        assert!(split(25, 100, &[]).is_empty());
+        assert_eq!(split(250, 1000, &[Demand::default()]), [1000]);
+        let two = split(250, 1000, &[Demand { size: 100, missed: 0 }, Demand { size: 100, missed: 0 }]);
         assert_eq!(two, [500, 500]);
         let busy = split(
+            1 << 28,
             1 << 30,
             &[Demand { size: 1 << 28, missed: 1 << 28 }, Demand { size: 1 << 28, missed: 0 }, Demand::default()],
         );
         assert_eq!(busy.iter().sum::<u64>(), 1 << 30);
         assert!(busy[0] > 3 * busy[1] && busy[2] >= (1 << 30) / 12, "{busy:?}");
-        let huge = split(u64::MAX, &[Demand { size: u64::MAX, missed: u64::MAX }; 3]);
+        assert_eq!(split(1000, 1000, &[Demand { size: 700, missed: 9 }, Demand::default()]), [500, 500]);
+        let huge = split(u64::MAX, u64::MAX, &[Demand { size: u64::MAX, missed: u64::MAX }; 3]);
         assert_eq!(huge.iter().map(|&l| u128::from(l)).sum::<u128>(), u128::from(u64::MAX));
     }
 
     #[test]
     fn pools_come_and_go() {
-        let mut b = MemBroker::new(1000);
+        let mut b = MemBroker::new(250, 1000);
         b.report(7, Demand { size: 10, missed: 0 });
         b.report(3, Demand { size: 10, missed: 0 });
         assert_eq!(b.limits(), [(3, 500), (7, 500)]);

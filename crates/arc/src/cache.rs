@@ -13,7 +13,7 @@ use vdev::Prio;
 use zio::{DataKey, Zio};
 
 use crate::Demand;
-use crate::core::{ArcStats, Core, Key};
+use crate::core::{ArcStats, Core, Key, Want};
 use crate::l2::L2;
 
 /// Whose memory is charged.
@@ -82,6 +82,11 @@ impl Drop for Leader<'_> {
     }
 }
 
+/// Who asks in a class of reads.
+fn want_of(prio: Prio) -> Want {
+    if prio == Prio::SyncRead { Want::Demand } else { Want::Ahead }
+}
+
 fn is_meta(bp: &Blkptr) -> bool {
     bp.level() > 0 || bp.otype().is_metadata()
 }
@@ -146,7 +151,7 @@ impl Arc {
         let c = &*self.0;
         let key = Key::of(bp);
         if let Some(key) = &key
-            && let Some(data) = c.core.borrow_mut().get(key, bp.lsize(), c.now_ms())
+            && let Some(data) = c.core.borrow_mut().get(key, bp.lsize(), c.now_ms(), want_of(prio))
         {
             return Ok(data);
         }
@@ -166,10 +171,11 @@ impl Arc {
     ) -> Result<Bytes> {
         let c = &*self.0;
         let Some(key) = key else { return c.zio.read_with(bp, crypt, prio).await };
+        let (want, meta) = (want_of(prio), is_meta(bp));
         loop {
             let other = c.pending.borrow().get(&key).cloned();
             let Some(other) = other else { break };
-            c.core.borrow_mut().coalesced();
+            c.core.borrow_mut().coalesced(want, meta);
             other.done.notified().await;
             let result = other.result.borrow().clone();
             match result {
@@ -180,11 +186,11 @@ impl Arc {
                 // The reading future was dropped.
                 None => {}
             }
-            if let Some(data) = c.core.borrow_mut().get(&key, bp.lsize(), c.now_ms()) {
+            if let Some(data) = c.core.borrow_mut().get(&key, bp.lsize(), c.now_ms(), want) {
                 return Ok(data);
             }
         }
-        let again = c.core.borrow_mut().miss(&key);
+        let again = c.core.borrow_mut().miss(&key, want, meta);
         let pending = Rc::new(Pending::default());
         c.pending.borrow_mut().insert(key, pending.clone());
         let leader = Leader { inner: c, key, pending };
@@ -192,7 +198,7 @@ impl Arc {
         if let Ok(data) = &result
             && !leader.pending.stale.get()
         {
-            let (data, meta, ahead) = (data.clone(), is_meta(bp), prio != Prio::SyncRead);
+            let (data, ahead) = (data.clone(), want == Want::Ahead);
             {
                 let mut core = c.core.borrow_mut();
                 match keep {
@@ -228,7 +234,7 @@ impl Arc {
     /// The block if it is in memory; counts as a use of it.
     pub fn peek(&self, bp: &Blkptr) -> Option<Bytes> {
         let key = Key::of(bp)?;
-        self.0.core.borrow_mut().get(&key, bp.lsize(), self.0.now_ms())
+        self.0.core.borrow_mut().get(&key, bp.lsize(), self.0.now_ms(), Want::Demand)
     }
 
     /// Keeps a block that is being written, lsize bytes in native order; replaces a cached one.

@@ -22,11 +22,37 @@ impl Key {
     }
 }
 
+/// Who asks for a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Want {
+    /// A reader that needs it now.
+    Demand,
+    /// Somebody who reads ahead.
+    Ahead,
+}
+
+/// Accesses of one kind.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Accesses {
+    /// Served from memory.
+    pub hits: u64,
+    /// Waited for a read that another one had begun.
+    pub coalesced: u64,
+    /// Went to a device.
+    pub misses: u64,
+}
+
 /// Counters since the pool was opened; sizes in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ArcStats {
     /// Reads served from memory.
     pub hits: u64,
+    /// All of them by who asked and for what: [`ArcStats::of`].
+    pub by_kind: [Accesses; 4],
+    /// Hits among blocks that are here for a moment only.
+    pub uncached_hits: u64,
+    /// Demands for blocks that were here because they had been read ahead.
+    pub ahead_used: u64,
     /// Hits among recently used blocks.
     pub mru_hits: u64,
     /// Hits among frequently used blocks.
@@ -47,6 +73,8 @@ pub struct ArcStats {
     pub blocks: u64,
     /// Ghosts now.
     pub ghosts: u64,
+    /// The most that blocks and ghosts together were.
+    pub entries_max: u64,
     /// Bytes of blocks used once.
     pub mru_bytes: u64,
     /// Bytes of blocks used again.
@@ -57,6 +85,16 @@ pub struct ArcStats {
     pub mfu_ghost_bytes: u64,
     /// Bytes of blocks that are here for a moment only.
     pub uncached_bytes: u64,
+    /// Metadata among those used once.
+    pub mru_meta_bytes: u64,
+    /// Metadata among those used again.
+    pub mfu_meta_bytes: u64,
+    /// Metadata among the MRU's ghosts.
+    pub mru_ghost_meta_bytes: u64,
+    /// Metadata among the MFU's ghosts.
+    pub mfu_ghost_meta_bytes: u64,
+    /// Metadata among those that are here for a moment only.
+    pub uncached_meta_bytes: u64,
     /// Bytes of metadata blocks.
     pub meta_bytes: u64,
     /// Bytes of data blocks.
@@ -73,6 +111,17 @@ pub struct ArcStats {
     pub size: u64,
     /// The limit.
     pub limit: u64,
+}
+
+impl ArcStats {
+    /// Accesses of one kind.
+    pub fn of(&self, want: Want, meta: bool) -> Accesses {
+        self.by_kind[kind_of(want, meta)]
+    }
+}
+
+fn kind_of(want: Want, meta: bool) -> usize {
+    usize::from(want == Want::Ahead) * 2 + usize::from(meta)
 }
 
 /// How a block in memory is wanted.
@@ -159,7 +208,7 @@ impl Core {
 
     /// The block under `key`, if it is here and has `len` bytes. `now_ms` is any clock in
     /// milliseconds.
-    pub fn get(&mut self, key: &Key, len: u64, now_ms: u32) -> Option<Bytes> {
+    pub fn get(&mut self, key: &Key, len: u64, now_ms: u32, want: Want) -> Option<Bytes> {
         let i = self.slab.find(key)?;
         let (list, touched) = (self.slab.get(i).list(), self.slab.get(i).touched);
         let (state, meta) = (state_of(list), list % 2 == 1);
@@ -167,8 +216,14 @@ impl Core {
             return None;
         }
         self.counters.hits += 1;
-        self.slab.get_mut(i).ahead = false;
-        if state == State::Mfu {
+        self.counters.by_kind[kind_of(want, meta)].hits += 1;
+        // Whoever reads ahead does not use it.
+        if want == Want::Demand && std::mem::take(&mut self.slab.get_mut(i).ahead) {
+            self.counters.ahead_used += 1;
+        }
+        if state == State::Uncached {
+            self.counters.uncached_hits += 1;
+        } else if state == State::Mfu {
             self.counters.mfu_hits += 1;
             self.slab.move_to(i, list);
         } else if state == State::Mru {
@@ -206,9 +261,10 @@ impl Core {
     }
 
     /// A miss of `key`: a hit on its ghost, if there is one, adapts the target. True for such a
-    /// hit: the block was here before and is wanted again.
-    pub fn miss(&mut self, key: &Key) -> bool {
+    /// hit: the block was here before and is wanted again. `meta`: whether it is metadata.
+    pub fn miss(&mut self, key: &Key, want: Want, meta: bool) -> bool {
         self.counters.misses += 1;
+        self.counters.by_kind[kind_of(want, meta)].misses += 1;
         let Some(i) = self.slab.find(key) else { return false };
         let e = self.slab.get(i);
         let (state, weight) = (state_of(e.list()), u64::from(e.weight));
@@ -229,8 +285,9 @@ impl Core {
     }
 
     /// Another read waits for one that is on its way.
-    pub fn coalesced(&mut self) {
+    pub fn coalesced(&mut self, want: Want, meta: bool) {
         self.counters.coalesced += 1;
+        self.counters.by_kind[kind_of(want, meta)].coalesced += 1;
     }
 
     /// Caches `data` under `key` in place of the old entry, if there is room or room can be made. A
@@ -292,6 +349,7 @@ impl Core {
         // Making room may have dropped the last block of the share that this one wanted to join;
         // that only freed more than was needed.
         let i = self.slab.insert(key, list_of(state, meta), weight as u32);
+        self.counters.entries_max = self.counters.entries_max.max(self.slab.len() as u64);
         self.take_memory(&data, part);
         let e = self.slab.get_mut(i);
         (e.data, e.shared, e.touched) = (data, part, now_ms);
@@ -337,6 +395,11 @@ impl Core {
             uncached_bytes: self.bytes(State::Uncached),
             mru_ghost_bytes: self.bytes(State::MruGhost),
             mfu_ghost_bytes: self.bytes(State::MfuGhost),
+            mru_meta_bytes: live.mru_meta,
+            mfu_meta_bytes: live.mfu_meta,
+            mru_ghost_meta_bytes: self.slab.list(list_of(State::MruGhost, true)).bytes,
+            mfu_ghost_meta_bytes: self.slab.list(list_of(State::MfuGhost, true)).bytes,
+            uncached_meta_bytes: self.slab.list(list_of(State::Uncached, true)).bytes,
             meta_bytes: live.meta(),
             data_bytes: live.data(),
             block_memory: self.memory,
@@ -551,11 +614,11 @@ mod tests {
 
     /// Reads as a client does: a hit, or a miss and the block put in.
     fn read(c: &mut Core, n: u64, len: usize, now: u32) -> bool {
-        if let Some(d) = c.get(&key(n), len as u64, now) {
+        if let Some(d) = c.get(&key(n), len as u64, now, Want::Demand) {
             assert_eq!(d[..8], n.to_le_bytes());
             return true;
         }
-        c.miss(&key(n));
+        c.miss(&key(n), Want::Demand, false);
         c.put(key(n), block(n, len), false, now);
         false
     }
@@ -599,10 +662,10 @@ mod tests {
             let (mut now, mut tag, mut charged) = (0u32, 0u64, 0i64);
             for a in acts {
                 match a {
-                    Act::Read(k) => match c.get(&key(k), size_of_key(k) as u64, now) {
+                    Act::Read(k) => match c.get(&key(k), size_of_key(k) as u64, now, Want::Demand) {
                         Some(d) => prop_assert_eq!(&d[..8], &u64::to_le_bytes(latest[&k])[..]),
                         None => {
-                            c.miss(&key(k));
+                            c.miss(&key(k), Want::Demand, k % 3 == 0);
                             if let Some(tag) = latest.get(&k) {
                                 let (data, meta) = (block(*tag, size_of_key(k)), k % 3 == 0);
                                 if k % 7 == 0 {
@@ -683,7 +746,7 @@ mod tests {
         }
         let kept = c.stats();
         for n in 0..10_000 {
-            c.miss(&key(10_000 + n));
+            c.miss(&key(10_000 + n), Want::Demand, n % 2 == 0);
             c.put_uncached(key(10_000 + n), block(n, 8192), n % 2 == 0, 0);
             // Read ahead by 30 blocks.
             assert!(c.contains(&key(10_000 + n.saturating_sub(30))), "{n}");
@@ -732,6 +795,34 @@ mod tests {
     }
 
     #[test]
+    fn accesses_are_counted_by_who_asks_and_for_what() {
+        let mut c = Core::new(8 << 20);
+        c.miss(&key(1), Want::Ahead, false);
+        c.coalesced(Want::Demand, false);
+        c.put(key(1), block(1, 4096), false, 0);
+        c.note_ahead(&key(1));
+        assert!(c.get(&key(1), 4096, 0, Want::Ahead).is_some());
+        assert_eq!(c.stats().ahead_used, 0, "nobody has used it yet");
+        assert!(c.get(&key(1), 4096, 0, Want::Demand).is_some());
+        assert!(c.get(&key(1), 4096, 0, Want::Demand).is_some());
+        c.miss(&key(2), Want::Demand, true);
+        c.put_uncached(key(2), block(2, 512), true, 0);
+        assert!(c.get(&key(2), 512, 0, Want::Demand).is_some());
+        let s = c.stats();
+        let of = |want, meta| {
+            let Accesses { hits, coalesced, misses } = s.of(want, meta);
+            [hits, coalesced, misses]
+        };
+        assert_eq!([of(Want::Demand, false), of(Want::Demand, true)], [[2, 1, 0], [1, 0, 1]]);
+        assert_eq!([of(Want::Ahead, false), of(Want::Ahead, true)], [[1, 0, 1], [0, 0, 0]]);
+        assert_eq!((s.hits, s.misses, s.coalesced, s.ahead_used, s.uncached_hits), (4, 2, 1, 1, 1));
+        assert_eq!((s.mru_meta_bytes, s.entries_max), (0, 2));
+        assert!(s.uncached_meta_bytes >= 512 && s.uncached_meta_bytes == s.uncached_bytes);
+        c.forget(&key(1));
+        assert_eq!((c.stats().blocks, c.stats().entries_max), (1, 2));
+    }
+
+    #[test]
     fn parts_of_one_allocation_cost_it_once() {
         let mut c = Core::new(64 << 20);
         let whole = Bytes::copy_from(&[7; 1 << 20]);
@@ -748,7 +839,7 @@ mod tests {
         }
         assert_eq!(c.stats().block_memory, 1 << 20, "the last part holds all of it");
         // Used again, it moves into memory of its own.
-        assert!(c.get(&key(7), 1 << 17, 1000).is_some());
+        assert!(c.get(&key(7), 1 << 17, 1000, Want::Demand).is_some());
         assert_eq!(c.stats().block_memory, 1 << 17);
         c.check();
     }
@@ -767,7 +858,7 @@ mod tests {
         c.charge(-(1 << 20));
         c.put(key(3), block(3, 4096), false, 0);
         assert!(c.contains(&key(3)));
-        assert!(c.get(&key(3), 8192, 0).is_none(), "another size is another block");
+        assert!(c.get(&key(3), 8192, 0, Want::Demand).is_none(), "another size is another block");
         c.set_limit(0);
         assert!(c.size() <= 1 << 20 && !c.contains(&key(3)));
         c.check();

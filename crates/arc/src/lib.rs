@@ -50,5 +50,5 @@ mod slab;
 
 pub use broker::{Demand, MemBroker};
 pub use cache::{Arc, Keep, MemKind};
-pub use core::ArcStats;
-pub use l2::{CacheDevice, CacheFigures, L2Stats, L2Tunables};
+pub use core::{Accesses, ArcStats, Want};
+pub use l2::{CacheDevice, CacheFigures, Held, L2Stats, L2Tunables};

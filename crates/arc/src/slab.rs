@@ -150,7 +150,6 @@ impl Slab {
     }
 
     /// Entries, ghosts included.
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.used
     }

@@ -6,7 +6,7 @@ mod common;
 
 use std::rc::Rc;
 
-use arc::{Arc, CacheDevice, Keep, L2Tunables};
+use arc::{Arc, CacheDevice, Held, Keep, L2Tunables};
 use base::{Guid, Nanos, Txg};
 use bdev::{Bytes, MemDev};
 use common::{Lab, noise, text};
@@ -211,6 +211,10 @@ fn what_is_on_a_device_is_found_again() {
             lab.rt.sleep(Nanos::from_secs(1)).await;
             let s = arc.l2_stats();
             assert_eq!(s.rebuild_success, 1, "{count}: {s:?}");
+            let held = s.held;
+            assert_eq!((held.asize + s.log_blk_asize, held.recent + held.frequent), (s.asize, held.asize), "{s:?}");
+            assert!(held.lsize >= s.rebuild_bufs * 512 && held.lsize == s.rebuild_size && held.meta == 0, "{s:?}");
+            assert!(s.log_blk_count >= s.rebuild_log_blks && s.log_blk_count > 0, "{s:?}");
             let kept = count.min(200) - 1;
             assert!(s.rebuild_bufs >= kept && s.rebuild_bufs <= count, "{count}: {s:?}");
             for (bp, data) in &blocks[(count - kept) as usize..] {
@@ -225,6 +229,7 @@ fn what_is_on_a_device_is_found_again() {
             off.add_cache(device(&dev)).unwrap();
             lab.rt.sleep(Nanos::from_secs(1)).await;
             assert_eq!((off.l2_stats().hdr_size, off.l2_stats().rebuild_success), (0, 0));
+            assert_eq!(off.l2_stats().held, Held::default());
             off.close_caches().await;
         });
     }

@@ -1,10 +1,13 @@
 //! `weir daemon`: start, stop and status of the daemon.
 
+use std::path::PathBuf;
+
 use admin::tunables::Tunables;
 use admin::view::DaemonInfo;
 use admin::view::fmt;
 use base::{Error, ErrorKind};
 use daemon::metrics::Endpoint;
+use daemon::server::Outlets;
 use daemon::{Client, Paths};
 
 use crate::opts::Parsed;
@@ -17,7 +20,7 @@ pub fn run(args: &[String]) -> Done {
     if matches!(command.as_str(), "help" | "--help" | "-h") {
         return crate::help::print_topic("daemon", &[]);
     }
-    let p = parse_for("daemon", &args[1..], "fvo:m:", &[("metrics", true, 'm')], "")?;
+    let p = parse_for("daemon", &args[1..], "fvo:m:k:", &[("metrics", true, 'm'), ("kstat", true, 'k')], "")?;
     if !p.operands.is_empty() {
         return Err(Fail::Usage("too many arguments".into(), ""));
     }
@@ -26,8 +29,8 @@ pub fn run(args: &[String]) -> Done {
             daemon::server::become_daemon();
             let paths = Paths::of_process();
             let tunables = tunables(&paths, &p)?;
-            let metrics = p.value('m').map(Endpoint::parse).transpose()?;
-            match daemon::server::run(paths, tunables, metrics)? {
+            let outlets = outlets(&p)?;
+            match daemon::server::run(paths, tunables, outlets)? {
                 None => Ok(()),
                 Some(_) => Err(Fail::AlreadyReported),
             }
@@ -35,14 +38,14 @@ pub fn run(args: &[String]) -> Done {
         "start" => {
             // Checked here, so that the command reports a mistake, not only the log.
             tunables(&Paths::of_process(), &p)?;
-            p.value('m').map(Endpoint::parse).transpose()?;
-            let given = p.options().iter().filter(|(l, _)| matches!(l, 'o' | 'm'));
+            outlets(&p)?;
+            let given = p.options().iter().filter(|(l, _)| matches!(l, 'o' | 'm' | 'k'));
             let args = given.flat_map(|(l, v)| [format!("-{l}"), v.clone()]).collect();
             if Client::of_process()?.with_args(args).start()? {
                 return Ok(());
             }
             let why = "the daemon runs already: 'weir daemon stop' ends it";
-            if p.value('o').is_some() || p.value('m').is_some() {
+            if ['o', 'm', 'k'].iter().any(|l| p.value(*l).is_some()) {
                 Err(Error::new(ErrorKind::Exists, why).into())
             } else {
                 Ok(())
@@ -57,6 +60,23 @@ pub fn run(args: &[String]) -> Done {
         "status" => status(p.has('v')),
         other => Err(Fail::Usage(format!("unrecognized command '{other}'"), "")),
     }
+}
+
+/// The variable that names the folder of kstats, where no option does.
+const KSTAT: &str = "WEIR_KSTAT";
+
+/// What the daemon is to give out.
+fn outlets(p: &Parsed) -> Result<Outlets, Fail> {
+    let metrics = p.value('m').map(Endpoint::parse).transpose()?;
+    let kstat = match p.value('k') {
+        Some(at) => Some((at.to_string(), "--kstat")),
+        None => std::env::var(KSTAT).ok().filter(|at| !at.is_empty()).map(|at| (at, KSTAT)),
+    };
+    let kstat = kstat.map(|(at, from)| match at.starts_with('/') {
+        true => Ok(PathBuf::from(at)),
+        false => Err(Error::invalid(format!("{from} '{at}': the folder of kstats must be an absolute path"))),
+    });
+    Ok(Outlets { metrics, kstat: kstat.transpose()? })
 }
 
 fn tunables(paths: &Paths, p: &Parsed) -> Result<Tunables, Fail> {

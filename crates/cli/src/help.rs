@@ -42,6 +42,7 @@ const OWN: &[(&str, &str)] = &[
     ("mount.zfs", "what mount(8) calls for 'mount -t zfs'"),
     ("quickstart", "a tour on a scratch pool"),
     ("tune", "settings, at run time"),
+    ("kstat", "counters as OpenZFS's kernel module shows them"),
     ("top", "how data flow through pools, drawn anew every second"),
     ("trace", "what a pool does, live"),
     ("advise", "settings that would serve what a pool does better"),

@@ -17,6 +17,7 @@ mod events;
 mod help;
 pub mod iostat;
 mod json;
+mod kstat;
 mod lab;
 mod lab_replay;
 mod lab_zil;
@@ -176,6 +177,7 @@ fn weir(args: &[String]) -> u8 {
         Some("mount.zfs") => mount_zfs::run(rest),
         Some("daemon") => report("daemon", daemon_cmd::run(rest)),
         Some("nbd") => report("nbd", nbd::run(rest)),
+        Some("kstat") => report("kstat", kstat::run(rest)),
         Some("tune") => report("tune", tune::run(rest)),
         Some("advise") => report("advise", advise::run(rest)),
         Some("trace") => report("trace", trace::run(rest)),

@@ -135,6 +135,8 @@ const REFUSED: &[&str] = &[
     "tune",
     "tune set zfs_txg_timeout=1",
     "tune set tank:zfs_txg_timeout=1",
+    "kstat",
+    "kstat dbgmsg",
     "trace txg tank",
     "advise -s 1 tank",
     "daemon status",

@@ -576,7 +576,7 @@ fn settings_change_at_run_time_and_last_if_asked() {
     assert_eq!(get("throttle"), "throttle=openzfs\n");
     w.fails("tune set throtle=none", 1, "did you mean 'throttle'?");
     w.fails("tune set throttle=fast", 1, "it must be one of openzfs, openzfs-2013, legacy-2008, smoothing, none");
-    w.fails("tune set zfs_txg_timeout=0", 1, "it must be 1 to 3600 s; 1 is the nearest that can be");
+    w.fails("tune set zfs_txg_timeout=0", 1, "it must be 1 to 4294967295 s; 1 is the nearest that can be");
     w.fails("tune set -p lake throttle=none", 1, "no such pool");
     w.fails("tune get nonsense", 1, "weir tune list");
     w.fails("tune fly", 2, "list, get and set");

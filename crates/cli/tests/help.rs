@@ -55,7 +55,9 @@ fn every_command_shows_its_page_in_every_way() {
 
 #[test]
 fn commands_of_weir_name_themselves_in_their_usage() {
-    for command in ["cp", "tune", "top", "trace", "advise", "daemon", "lab", "man", "nbd", "quickstart", "zinject"] {
+    for command in
+        ["cp", "tune", "kstat", "top", "trace", "advise", "daemon", "lab", "man", "nbd", "quickstart", "zinject"]
+    {
         for line in [format!("{command} --help"), format!("help {command}")] {
             let (code, out, err) = weir(&line);
             assert!(code == 0 && out.starts_with(&format!("usage:\n  weir {command} ")), "{line}: {code} {out}{err}");

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use admin::fs::front_end::FrontEnd;
 use admin::keeper::{Keeper, KnownPool, Level};
+use admin::kstat::messages::Messages;
 use admin::pool_set::PoolSet;
 use admin::request::{Info, NbdStart, Request};
 use admin::view::{DaemonInfo, NbdView, RequestView};
@@ -31,6 +32,7 @@ pub struct DaemonKeeper {
     pub(crate) paths: Paths,
     state: Mutex<State>,
     log: Arc<Log>,
+    messages: Messages,
     /// The requests under way.
     pub(crate) requests: Arc<Requests>,
     /// Volumes over NBD.
@@ -40,7 +42,8 @@ pub struct DaemonKeeper {
 impl DaemonKeeper {
     /// A keeper over these folders, with the loaded state.
     pub fn new(paths: Paths, state: State, log: Arc<Log>) -> DaemonKeeper {
-        DaemonKeeper { paths, state: Mutex::new(state), log, requests: Arc::default(), nbd: Servers::default() }
+        let (messages, requests, nbd) = (Messages::default(), Arc::default(), Servers::default());
+        DaemonKeeper { paths, state: Mutex::new(state), log, messages, requests, nbd }
     }
 
     /// Changes the state and writes the file.
@@ -53,7 +56,11 @@ impl DaemonKeeper {
 
 impl Keeper for DaemonKeeper {
     fn say(&self, level: Level, text: &str) {
+        self.messages.add(text);
         self.log.say(level, text);
+    }
+    fn messages(&self) -> &Messages {
+        &self.messages
     }
     fn event(&self, class: &str, payload: &NvList) {
         self.log.event(class, payload);

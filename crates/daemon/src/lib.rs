@@ -6,8 +6,8 @@
 //! the sender's credentials; [`socket::serve`] checks the rights, runs the request
 //! ([`admin::request`]) on a thread of one of the lanes ([`socket::lanes`]), and replies. The
 //! daemon is also the keeper of the pools ([`keeper`]): it logs ([`log`]), mounts ([`fuse_front`])
-//! and keeps the list of pools ([`state`]). It serves volumes over NBD, where it is told to
-//! (`nbd`).
+//! and keeps the list of pools ([`state`]). It serves volumes over NBD
+//! (`nbd`) and shows kstats as files (`kstat_front`), where it is told to.
 //!
 //! Invariants: at most one daemon holds a runtime folder and at most one a state folder
 //! ([`paths`]); a daemon serves its owner and root, and root's daemon serves public requests of
@@ -16,6 +16,7 @@
 
 pub mod fuse_front;
 mod keeper;
+mod kstat_front;
 mod log;
 pub mod metrics;
 mod nbd;

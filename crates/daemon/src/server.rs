@@ -6,6 +6,7 @@
 //! come back at the next start.
 
 use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use base::{Error, Result};
 use host::Signals;
 
 use crate::keeper::DaemonKeeper;
+use crate::kstat_front::KstatFolder;
 use crate::log::Log;
 use crate::metrics::Endpoint;
 use crate::paths::Paths;
@@ -60,9 +62,18 @@ pub fn become_daemon() {
     }
 }
 
-/// Runs a daemon until a signal or request ends it; serves metrics at `metrics`. An error that the
-/// log has already is returned as a value.
-pub fn run(paths: Paths, tunables: Tunables, metrics: Option<Endpoint>) -> Result<Option<Error>> {
+/// What a daemon gives out beside answers to commands.
+#[derive(Clone, Default, Debug)]
+pub struct Outlets {
+    /// Where metrics are served.
+    pub metrics: Option<Endpoint>,
+    /// The folder that shows kstats.
+    pub kstat: Option<PathBuf>,
+}
+
+/// Runs a daemon until a signal or request ends it. An error that the log has already is returned
+/// as a value.
+pub fn run(paths: Paths, tunables: Tunables, outlets: Outlets) -> Result<Option<Error>> {
     let signals = Signals::hold();
     host::raise_open_files();
     host::raise_locked_memory();
@@ -75,27 +86,25 @@ pub fn run(paths: Paths, tunables: Tunables, metrics: Option<Endpoint>) -> Resul
         let what = info.payload_as_str().unwrap_or("no message");
         panics.say(Level::Err, &format!("thread '{}' panicked{at}: {what}", thread.name().unwrap_or("?")));
     }));
-    let done = run_logged(&signals, paths, tunables, metrics, &log);
+    let done = run_logged(&signals, paths, tunables, outlets, &log);
     if let Err(e) = &done {
         log.say(Level::Err, &e.to_string());
     }
     Ok(done.err())
 }
 
-fn run_logged(
-    signals: &Signals,
-    paths: Paths,
-    tunables: Tunables,
-    metrics: Option<Endpoint>,
-    log: &Arc<Log>,
-) -> Result<()> {
+fn run_logged(signals: &Signals, paths: Paths, tunables: Tunables, outlets: Outlets, log: &Arc<Log>) -> Result<()> {
     paths.make_state()?;
     let locks = paths.lock()?;
     let state = State::load(&paths.state_file())?;
-    let listeners = listeners(&paths)?;
     let keeper = Arc::new(DaemonKeeper::new(paths, state, log.clone()));
     let pools = PoolSet::new(keeper.clone(), tunables);
     let daemon = Arc::new(Daemon { keeper, pools, lanes: Lanes::default() });
+    // Before the sockets are there, so that who started the daemon finds it. Pools are more
+    // important than a look at them.
+    let shown = outlets.kstat.map(|at| KstatFolder::mount(&daemon.pools, &at));
+    let kstat = shown.and_then(|shown| shown.inspect_err(|e| log.say(Level::Err, &e.to_string())).ok());
+    let listeners = listeners(&daemon.keeper.paths)?;
     let locks = Arc::new(Mutex::new(Some(locks)));
     for (listener, opened) in listeners {
         let (daemon, locks) = (daemon.clone(), locks.clone());
@@ -122,7 +131,7 @@ fn run_logged(
             }
         }
     });
-    if let Some(endpoint) = metrics {
+    if let Some(endpoint) = outlets.metrics {
         let pools = daemon.pools.clone();
         endpoint.serve(move || pools.flows(&[]).unwrap_or_default())?;
     }
@@ -132,6 +141,7 @@ fn run_logged(
     std::thread::spawn(move || pools.start());
     signals.wait();
     log.say(Level::Notice, "the daemon ends: its pools are unmounted and written");
+    drop(kstat);
     if let Err(e) = daemon.keeper.nbd.stop(&[], true) {
         log.say(Level::Warning, &e.to_string());
     }

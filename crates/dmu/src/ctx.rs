@@ -226,6 +226,17 @@ impl Default for DmuTunables {
     }
 }
 
+/// Counters of reading ahead for sequential readers (`zfetchstats` of OpenZFS).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ReadAheadStats {
+    /// Reads that go on where the reader's last one ended.
+    pub hits: u64,
+    /// Others: a reader's first one, or after a jump.
+    pub misses: u64,
+    /// Blocks that were asked for ahead of a reader.
+    pub issued: u64,
+}
+
 type Place = (u64, u64, u64);
 
 fn place(bp: &Blkptr) -> Place {
@@ -240,6 +251,7 @@ struct Inner {
     txg: TxgPool,
     features: Cell<DmuFeatures>,
     tunables: Cell<DmuTunables>,
+    read_ahead: Cell<ReadAheadStats>,
     /// Blocks whose device writes have not ended: they are read from here, since the device may
     /// still have the old content.
     in_flight: RefCell<HashMap<Place, (Bytes, WriteDone)>>,
@@ -271,6 +283,7 @@ impl DmuCtx {
             txg,
             features: Cell::new(features),
             tunables: Cell::default(),
+            read_ahead: Cell::default(),
             in_flight: RefCell::default(),
         });
         DmuCtx(inner, Access::Clear)
@@ -322,6 +335,16 @@ impl DmuCtx {
     /// Changes the tunables.
     pub fn set_tunables(&self, tunables: DmuTunables) {
         self.0.tunables.set(tunables);
+    }
+
+    /// Counters of reading ahead.
+    pub fn read_ahead_stats(&self) -> ReadAheadStats {
+        self.0.read_ahead.get()
+    }
+    pub(crate) fn count_read_ahead(&self, f: impl FnOnce(&mut ReadAheadStats)) {
+        let mut stats = self.0.read_ahead.get();
+        f(&mut stats);
+        self.0.read_ahead.set(stats);
     }
 
     /// Reads the block: from a write in flight, the cache, or a device.

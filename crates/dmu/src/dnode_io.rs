@@ -284,7 +284,9 @@ impl Dnode {
         let mut ra = self.n.read_ahead.get();
         if first == ra.next || (ra.next > 0 && first + 1 == ra.next) {
             ra.run = ra.run.saturating_add(1);
+            self.os.ctx.count_read_ahead(|s| s.hits += 1);
         } else {
+            self.os.ctx.count_read_ahead(|s| s.misses += 1);
             ra = ReadAhead::default();
         }
         ra.next = last + 1;
@@ -295,6 +297,7 @@ impl Dnode {
             // A quarter of the distance at a time, so that tasks are few.
             if from <= to && (to - from >= span / 4 || to == max) {
                 ra.ahead = to + 1;
+                self.os.ctx.count_read_ahead(|s| s.issued += to - from + 1);
                 if what == Prefetch::All {
                     self.prefetch_blocks(from, to);
                 } else {

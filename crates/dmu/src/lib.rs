@@ -41,7 +41,7 @@ pub use alloc::ObjSpec;
 pub use arc::Keep;
 pub use clone::CloneSource;
 pub use ctx::{
-    BlockAccounting, DmuCtx, DmuFeatures, DmuTunables, FeatureUse, ObjsetProps, Prefetch, PrimaryCache,
+    BlockAccounting, DmuCtx, DmuFeatures, DmuTunables, FeatureUse, ObjsetProps, Prefetch, PrimaryCache, ReadAheadStats,
     RedundantMetadata, Reservation, SpaceGate, TxSpace,
 };
 pub use dnode::Dnode;

@@ -13,7 +13,7 @@ use dmu::bpobj::BpobjSpace;
 use dmu::{BlockAccounting, Tx};
 use ondisk::blkptr::Blkptr;
 use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
-use zil::ZilTunables;
+use zil::{PoolLogs, ZilTunables};
 use zio::Zio;
 
 use crate::registry::Registry;
@@ -114,8 +114,8 @@ const EVENTS_MAX: usize = 4096;
 pub struct Core {
     /// The block layer.
     pub zio: Zio,
-    /// Tunables of the intent logs.
-    pub zil: Rc<Cell<ZilTunables>>,
+    /// What the intent logs share.
+    pub zil: Rc<PoolLogs>,
     /// Snapshots may be made, destroyed and renamed as folders of `.zfs/snapshot`
     /// (`zfs_admin_snapshot`).
     pub admin_snapshot: Cell<bool>,
@@ -141,7 +141,7 @@ impl Core {
     pub fn new(zio: Zio, zil: ZilTunables) -> Rc<Core> {
         Rc::new(Core {
             zio,
-            zil: Rc::new(Cell::new(zil)),
+            zil: Rc::new(PoolLogs::new(zil)),
             admin_snapshot: Cell::new(false),
             freed_per_txg: Cell::new(FREED_PER_TXG),
             pass: Cell::new(1),

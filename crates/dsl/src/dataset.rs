@@ -619,8 +619,8 @@ impl Dataset {
         }
     }
 
-    /// The tunables that its pool's intent logs share.
-    pub fn zil_tunables(&self) -> &Rc<Cell<zil::ZilTunables>> {
+    /// What the intent logs of its pool share.
+    pub fn intent_logs(&self) -> &Rc<zil::PoolLogs> {
         &self.account.core.zil
     }
 

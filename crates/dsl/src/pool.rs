@@ -16,7 +16,6 @@ use ondisk::feature::{FeatureId, enable_closure_ids};
 use ondisk::object_type::ObjectType;
 use rt::LocalBoxFuture;
 use txg::TxgPool;
-use zil::ZilTunables;
 
 use crate::core::Core;
 use crate::crypto::Keys;
@@ -117,8 +116,8 @@ impl DslPool {
         self.core.admin_snapshot.get()
     }
 
-    /// Tunables of the intent logs: open logs share them, from their next decision on.
-    pub fn zil_tunables(&self) -> &Rc<Cell<ZilTunables>> {
+    /// What its intent logs share: tunables and counters.
+    pub fn intent_logs(&self) -> &Rc<zil::PoolLogs> {
         &self.core.zil
     }
 

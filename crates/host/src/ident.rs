@@ -1,5 +1,6 @@
 //! The machine: identity, memory, entropy.
 
+use base::Nanos;
 use rt::HostIdentity;
 use rustix::rand::GetRandomFlags;
 
@@ -27,6 +28,12 @@ pub fn physmem_bytes() -> u64 {
         Some(limit) if limit < machine => limit,
         _ => machine,
     }
+}
+
+/// Time since the machine was started (`CLOCK_MONOTONIC`).
+pub fn uptime() -> Nanos {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Nanos(u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(t.tv_nsec).unwrap_or(0))
 }
 
 /// Fills `out` from the kernel's generator.

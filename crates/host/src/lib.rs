@@ -63,7 +63,7 @@ pub use fusefd::{
     fuse_set_readahead, fuse_unmount, is_way_dead,
 };
 pub use holder::holder;
-pub use ident::{entropy, host_identity, physmem_bytes};
+pub use ident::{entropy, host_identity, physmem_bytes, uptime};
 pub use mounttable::{DevNumber, MountEntry, MountTable, MountWatch};
 pub use open::{Direct, Lock, Medium, OpenOpts, create_sparse, medium, open_untrusted};
 pub use passed_file::{Access, PassedFile, passable};

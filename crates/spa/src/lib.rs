@@ -55,7 +55,7 @@ mod tests;
 mod zevent;
 
 pub use commit::ddt::{DedupFigures, PruneBy, QUOTA_AUTO as DEDUP_QUOTA_AUTO, QUOTA_NONE as DEDUP_QUOTA_NONE};
-pub use commit::heartbeat::MultihostTunables;
+pub use commit::heartbeat::{Beat, BeatEnd, MultihostTunables};
 pub use devices::attach::NewDevice;
 pub use devices::aux::AuxDevices;
 pub use devices::evacuate::{Evacuator, RemovalEstimate, RemovalStatus, RemovalTunables};

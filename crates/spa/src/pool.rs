@@ -24,7 +24,7 @@ use crate::commit::brt::Brt;
 use crate::commit::checkpoint::{self, Checkpoint, CheckpointRequest};
 use crate::commit::config::Config;
 use crate::commit::ddt::{self, Ddt, DedupFigures, PruneBy};
-use crate::commit::heartbeat::{Heartbeat, MultihostTunables};
+use crate::commit::heartbeat::{Beat, Heartbeat, MultihostTunables};
 use crate::commit::history::History;
 use crate::commit::logs::Logs;
 use crate::commit::{Commit, Parts};
@@ -457,6 +457,16 @@ impl Pool {
         self.heartbeat.is_on()
     }
 
+    /// The last heartbeats, oldest first, as many as `zfs_multihost_history` says.
+    pub fn beats(&self) -> Vec<Beat> {
+        self.heartbeat.beats()
+    }
+
+    /// Forgets them.
+    pub fn clear_beats(&self) {
+        self.heartbeat.clear_beats();
+    }
+
     /// Runs the change that stores the property `multihost` as `on`: heartbeats tell other hosts
     /// that the pool is in use. They are in the uberblock of the txg that stores it, and end with
     /// the txg after that; if the change fails, all is as before. Error: `Denied` on a host without
@@ -629,7 +639,7 @@ impl Pool {
         self.devices.evacuator().set_tunables(opts.removal);
         self.devices.works().set_tunables(opts.works);
         self.devices.rebuilds().set_tunables(opts.rebuild);
-        stack.core.zil.set(opts.zil);
+        stack.core.zil.set_tunables(opts.zil);
         stack.core.admin_snapshot.set(opts.admin_snapshot);
         stack.core.freed_per_txg.set(opts.freed_per_txg);
         self.heartbeat.set_tunables(opts.multihost);

@@ -77,6 +77,7 @@ impl TxgPool {
 
     /// Joins the open txg with a transaction that may write `bytes`.
     pub fn hold_for(&self, bytes: u64) -> TxgHold {
+        self.0.assigned.set(self.0.assigned.get() + 1);
         let mut hold = self.hold();
         hold.reserve(bytes);
         hold

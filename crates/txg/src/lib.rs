@@ -27,7 +27,7 @@ pub mod policy;
 mod pool;
 pub mod throttle;
 
-pub use history::{TxgRecord, TxgState};
+pub use history::{TxgIo, TxgRecord, TxgState};
 pub use policy::{TxgTunables, delay_ns};
 pub use pool::{AdminStats, TxgHold, TxgPool, TxgStats};
 pub use throttle::ThrottlePolicy;

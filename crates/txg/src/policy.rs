@@ -59,6 +59,8 @@ pub struct TxgTunables {
     /// Of the policy `legacy-2008`: the sleep of a transaction in the last eighth of the limit
     /// (`zfs_throttle_delay`, one tick).
     pub throttle_delay: Nanos,
+    /// Txgs that are listed (`zfs_txg_history`).
+    pub history: usize,
 }
 
 impl TxgTunables {
@@ -84,6 +86,7 @@ impl TxgTunables {
             write_limit_max: (physmem / 8).max(32 << 20),
             write_limit_override: 0,
             throttle_delay: Nanos::from_ms(10),
+            history: crate::history::KEEP,
         }
     }
 

@@ -15,7 +15,7 @@ use rt::sync::Notify;
 use rt::trace::{Event, Groups, TxgPhase};
 use vdev::DirtyGauge;
 
-use crate::history::{History, TxgRecord, TxgState};
+use crate::history::{History, TxgIo, TxgRecord, TxgState};
 use crate::legacy::WriteLimit;
 use crate::policy::{self, TxgTunables};
 use crate::throttle;
@@ -37,6 +37,8 @@ pub struct TxgStats {
     pub kicked: u64,
     /// Txgs synced.
     pub synced: u64,
+    /// Transactions that joined a txg.
+    pub assigned: u64,
 }
 
 /// Administrative operations that are on disk, by the time from being asked for until then: bucket
@@ -123,7 +125,10 @@ pub(crate) struct Inner {
     pub(crate) tunables_changed: Notify,
     pub(crate) history: RefCell<History>,
     pub(crate) stats: Cell<TxgStats>,
+    pub(crate) assigned: Cell<u64>,
     pub(crate) admin: Cell<AdminStats>,
+    /// Reads the counters of the devices.
+    pub(crate) meter: RefCell<Option<Box<dyn Fn() -> TxgIo>>>,
 }
 
 /// The txg pipeline of one pool. Cheap to clone.
@@ -192,6 +197,11 @@ impl Inner {
         self.stats.set(s);
     }
 
+    /// The counters of the devices, if they are known.
+    fn measure(&self) -> TxgIo {
+        self.meter.borrow().as_ref().map_or(TxgIo::default(), |meter| meter())
+    }
+
     fn trace_state(&self, txg: Txg, phase: TxgPhase) {
         let (dirty, limit) = (self.dirty.get(), self.tunables.get().dirty_data_max);
         let of_txg = self.towrite_of[txg.slot()].get();
@@ -236,7 +246,7 @@ impl Inner {
         );
         self.open.set(next);
         self.changed.set(None);
-        self.history.borrow_mut().open(next, now);
+        self.history.borrow_mut().open(next, now, self.tunables.get().history);
         self.towrite_of[next.slot()].set(0);
         self.quiescing.set(Some(open));
         self.trace_state(open, TxgPhase::Quiescing);
@@ -297,7 +307,7 @@ impl TxgPool {
     pub fn new(rt: Rt, first_open: Txg, tunables: TxgTunables, gauge: DirtyGauge) -> TxgPool {
         assert!(first_open.0 > 0, "txg 0 does not exist");
         let mut history = History::new();
-        history.open(first_open, rt.now());
+        history.open(first_open, rt.now(), tunables.history);
         TxgPool(Rc::new(Inner {
             rt,
             tunables: Cell::new(tunables),
@@ -329,7 +339,9 @@ impl TxgPool {
             tunables_changed: Notify::new(),
             history: RefCell::new(history),
             stats: Cell::new(TxgStats::default()),
+            assigned: Cell::default(),
             admin: Cell::default(),
+            meter: RefCell::default(),
         }))
     }
 
@@ -512,6 +524,7 @@ impl TxgPool {
             p.trace_state(txg, TxgPhase::Syncing);
             // A request to close the next txg can be met now.
             p.close_if_requested();
+            let before = p.measure();
             let result = sync(txg).await;
             p.syncing.set(None);
             if let Err(e) = result {
@@ -519,7 +532,8 @@ impl TxgPool {
                 return Err(e);
             }
             let now = p.rt.now();
-            p.record(txg, |r| (r.state, r.synced) = (TxgState::Committed, now));
+            let io = p.measure().since(&before);
+            p.record(txg, |r| (r.state, r.synced, r.io) = (TxgState::Committed, now, io));
             let towrite = p.towrite_of[txg.slot()].get();
             p.write_limit.set(p.write_limit.get().after_sync(towrite, now.since(last_start), &p.tunables.get()));
             p.trace_state(txg, TxgPhase::Synced);
@@ -585,11 +599,23 @@ impl TxgPool {
     }
     /// Counters.
     pub fn stats(&self) -> TxgStats {
-        TxgStats { dirty: self.0.dirty.get(), ..self.0.stats.get() }
+        TxgStats { dirty: self.0.dirty.get(), assigned: self.0.assigned.get(), ..self.0.stats.get() }
     }
-    /// The last hundred txgs, oldest first; the last is the open one.
+    /// The last txgs, oldest first; the last is the open one.
     pub fn history(&self) -> Vec<TxgRecord> {
         self.0.history.borrow().to_vec()
+    }
+    /// Those of them that `zfs_txg_history` and [`TxgPool::clear_history`] leave to be listed.
+    pub fn listed_history(&self) -> Vec<TxgRecord> {
+        self.0.history.borrow().listed(self.0.tunables.get().history)
+    }
+    /// Lists only the txgs that open from now on.
+    pub fn clear_history(&self) {
+        self.0.history.borrow_mut().clear();
+    }
+    /// `meter` reads the counters of the pool's devices, for the history.
+    pub fn set_meter(&self, meter: impl Fn() -> TxgIo + 'static) {
+        *self.0.meter.borrow_mut() = Some(Box::new(meter));
     }
 }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, Nanos, Result, Txg};
 use rt::Rt;
 use sim::{Sim, SimConfig};
-use txg::{ThrottlePolicy, TxgPool, TxgState, TxgTunables};
+use txg::{ThrottlePolicy, TxgIo, TxgPool, TxgState, TxgTunables};
 use vdev::DirtyGauge;
 
 const MIB: u64 = 1 << 20;
@@ -72,6 +72,31 @@ fn changes_of_an_idle_pool_are_synced_soon_and_only_then() {
         rt.sleep(Nanos::from_secs(5)).await;
         assert_eq!(log.borrow()[1..], [(Txg(5), Nanos::from_ms(27_150))]);
     });
+}
+
+#[test]
+fn the_history_has_what_devices_did_during_each_sync() {
+    let sim = Sim::new(SimConfig::seeded(6));
+    let rt = sim.rt();
+    let (pool, ..) = pool(&rt, TxgTunables { history: 3, ..TxgTunables::default() }, Nanos::from_secs(2));
+    // A device that writes all the time, four kilobytes a second.
+    let clock = rt.clone();
+    pool.set_meter(move || {
+        let n = clock.now().0 / 1_000_000_000;
+        TxgIo { writes: n, write_bytes: n << 12, ..TxgIo::default() }
+    });
+    sim.run_for(Nanos::from_secs(18));
+    let listed: Vec<(u64, TxgIo)> = pool.listed_history().iter().map(|r| (r.txg.0, r.io)).collect();
+    let two = TxgIo { writes: 2, write_bytes: 2 << 12, ..TxgIo::default() };
+    assert_eq!(listed, [(5, two), (6, two), (7, TxgIo::default())]);
+    assert_eq!(pool.history().len(), 4);
+    pool.clear_history();
+    assert_eq!(pool.listed_history(), []);
+    sim.run_for(Nanos::from_secs(5));
+    assert_eq!(pool.listed_history().iter().map(|r| r.txg.0).collect::<Vec<u64>>(), [8]);
+    assert_eq!(pool.stats().assigned, 0);
+    drop(pool.hold_for(1));
+    assert_eq!(pool.stats().assigned, 1);
 }
 
 #[test]

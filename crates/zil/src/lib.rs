@@ -45,4 +45,4 @@ mod tests;
 
 pub use log::{GetData, StoredBlock, Zilog};
 pub use policy::{CommitPolicy, SyncMode, ZilTunables};
-pub use stats::ZilStats;
+pub use stats::{PoolLogs, ZilStats};

@@ -49,7 +49,7 @@ use crate::block::BLOCK_MAX;
 use crate::itx::{Data, Itx, ItxKind, Lists, Waiter, WaiterState, cut};
 pub(crate) use crate::lwb::Lwb;
 use crate::policy::{self, WriteFacts, WriteState, ZilTunables};
-use crate::stats::ZilStats;
+use crate::stats::{PoolLogs, ZilStats};
 
 /// The issuer's lock: before those of a file's data, behind those of names.
 const ISSUER: Rank = Rank(615, "intent log issuer");
@@ -110,7 +110,7 @@ impl Chain {
 struct Inner {
     os: Objset,
     data: Weak<dyn GetData>,
-    tun: Rc<Cell<ZilTunables>>,
+    shared: Rc<PoolLogs>,
     throughput: Cell<bool>,
     lists: RefCell<Lists>,
     issuer: Mutex<()>,
@@ -134,14 +134,14 @@ struct Inner {
 pub struct Zilog(Rc<Inner>);
 
 impl Zilog {
-    /// The log of `os`, whose header must be empty: a log left by a crash has been replayed. `tun`
-    /// are the tunables of its pool; a change applies from the next decision on.
-    pub fn new(os: &Objset, data: Weak<dyn GetData>, tun: Rc<Cell<ZilTunables>>) -> Zilog {
+    /// The log of `os`, whose header must be empty: a log left by a crash has been replayed.
+    /// `shared` is what the logs of its pool share.
+    pub fn new(os: &Objset, data: Weak<dyn GetData>, shared: Rc<PoolLogs>) -> Zilog {
         assert!(os.zil_header().log.is_hole(), "the log of object set {} is in use", os.id());
         let inner = Rc::new(Inner {
             os: os.clone(),
             data,
-            tun,
+            shared,
             throughput: Cell::new(false),
             lists: RefCell::default(),
             issuer: Mutex::new(ISSUER, ()),
@@ -163,7 +163,7 @@ impl Zilog {
 
     /// The tunables.
     pub fn tunables(&self) -> ZilTunables {
-        self.0.tun.get()
+        self.0.tunables()
     }
     /// `logbias=throughput`.
     pub fn set_throughput(&self, on: bool) {
@@ -200,13 +200,13 @@ impl Zilog {
         let size: u64 = data.iter().map(|d| d.len() as u64).sum();
         let facts =
             WriteFacts { size, blocksize, commit, throughput: z.throughput.get(), has_slog: z.slog().is_some() };
-        let state = policy::write_state(&facts, &z.tun.get());
+        let state = policy::write_state(&facts, &z.tunables());
         z.os.ctx().txg().wrlog_add(txg, size);
         let (end, mut at) = (offset + size, offset);
         while at < end {
             let length = match state {
                 WriteState::Indirect => (blocksize - at % blocksize).min(end - at),
-                _ => policy::record_len(at, end, policy::data_max(&z.tun.get())),
+                _ => policy::record_len(at, end, policy::data_max(&z.tunables())),
             };
             let data = match state {
                 WriteState::Copied => Data::Copied(data.to_vec()),
@@ -253,7 +253,10 @@ impl Zilog {
         }
         z.count(|s| s.commits += 1);
         match under_way.pop() {
-            None => z.clone().write_out(&waiter).await?,
+            None => {
+                z.count(|s| s.writers += 1);
+                z.clone().write_out(&waiter).await?;
+            }
             // Blocks end in the order of the chain.
             Some(last) => last.link(&waiter),
         }
@@ -293,10 +296,15 @@ impl Inner {
     fn synced(&self) -> Txg {
         self.os.ctx().txg().last_synced()
     }
-    fn count(&self, f: impl FnOnce(&mut ZilStats)) {
+    fn count(&self, f: impl Fn(&mut ZilStats)) {
         let mut s = self.stats.get();
         f(&mut s);
         self.stats.set(s);
+        self.shared.count(f);
+    }
+    /// The tunables of the pool's logs.
+    fn tunables(&self) -> ZilTunables {
+        self.shared.tunables()
     }
     fn assign(&self, txg: Txg, kind: ItxKind, object: Option<ObjectId>) {
         let mut lists = self.lists.borrow_mut();
@@ -326,7 +334,7 @@ impl Inner {
         let burst = self.burst.replace(0);
         if burst > 0 {
             let mut bursts = self.bursts.borrow_mut();
-            while bursts.len() >= policy::bursts_kept(self.tun.get().policy) {
+            while bursts.len() >= policy::bursts_kept(self.tunables().policy) {
                 bursts.pop_front();
             }
             bursts.push_back(burst);

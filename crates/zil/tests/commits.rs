@@ -42,7 +42,7 @@ fn a_commit_waits_for_records_that_are_being_packed() {
         let os = pool.dsl().find(POOL).unwrap().objset().await.unwrap();
         let slow = Rc::new(Slow::default());
         let data: Rc<dyn GetData> = slow.clone();
-        let log = Zilog::new(&os, Rc::downgrade(&data), pool.dsl().zil_tunables().clone());
+        let log = Zilog::new(&os, Rc::downgrade(&data), pool.dsl().intent_logs().clone());
         // The first commit makes the chain.
         log.record(vec![0; 64], None, pool.txg().open_txg());
         log.commit(None).await.unwrap();
@@ -78,6 +78,10 @@ fn a_commit_waits_for_records_that_are_being_packed() {
         log.commit(Some(base::ObjectId(9))).await.unwrap();
         assert_eq!((log.stats().blocks, log.stats().commits), (before.blocks, before.commits));
         log.close().await.unwrap();
+        // The counters of the pool's logs outlive the log.
+        let (own, total) = (log.stats(), pool.dsl().intent_logs().total());
+        assert_eq!((total, own.copied, own.copied_bytes, own.slog_blocks), (own, 1, 8192, 0));
+        assert!(own.used_bytes > 8192 && own.used_bytes <= own.block_bytes, "{own:?}");
         drop(log);
         pool.export().await.unwrap();
     });

@@ -75,6 +75,8 @@ pub struct Zfs {
     pub(crate) reap_errors: Cell<u64>,
     /// Reads, their bytes, writes, their bytes.
     io: Cell<[u64; 4]>,
+    /// Objects that lost their last link, and those of them that are freed.
+    unlinks: Cell<[u64; 2]>,
     /// The record of the intent log that is being replayed; no other change runs meanwhile.
     pub(crate) replaying: Cell<Option<u64>>,
     /// End of file for a replayed write, which may write a whole block beyond it.
@@ -189,6 +191,7 @@ impl Zfs {
             reaping: RefCell::default(),
             reap_errors: Cell::new(0),
             io: Cell::default(),
+            unlinks: Cell::default(),
             replaying: Cell::new(None),
             replay_eof: Cell::new(None),
             foreign_acl_watch: RefCell::default(),
@@ -206,7 +209,7 @@ impl Zfs {
             *fs.replayed.borrow_mut() = done;
             if clean {
                 let data: Rc<dyn GetData> = fs.clone();
-                let log = Zilog::new(&fs.os, Rc::downgrade(&data), ds.zil_tunables().clone());
+                let log = Zilog::new(&fs.os, Rc::downgrade(&data), ds.intent_logs().clone());
                 log.set_throughput(opts.throughput);
                 *fs.log.borrow_mut() = Some(log);
             }
@@ -290,6 +293,19 @@ impl Zfs {
         let at = usize::from(write) * 2;
         (io[at], io[at + 1]) = (io[at] + 1, io[at + 1] + bytes);
         self.io.set(io);
+    }
+    /// Objects that lost their last link since it was opened, and objects without a link that were
+    /// freed, among them those that were there before.
+    pub fn unlink_counts(&self) -> [u64; 2] {
+        self.unlinks.get()
+    }
+    pub(crate) fn count_unlinked(&self) {
+        let [n, freed] = self.unlinks.get();
+        self.unlinks.set([n + 1, freed]);
+    }
+    pub(crate) fn count_freed(&self) {
+        let [n, freed] = self.unlinks.get();
+        self.unlinks.set([n, freed + 1]);
     }
     /// Its mount options.
     pub fn opts(&self) -> MountOpts {

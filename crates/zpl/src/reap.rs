@@ -151,6 +151,7 @@ impl Zfs {
         }
         self.take_atime(obj);
         self.os.free(obj, &tx).await?;
+        self.count_freed();
         remove_entry(self, obj, &tx).await
     }
 

@@ -291,7 +291,7 @@ type Recorded = (Vec<DiskLog>, u64, ZilStats);
 /// Makes the pool and the volume, and runs the load on logged disks.
 async fn run_load(lab: &Lab, layout: &Layout, load: Load, regions: &Regions, rng: &mut Rng) -> Check<Recorded> {
     let mut pool = lab.create(layout, Vec::new()).await.map_err(text)?;
-    pool.dsl().zil_tunables().set(load.tun);
+    pool.dsl().intent_logs().set_tunables(load.tun);
     let crypt = if load.sealed {
         let key = NewKey { format: KeyFormat::Hex, material: key(), iters: None, location: "prompt".into() };
         let suite = [Suite::Aes256Gcm, Suite::Aes128Ccm][rng.below(2) as usize];
@@ -326,7 +326,7 @@ async fn run_load(lab: &Lab, layout: &Layout, load: Load, regions: &Regions, rng
         drop(vol);
         pool.export().await.map_err(text)?;
         pool = lab.import(false, layout.opts()).await.map_err(text)?;
-        pool.dsl().zil_tunables().set(load.tun);
+        pool.dsl().intent_logs().set_tunables(load.tun);
         vol = open(&pool, load.sealed, load.how).await.map_err(text)?;
     }
     pool.sync().await.map_err(text)?;

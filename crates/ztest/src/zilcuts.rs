@@ -129,7 +129,7 @@ async fn open(pool: &Rc<Pool>, sealed: bool, how: MountOpts) -> base::Result<Rc<
 
 /// Opens it for a load.
 async fn mount(pool: &Rc<Pool>, sealed: bool, how: MountOpts, recordsize: u32, tun: ZilTunables) -> Check<Rc<Zfs>> {
-    pool.dsl().zil_tunables().set(tun);
+    pool.dsl().intent_logs().set_tunables(tun);
     let fs = open(pool, sealed, how).await.map_err(text)?;
     let mut props = fs.objset().props();
     props.recordsize = recordsize;

@@ -11,7 +11,7 @@ use ondisk::objset::ObjsetType;
 use rt::Rt;
 use rt::sync::{Gate, Pass, RangeLock, Semaphore};
 use zil::replay::Replayed;
-use zil::{GetData, SyncMode, Zilog};
+use zil::{GetData, SyncMode, ZilStats, Zilog};
 
 use crate::size::SIZE_MAX;
 use crate::{DATA, DATA_OBJ, PROPS_OBJ, SIZE_KEY, replay};
@@ -125,7 +125,7 @@ impl Volume {
         });
         if writable {
             let source: Rc<dyn GetData> = vol.clone();
-            let log = Zilog::new(&vol.os, Rc::downgrade(&source), ds.zil_tunables().clone());
+            let log = Zilog::new(&vol.os, Rc::downgrade(&source), ds.intent_logs().clone());
             log.set_throughput(opts.throughput);
             *vol.log.borrow_mut() = Some(log);
         }
@@ -197,6 +197,10 @@ impl Volume {
     /// Reads, bytes read, writes, bytes written since it was opened.
     pub fn io_counts(&self) -> [u64; 4] {
         self.io.get()
+    }
+    /// Counters of its intent log.
+    pub fn log_stats(&self) -> ZilStats {
+        self.log.borrow().as_ref().map_or(ZilStats::default(), Zilog::stats)
     }
     pub(crate) fn count_io(&self, write: bool, bytes: u64) {
         let mut io = self.io.get();

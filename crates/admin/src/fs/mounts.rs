@@ -17,6 +17,7 @@ use base::{Error, ErrorKind, Nanos, Result};
 use dsl::props::PropSource;
 use dsl::{Dataset, Dir};
 use host::{MountTable, MountWatch};
+use zil::ZilStats;
 
 use crate::engine::{PoolEngine, Progress, front_end, say};
 use crate::fs::files::{self, Zfs};
@@ -24,6 +25,7 @@ use crate::fs::front_end::{ActiveMount, MountFlags, SnapshotsOf};
 use crate::fs::places::{check_real_place, clear_dead_mounts, path_blocking};
 use crate::fs::temp_props::TempProps;
 use crate::keeper::Level;
+use crate::kstat::pool::ObjsetFigures;
 
 /// Time for an unmount. The kernel first writes back pages that were changed through mappings.
 const UNMOUNT_LIMIT: Nanos = Nanos::from_secs(60);
@@ -181,6 +183,18 @@ impl Mounts {
     /// I/O through each mount: reads, bytes, writes, bytes.
     pub fn counted(&self) -> Vec<(String, [u64; 4])> {
         self.active.borrow().iter().map(|(n, m)| (n.clone(), m.zfs.io_counts())).collect()
+    }
+
+    /// The counters of each.
+    pub(crate) fn objsets(&self) -> Vec<ObjsetFigures> {
+        let of = |(name, m): (&String, &Mounted)| ObjsetFigures {
+            object: m.zfs.dataset().object.0,
+            name: name.clone(),
+            io: m.zfs.io_counts(),
+            unlinks: m.zfs.unlink_counts(),
+            zil: m.zfs.log().map_or(ZilStats::default(), |log| log.stats()),
+        };
+        self.active.borrow().iter().map(of).collect()
     }
 
     /// Takes the warnings of the last mounts, which are in the log as well.

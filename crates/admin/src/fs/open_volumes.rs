@@ -20,6 +20,7 @@ use zvol::{Volume, VolumeOpts};
 
 use crate::engine::say;
 use crate::keeper::Level;
+use crate::kstat::pool::ObjsetFigures;
 
 /// Time that revoked holds have to be released.
 const RELEASE_LIMIT: Nanos = Nanos::from_secs(60);
@@ -113,6 +114,18 @@ impl OpenVolumes {
             .collect();
         out.sort_by(|a, b| a.name.cmp(&b.name));
         out
+    }
+
+    /// The counters of each.
+    pub(crate) fn objsets(&self) -> Vec<ObjsetFigures> {
+        let of = |(object, open): (&ObjectId, &Open)| ObjsetFigures {
+            object: object.0,
+            name: open.vol.name(),
+            io: open.vol.io_counts(),
+            unlinks: [0, 0],
+            zil: open.vol.log_stats(),
+        };
+        self.open.borrow().iter().map(of).collect()
     }
 
     /// Applies changed properties of a dataset, if it is an open volume.

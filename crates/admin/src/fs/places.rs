@@ -104,9 +104,9 @@ pub async fn clear_dead_mounts(pool: &str, path: Option<&Path>) -> Result<()> {
 }
 
 /// Whether mounts of weir have this type; the second is for mounts that `sync` reaches, the third
-/// for volumes.
+/// for volumes, the last for kstats.
 fn is_our_type(fstype: &str) -> bool {
-    matches!(fstype, "fuse.zfs" | "fuseblk.zfs" | "fuse.zvol")
+    matches!(fstype, "fuse.zfs" | "fuseblk.zfs" | "fuse.zvol" | "fuse.kstat")
 }
 
 #[cfg(test)]

@@ -139,6 +139,7 @@ impl Cx<'_> {
         let Some(record) = self.record.as_ref().filter(|r| !r.logged.replace(true)) else { return };
         for running in pools.iter().filter_map(|name| self.pools.running(name)) {
             let (command, uid) = (record.command.clone(), record.uid);
+            self.pools.note_command(&command);
             // A failed record does not undo the command.
             let _ = running.thread.with_pool(move |e| async move {
                 e.pool.log_command(&command, uid);
@@ -168,12 +169,14 @@ impl Cx<'_> {
     {
         let checks = self.record.as_ref().is_some_and(|r| r.checks(&running.name));
         let line = self.record.as_ref().and_then(|r| r.line(&running.name));
+        let pools = self.pools.clone();
         running.thread.begin_with_pool(move |e| async move {
             if checks {
                 check_not_suspended(&e)?;
             }
             let out = work(e.clone()).await?;
             if let Some((command, uid)) = line {
+                pools.note_command(&command);
                 e.pool.log_command(&command, uid);
             }
             Ok(out)

@@ -7,7 +7,14 @@ use super::{Changes, Cx, Kind, Lane, Request};
 use crate::view::{DaemonInfo, TunableView};
 
 /// The requests of this file.
-pub(super) const KINDS: &[Kind] = &[Kind::of::<Info>(), Kind::of::<Stop>(), Kind::of::<Tune>(), Kind::of::<TuneSet>()];
+pub(super) const KINDS: &[Kind] = &[
+    Kind::of::<Info>(),
+    Kind::of::<Stop>(),
+    Kind::of::<Tune>(),
+    Kind::of::<TuneSet>(),
+    Kind::of::<KstatNames>(),
+    Kind::of::<Kstat>(),
+];
 
 /// `weir daemon status`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -94,5 +101,40 @@ impl Request for TuneSet {
     }
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         cx.pools.tune(&self.assignment, self.save)
+    }
+}
+
+/// The names of all kstats.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KstatNames;
+
+impl Request for KstatNames {
+    const NAME: &'static str = "KstatNames";
+    const TITLE: &'static str = "kstat";
+    type Reply = Vec<String>;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<Vec<String>> {
+        cx.pools.kstat_list()
+    }
+}
+
+/// The text of a kstat.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Kstat {
+    /// One of [`KstatNames`], or a path of the tree.
+    pub name: String,
+}
+
+impl Request for Kstat {
+    const NAME: &'static str = "Kstat";
+    const TITLE: &'static str = "kstat";
+    type Reply = String;
+    fn changes(&self) -> Changes {
+        Changes::Nothing
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<String> {
+        cx.pools.kstat_named(&self.name)
     }
 }

@@ -68,12 +68,16 @@ impl PoolSet {
         if save {
             self.keeper.save_tunable(assignment)?;
         }
-        let arc_max = new.arc_max();
+        let arc = (new.arc_min(), new.arc_max());
         self.events.set_max(new.zevent_len_max());
-        let changed = arc_max != lock(&self.tunables).arc_max();
-        *lock(&self.tunables) = new;
+        let changed = {
+            let mut old = lock(&self.tunables);
+            let changed = arc != (old.arc_min(), old.arc_max());
+            *old = new;
+            changed
+        };
         if changed {
-            *lock(&self.broker) = MemBroker::new(arc_max);
+            *lock(&self.broker) = MemBroker::new(arc.0, arc.1);
         }
         self.balance();
         Ok(())

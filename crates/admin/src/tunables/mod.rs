@@ -25,6 +25,10 @@ pub use crate::tunables::table::TABLE;
 
 const MIB: u64 = 1 << 20;
 
+/// A parameter of OpenZFS until 2.1 that is always 0 here: there is no such cache. `arc_summary`
+/// ends without it.
+pub(crate) const NO_VDEV_CACHE: &str = "zfs_vdev_cache_size";
+
 /// The unit of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
@@ -67,6 +71,8 @@ pub struct Settings {
     pub keep_awake: KeepAwake,
     /// Threads for heavy CPU work, in percent of the machine's cores.
     pub batch_pct: u32,
+    /// `zfs_arc_min`: what of the cache pools get in equal shares; 0: a quarter.
+    pub arc_min: u64,
     /// Events that the daemon keeps for `zpool events`.
     pub zevent_len_max: u64,
     /// File systems that were received redacted are mounted without `-f`, too.
@@ -89,6 +95,7 @@ impl Settings {
             engine,
             keep_awake: KeepAwake::Auto,
             batch_pct: 80,
+            arc_min: 0,
             zevent_len_max,
             allow_redacted_mount: false,
             program_limits: program::Limits::MOST,
@@ -249,7 +256,7 @@ fn assignment(text: &str) -> Result<Assignment> {
         None => (None, name.trim()),
     };
     let known = find(name)?;
-    if pool.is_some() && matches!(known.name, "zfs_arc_max" | "zfs_zevent_len_max") {
+    if pool.is_some() && matches!(known.name, "zfs_arc_max" | "zfs_arc_min" | "zfs_zevent_len_max") {
         return Err(Error::invalid(format!("{} is one limit for all pools: set it without a pool", known.name)));
     }
     let value = if value.trim() == "default" { None } else { Some(known.parse(value.trim())?) };
@@ -306,6 +313,13 @@ impl Tunables {
     /// `zfs_arc_max` of the whole process.
     pub fn arc_max(&self) -> u64 {
         self.whole().engine.arc_max
+    }
+
+    /// `zfs_arc_min` of the whole process: what is set, or a quarter of the most.
+    pub fn arc_min(&self) -> u64 {
+        let whole = self.whole();
+        let most = whole.engine.arc_max;
+        if whole.arc_min == 0 { most / 4 } else { whole.arc_min.min(most) }
     }
 
     /// `zfs_zevent_len_max`.
@@ -479,12 +493,12 @@ mod tests {
         assert!(hint("compression").contains("weir tune list"), "{}", hint("compression"));
         assert!(hint("").contains("weir tune list"));
         let e = find("zfs_txg_timeout").unwrap().parse("0").unwrap_err().to_string();
-        assert!(e.contains("1 to 3600 s; 1 is the nearest"), "{e}");
+        assert!(e.contains("1 to 4294967295 s; 1 is the nearest"), "{e}");
         let text = |name: &str, value: &str| find(name).unwrap().parse(value).unwrap_err().to_string();
         let huge = "9".repeat(40);
         assert_eq!(
             text("zfs_txg_timeout", &huge),
-            format!("zfs_txg_timeout={huge}: it must be a number of seconds, 1 to 3600")
+            format!("zfs_txg_timeout={huge}: it must be a number of seconds, 1 to 4294967295")
         );
         assert!(text("zfs_dirty_data_max", "much").contains("it must be a size in bytes such as"), "bytes");
         assert!(text("zfs_delay_min_dirty_percent", "x").contains("it must be a percentage, "), "percent");

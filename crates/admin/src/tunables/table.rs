@@ -71,6 +71,16 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.arc_max = v
     ),
     field!(
+        "zfs_arc_min",
+        Unit::Bytes,
+        0,
+        HALF,
+        OZ,
+        "bytes of the caches that pools get in equal shares, whatever their demand; 0: a quarter of zfs_arc_max",
+        |o| o.arc_min,
+        |o, v| o.arc_min = v
+    ),
+    field!(
         "zfs_zevent_len_max",
         Unit::Count,
         0,
@@ -190,11 +200,21 @@ pub const TABLE: &[Tunable] = &[
         "zfs_txg_timeout",
         Unit::Seconds,
         1,
-        3600,
+        U32,
         OZ,
         "seconds after which a txg is closed",
         |o| o.engine.txg.txg_timeout.0 / SEC,
         |o, v| o.engine.txg.txg_timeout = Nanos::from_secs(v)
+    ),
+    field!(
+        "zfs_txg_history",
+        Unit::Count,
+        0,
+        10_000,
+        OZ,
+        "txgs that the kstat 'txgs' of a pool lists",
+        |o| o.engine.txg.history as u64,
+        |o, v| o.engine.txg.history = v as usize
     ),
     field!(
         "txg_idle_ms",
@@ -898,6 +918,16 @@ pub const TABLE: &[Tunable] = &[
         "intervals that an import watches a pool with multihost, if the pool does not say how long",
         |o| o.engine.multihost.import_intervals,
         |o, v| o.engine.multihost.import_intervals = v
+    ),
+    field!(
+        "zfs_multihost_history",
+        Unit::Count,
+        0,
+        10_000,
+        OZ,
+        "heartbeats that the kstat 'multihost' of a pool lists",
+        |o| o.engine.multihost.history as u64,
+        |o, v| o.engine.multihost.history = v as usize
     ),
     field!(
         "zil_maxblocksize",

@@ -28,10 +28,7 @@ impl PoolEngine {
         let figures = Figures { size: space.total_raw, alloc: space.alloc_raw, frag: space.fragmentation };
         let vdevs = self.vdev_views();
         let suspended = pool.suspended();
-        let state = match suspended {
-            Some(_) => "SUSPENDED",
-            None => pool.tree().health().name(),
-        };
+        let state = self.state_name();
         let damaged = self.damaged_names().await;
         let scan = self.scan_view();
         let error_scrub = self.error_scrub_view();

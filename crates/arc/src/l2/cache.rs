@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use base::{Error, Guid, Result};
 use bdev::{BlockDev, Buf};
-use ondisk::l2arc::{DevHeader, HEADER_OFFSET, HEADER_SIZE, LogEntry, LogPtr, Ring, entries_of};
+use ondisk::l2arc::{DevHeader, HEADER_OFFSET, HEADER_SIZE, LogEntry, LogPtr, Prop, Ring, entries_of};
 use ondisk::label::{DATA_START, usable_size};
 use rt::JoinHandle;
 use rt::sync::Notify;
@@ -30,10 +30,71 @@ pub struct CacheDevice {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Slot {
     pub(crate) key: Key,
-    /// Bytes of content.
-    pub(crate) psize: u32,
+    /// Sizes and kind of its content.
+    pub(crate) prop: Prop,
     /// Bytes on the device.
     pub(crate) asize: u32,
+}
+
+/// The buffers of devices by their content, in bytes on the devices but for `lsize`.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Held {
+    /// Bytes unpacked.
+    pub lsize: u64,
+    /// All of them.
+    pub asize: u64,
+    /// Blocks that were recent in memory.
+    pub recent: u64,
+    /// Blocks that were frequent.
+    pub frequent: u64,
+    /// Blocks that were read ahead and not wanted.
+    pub ahead: u64,
+    /// Metadata.
+    pub meta: u64,
+}
+
+/// The first list of frequent blocks in `Prop::list`; before it are those of recent ones.
+const FREQUENT: u8 = 3;
+
+impl Held {
+    /// Adds a buffer.
+    fn add(&mut self, slot: &Slot) {
+        self.zip(&Held::of(slot), u64::checked_add);
+    }
+
+    /// Takes a buffer away.
+    fn take(&mut self, slot: &Slot) {
+        self.zip(&Held::of(slot), u64::checked_sub);
+    }
+
+    /// Adds those of another device.
+    pub(crate) fn join(&mut self, other: &Held) {
+        self.zip(other, u64::checked_add);
+    }
+
+    fn of(slot: &Slot) -> Held {
+        let (prop, asize) = (slot.prop, u64::from(slot.asize));
+        let if_so = |is: bool| if is { asize } else { 0 };
+        let (ahead, frequent) = (prop.is_prefetched(), prop.list() >= FREQUENT);
+        Held {
+            lsize: prop.lsize(),
+            asize,
+            recent: if_so(!ahead && !frequent),
+            frequent: if_so(!ahead && frequent),
+            ahead: if_so(ahead),
+            meta: if_so(prop.is_metadata()),
+        }
+    }
+
+    fn zip(&mut self, other: &Held, f: impl Fn(u64, u64) -> Option<u64>) {
+        let both = |a: &mut u64, b: u64| *a = f(*a, b).expect("what is taken away was added");
+        both(&mut self.lsize, other.lsize);
+        both(&mut self.asize, other.asize);
+        both(&mut self.recent, other.recent);
+        both(&mut self.frequent, other.frequent);
+        both(&mut self.ahead, other.ahead);
+        both(&mut self.meta, other.meta);
+    }
 }
 
 /// The log blocks of a device, and what the next one lists.
@@ -60,7 +121,7 @@ pub(crate) struct Cache {
     pub(crate) logs: RefCell<Logs>,
     /// By address; no two overlap.
     slots: RefCell<BTreeMap<u64, Slot>>,
-    allocated: Cell<u64>,
+    held: Cell<Held>,
     /// Reads under way, by number.
     reads: RefCell<BTreeMap<u64, (u64, u64)>>,
     next_read: Cell<u64>,
@@ -131,7 +192,7 @@ impl Cache {
             ring: Cell::new(Ring { start, end, hand: start, evict: start, first: true }),
             logs: RefCell::default(),
             slots: RefCell::default(),
-            allocated: Cell::new(0),
+            held: Cell::default(),
             reads: RefCell::default(),
             next_read: Cell::new(0),
             read_done: Notify::default(),
@@ -161,9 +222,14 @@ impl Cache {
         CacheFigures {
             guid: self.guid,
             size: ring.end - ring.start,
-            alloc: self.allocated.get() + logs,
+            alloc: self.held.get().asize + logs,
             ..self.figures.get()
         }
+    }
+
+    /// What it holds.
+    pub(crate) fn held(&self) -> Held {
+        self.held.get()
     }
 
     /// The buffer at an address.
@@ -182,13 +248,17 @@ impl Cache {
         let to = addr + u64::from(slot.asize);
         assert!(!self.is_taken(addr, to), "what the ring overwrites was given up before");
         self.slots.borrow_mut().insert(addr, slot);
-        self.allocated.set(self.allocated.get() + u64::from(slot.asize));
+        let mut held = self.held.get();
+        held.add(&slot);
+        self.held.set(held);
     }
 
     /// Drops a buffer; it is not read any more.
     pub(crate) fn forget(&self, addr: u64) -> Option<Slot> {
         let slot = self.slots.borrow_mut().remove(&addr)?;
-        self.allocated.set(self.allocated.get() - u64::from(slot.asize));
+        let mut held = self.held.get();
+        held.take(&slot);
+        self.held.set(held);
         Some(slot)
     }
 
@@ -201,7 +271,7 @@ impl Cache {
 
     /// Takes every buffer out.
     pub(crate) fn take_all(&self) -> Vec<Key> {
-        self.allocated.set(0);
+        self.held.set(Held::default());
         self.slots.take().into_values().map(|s| s.key).collect()
     }
 

@@ -201,14 +201,14 @@ async fn plan(inner: &Rc<Inner>, cache: &Cache, ring: &Ring, chosen: Vec<Chosen>
         let asize = cache.asize(psize);
         let addr = plan.hand;
         plan.hand += asize;
-        let slot = Slot { key: offer.key, psize: psize as u32, asize: asize as u32 };
+        let list = if frequent { FROM_MFU } else { FROM_MRU };
+        let prop = Prop::new(bp.lsize(), psize, bp.compress_raw()).with_content(offer.meta, bp.encrypted(), list);
+        let slot = Slot { key: offer.key, prop, asize: asize as u32 };
         plan.buffers.push((addr, slot, offer.number));
         plan.pieces.push(Piece { addr, data: offer.stored, asize });
         if cache.entries == 0 {
             continue;
         }
-        let list = if frequent { FROM_MFU } else { FROM_MRU };
-        let prop = Prop::new(bp.lsize(), psize, bp.compress_raw()).with_content(offer.meta, bp.encrypted(), list);
         plan.logs.pending.push(LogEntry { dva: bp.dva(0), birth: bp.phys_birth(), prop, addr, level: 0 });
         if plan.logs.pending.len() as u64 == cache.entries {
             commit(inner, cache, &mut plan).await;

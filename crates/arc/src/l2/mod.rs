@@ -49,6 +49,7 @@ use std::rc::Rc;
 use base::{ErrorKind, Guid, Result};
 use bdev::Bytes;
 use ondisk::blkptr::Blkptr;
+use ondisk::l2arc::LogPtr;
 use rt::sync::Notify;
 use vdev::Prio;
 use zio::DataKey;
@@ -58,7 +59,7 @@ use crate::core::Key;
 use cache::{Cache, Slot};
 use stage::{Offer, Stage};
 
-pub use cache::{CacheDevice, CacheFigures};
+pub use cache::{CacheDevice, CacheFigures, Held};
 pub use policy::L2Tunables;
 
 /// Counters of all cache devices of a pool since it was opened, by their names in OpenZFS's
@@ -87,6 +88,12 @@ pub struct L2Stats {
     pub io_error: u64,
     /// Bytes of buffers and log blocks on the devices now.
     pub asize: u64,
+    /// The buffers on the devices now.
+    pub held: Held,
+    /// Log blocks on the devices now.
+    pub log_blk_count: u64,
+    /// Their bytes.
+    pub log_blk_asize: u64,
     /// Bytes of memory that the index takes now.
     pub hdr_size: u64,
     /// Log blocks written.
@@ -105,6 +112,8 @@ pub struct L2Stats {
     pub rebuild_lowmem: u64,
     /// Bytes of content that was found again.
     pub rebuild_asize: u64,
+    /// Bytes of it unpacked.
+    pub rebuild_size: u64,
     /// Buffers that were found again.
     pub rebuild_bufs: u64,
     /// Those of them that memory had already.
@@ -214,7 +223,7 @@ impl L2 {
         let (guid, addr) = self.index.borrow().get(key).copied()?;
         let cache = self.caches.borrow().get(&guid).cloned()?;
         let slot = cache.slot(addr)?;
-        if u64::from(slot.psize) != psize {
+        if slot.prop.psize() != psize {
             return None;
         }
         if cache.writing.get() && self.tunables.get().no_rw {
@@ -247,8 +256,8 @@ impl Inner {
         drop(reading);
         let result = match read {
             Ok(mut buf) => {
-                buf.truncate(slot.psize as usize);
-                self.l2.count(|s| s.read_bytes += u64::from(slot.psize));
+                buf.truncate(slot.prop.psize() as usize);
+                self.l2.count(|s| s.read_bytes += slot.prop.psize());
                 self.zio.unpack(bp, crypt, buf.freeze(), prio).await.map_err(Some)
             }
             Err(_) => Err(None),
@@ -370,8 +379,15 @@ impl Arc {
     /// Counters of the cache devices.
     pub fn l2_stats(&self) -> L2Stats {
         let l2 = &self.inner().l2;
-        let asize = self.caches().iter().map(|c| c.alloc).sum();
-        L2Stats { asize, hdr_size: l2.memory().0, ..l2.stats.get() }
+        let mut now = L2Stats { hdr_size: l2.memory().0, ..l2.stats.get() };
+        for cache in l2.caches.borrow().values() {
+            now.asize += cache.view().alloc;
+            now.held.join(&cache.held());
+            let logs = cache.logs.borrow();
+            now.log_blk_count += logs.valid.len() as u64;
+            now.log_blk_asize += logs.valid.iter().map(LogPtr::asize).sum::<u64>();
+        }
+        now
     }
 
     /// Changes the settings of cache devices; `rebuild_min_size` counts for devices that are added

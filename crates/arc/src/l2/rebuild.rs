@@ -135,8 +135,12 @@ async fn restore(inner: &Rc<Inner>, cache: &Cache, ptr: &LogPtr, entries: &[LogE
             if inner.core.borrow().contains(&key) {
                 inner.l2.count(|s| s.rebuild_bufs_precached += 1);
             }
-            inner.l2.note(cache, e.addr, Slot { key, psize: psize as u32, asize: asize as u32 });
-            inner.l2.count(|s| (s.rebuild_bufs, s.rebuild_asize) = (s.rebuild_bufs + 1, s.rebuild_asize + psize));
+            inner.l2.note(cache, e.addr, Slot { key, prop: e.prop, asize: asize as u32 });
+            inner.l2.count(|s| {
+                s.rebuild_bufs += 1;
+                s.rebuild_asize += psize;
+                s.rebuild_size += e.prop.lsize();
+            });
         }
     }
     inner.settle();

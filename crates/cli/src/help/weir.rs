@@ -5,13 +5,18 @@ use super::Page;
 pub(super) const PAGES: &[Page] = &[
     Page {
         name: "daemon",
-        usage: &["start [-o tunable=value] ... [-m unix:PATH|127.0.0.1:PORT]", "stop [-f]", "status [-v]"],
+        usage: &[
+            "start [-o tunable=value] ... [-m unix:PATH|127.0.0.1:PORT] [--kstat folder]",
+            "stop [-f]",
+            "status [-v]",
+        ],
         text: "\
 The daemon owns imported pools and their mounts. The first command that needs
 it starts it; pools that were imported when it ended are imported again.
 
   start   start it by hand, with tunables; -m gives out metrics for Prometheus
-          on a Unix socket or a loopback port (nothing is given out otherwise)
+          on a Unix socket or a loopback port, --kstat (-k) shows counters in a
+          folder as files ('weir help kstat'; nothing is given out otherwise)
   stop    unmount, write everything, end; -f also if a file system is in use
   status  its pools, what was not imported, what it is doing and for what it
           waits, its mounts; -v its tunables as well
@@ -25,7 +30,7 @@ $WEIR_RUNTIME_DIR, else in /var/lib/weir (root), $XDG_STATE_HOME/weir or
 ~/.local/state/weir. Its log is daemon.log beside the socket, at most 4 MiB and
 as much in daemon.log.1, and the journal where there is one.
 Tunables also come from $WEIR_TUNABLES (name=value, separated by commas) and
-from tunables.conf in the state folder.
+from tunables.conf in the state folder, the folder of --kstat from $WEIR_KSTAT.
 ",
     },
     Page {
@@ -75,6 +80,30 @@ was set.
   -v      with meaning, range, default and origin
   --save  also for later daemons: into tunables.conf in the state folder
   -j      JSON
+",
+    },
+    Page {
+        name: "kstat",
+        usage: &["[<name> ...]"],
+        text: "\
+Counters as OpenZFS has them in /proc/spl/kstat/zfs and /sys/module/zfs: without
+a name the names of all, with names their texts.
+
+  arcstats         the cache in memory, and cache devices
+  zil              intent logs
+  zfetchstats      reading ahead for sequential readers
+  dmu_tx           transactions, and those that the write throttle held up
+  dbgmsg           the newest messages, and commands that changed pools
+  POOL/state       the state of a pool; guid has its guid
+  POOL/txgs        its last transaction groups ('zfs_txg_history')
+  POOL/multihost   its last heartbeats ('zfs_multihost_history')
+  POOL/objset-0xN  a mounted file system or an open volume
+  parameters/NAME  a tunable ('weir help tune')
+
+After 'weir daemon start --kstat /run/weir/kstat' they are files, for programs
+that were made for OpenZFS: spl/kstat/zfs is there what it is in /proc, and
+module/zfs what it is in /sys. A tunable is set by what is written to its file,
+a list is emptied by anything.
 ",
     },
     Page {

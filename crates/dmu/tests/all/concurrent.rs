@@ -289,6 +289,12 @@ fn what_is_read_ahead_of_a_sequential_reader() {
                 assert_eq!(read[0][..], data[(n * BLOCK) as usize..][..BLOCK as usize]);
                 env.rt.sleep(Nanos::from_ms(100)).await;
             }
+            let stats = os.ctx().read_ahead_stats();
+            assert_eq!(
+                (stats.hits + stats.misses, stats.misses <= 1),
+                if prefetch == Prefetch::None { (0, true) } else { (6, true) }
+            );
+            assert_eq!(stats.issued > 0, prefetch != Prefetch::None, "{stats:?}");
             let reads = env.disk.take_reads();
             let was_read = |bp: ondisk::blkptr::Blkptr| {
                 let mut places = bp.dvas().map(|d| d.offset() + (4 << 20));

@@ -9,3 +9,4 @@ mod mounted;
 mod nested;
 mod privileges;
 mod snapdir;
+mod texts;

@@ -4,15 +4,19 @@
 //!
 //! Between two txgs the uberblock of the last one is written again and again, to the last slot of a
 //! ring that no txg uses, with a newer time or a higher sequence; each write goes to another
-//! device, so that each of them has a new one about once in an interval. An importing host that
-//! sees a change keeps off ([`crate::open::multihost`]). A host whose heartbeat did not reach the
+//! device, so that each of them has a new one about once in an interval; a device that takes its
+//! time is passed over until it has done the last one. An importing host that sees a change keeps
+//! off ([`crate::open::multihost`]). A host whose heartbeat did not reach the
 //! devices for so long that another one may have taken the pool over must not write any more: the
 //! txg that is to be committed then fails, and the pool is suspended for good.
+//!
+//! The last heartbeats are kept for whoever wants to see them ([`Beat`]; none by default).
 
 use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Nanos, Result};
+use base::{Error, ErrorKind, Guid, Nanos, Result, Txg};
 use ondisk::label::LABELS;
 use ondisk::uberblock::Uberblock;
 use rt::Rt;
@@ -32,11 +36,53 @@ pub struct MultihostTunables {
     /// `zfs_multihost_import_intervals`: an import watches a pool for so many, if the pool itself
     /// does not say how long.
     pub import_intervals: u64,
+    /// `zfs_multihost_history`: heartbeats that are kept to be looked at.
+    pub history: usize,
+}
+
+/// What became of a heartbeat.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum BeatEnd {
+    /// It is being written.
+    Writing,
+    /// It was written, or not, and how long that took.
+    Done {
+        /// It is on the device.
+        ok: bool,
+        /// From issue to end.
+        took: Nanos,
+    },
+    /// No device could take it, so many times one after the other.
+    Skipped {
+        /// How often.
+        times: u64,
+        /// Some device had not done the one before.
+        pending: bool,
+        /// From the first time to the last one.
+        took: Nanos,
+    },
+}
+
+/// A heartbeat, as `zfs_multihost_history` keeps them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Beat {
+    /// Its number, from 0.
+    pub id: u64,
+    /// The txg of its uberblock.
+    pub txg: Txg,
+    /// When it was issued, in seconds since 1970.
+    pub time: u64,
+    /// Nanoseconds from one to the next, averaged.
+    pub delay: u64,
+    /// The device, its path and the label; none if it was skipped.
+    pub device: Option<(Guid, String, usize)>,
+    /// What became of it.
+    pub end: BeatEnd,
 }
 
 impl Default for MultihostTunables {
     fn default() -> MultihostTunables {
-        MultihostTunables { interval: Nanos::from_secs(1), fail_intervals: 10, import_intervals: 20 }
+        MultihostTunables { interval: Nanos::from_secs(1), fail_intervals: 10, import_intervals: 20, history: 0 }
     }
 }
 
@@ -74,6 +120,13 @@ pub(crate) struct Heartbeat {
     delay: Cell<u64>,
     /// Counts heartbeats, to take the devices in turn.
     turn: Cell<usize>,
+    /// Devices that have not done their last one.
+    pending: RefCell<BTreeSet<Guid>>,
+    /// The last ones, and the number of the next.
+    beats: RefCell<VecDeque<Beat>>,
+    next_id: Cell<u64>,
+    /// When those that are skipped one after the other began to be.
+    skipped_since: Cell<Option<Nanos>>,
 }
 
 impl Heartbeat {
@@ -92,6 +145,10 @@ impl Heartbeat {
             good: Cell::new(rt.now()),
             delay: Cell::new(tunables.interval.0),
             turn: Cell::new(0),
+            pending: RefCell::default(),
+            beats: RefCell::default(),
+            next_id: Cell::new(0),
+            skipped_since: Cell::new(None),
         })
     }
 
@@ -121,7 +178,59 @@ impl Heartbeat {
     /// Changes the settings.
     pub(crate) fn set_tunables(&self, tunables: MultihostTunables) {
         self.tunables.set(tunables);
+        self.trim();
         self.changed.notify_all();
+    }
+
+    /// The heartbeats that are kept, oldest first.
+    pub(crate) fn beats(&self) -> Vec<Beat> {
+        self.beats.borrow().iter().cloned().collect()
+    }
+
+    /// Forgets them.
+    pub(crate) fn clear_beats(&self) {
+        self.beats.borrow_mut().clear();
+    }
+
+    fn trim(&self) {
+        let mut beats = self.beats.borrow_mut();
+        while beats.len() > self.tunables.get().history {
+            beats.pop_front();
+        }
+    }
+
+    /// Notes a heartbeat; its number.
+    fn note(&self, device: Option<(Guid, String, usize)>, end: BeatEnd) -> u64 {
+        let id = self.next_id.get();
+        self.next_id.set(id + 1);
+        let (txg, time) = self.last.borrow().as_ref().map_or((Txg(0), 0), |ub| (ub.txg, ub.timestamp));
+        if self.tunables.get().history > 0 {
+            self.beats.borrow_mut().push_back(Beat { id, txg, time, delay: self.delay.get(), device, end });
+            self.trim();
+        }
+        id
+    }
+
+    /// Says what became of one.
+    fn end_of(&self, id: u64, end: BeatEnd) {
+        if let Some(beat) = self.beats.borrow_mut().iter_mut().rev().find(|b| b.id == id) {
+            beat.end = end;
+        }
+    }
+
+    /// No device can take a heartbeat now.
+    fn skip(&self, pending: bool) {
+        let now = self.rt.now();
+        if let Some(since) = self.skipped_since.get()
+            && let Some(Beat { end: BeatEnd::Skipped { times, pending: old, took }, .. }) =
+                self.beats.borrow_mut().back_mut()
+            && *old == pending
+        {
+            (*times, *took) = (*times + 1, now.since(since));
+            return;
+        }
+        self.skipped_since.set(Some(now));
+        self.note(None, BeatEnd::Skipped { times: 1, pending, took: Nanos(0) });
     }
 
     /// No more heartbeats: the pool is being closed.
@@ -207,17 +316,36 @@ impl Heartbeat {
                 self.txg.suspend(e);
                 break;
             }
-            let turn = self.turn.get();
-            self.turn.set(turn.wrapping_add(1));
-            let Some((ashift, leaf)) = leaves.get(turn % leaves.len().max(1)) else { continue };
+            let turn = self.turn.get() % leaves.len().max(1);
+            let pending = |l: &Leaf| self.pending.borrow().contains(&l.guid());
+            let in_turn = (turn..leaves.len()).chain(0..turn);
+            let Some(at) = in_turn.into_iter().find(|&at| !pending(&leaves[at].1)) else {
+                self.skip(!leaves.is_empty());
+                continue;
+            };
+            self.turn.set(at + 1);
             let Some(ub) = self.next() else { continue };
-            let label = self.rt.rng_below(LABELS as u64) as usize;
-            if write_heartbeat(leaf, *ashift, label, &ub).await.is_ok() {
-                let took = self.rt.now().since(self.good.replace(self.rt.now())).0;
-                self.delay.set(averaged(self.delay.get(), took));
-            }
+            let (ashift, leaf) = leaves[at].clone();
+            self.pending.borrow_mut().insert(leaf.guid());
+            // A device that does not answer holds up no other one.
+            self.rt.spawn("heartbeat write", self.clone().write(ashift, leaf, ub));
         }
         self.running.set(false);
+    }
+
+    /// Writes one heartbeat.
+    async fn write(self: Rc<Self>, ashift: u8, leaf: Rc<Leaf>, ub: Uberblock) {
+        let (label, issued) = (self.rt.rng_below(LABELS as u64) as usize, self.rt.now());
+        self.skipped_since.set(None);
+        let id = self.note(Some((leaf.guid(), leaf.path(), label)), BeatEnd::Writing);
+        let ok = write_heartbeat(&leaf, ashift, label, &ub).await.is_ok();
+        self.pending.borrow_mut().remove(&leaf.guid());
+        self.end_of(id, BeatEnd::Done { ok, took: self.rt.now().since(issued) });
+        // What counts for others is when it was written at the latest, here when at the earliest.
+        if ok && issued > self.good.get() {
+            let took = issued.since(self.good.replace(issued)).0;
+            self.delay.set(averaged(self.delay.get(), took));
+        }
     }
 }
 

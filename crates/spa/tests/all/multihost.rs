@@ -7,8 +7,9 @@ use dmu::zap;
 use ondisk::object_type::ObjectType;
 use ondisk::uberblock::{Uberblock, best, slot_count};
 use rt::join::join_all;
-use spa::{ImportOpts, Pool};
+use spa::{Beat, BeatEnd, EngineOpts, ImportOpts, MultihostTunables, Pool};
 use vdev::labels::read_labels;
+use vdev::{ALWAYS, DeviceFault, FaultyOps, Trouble};
 
 use crate::common::World;
 
@@ -95,6 +96,56 @@ fn a_pool_says_that_it_is_in_use() {
         assert!(!off.has_heartbeat());
         rt.sleep(Nanos::from_secs(5)).await;
         assert_eq!(look(&world).await.0, off);
+        pool.export().await.unwrap();
+    });
+}
+
+/// A device that does not answer costs the others no heartbeat, and what happened is kept.
+#[test]
+fn slow_devices_are_passed_over() {
+    let world = World::new(76, 2);
+    world.sim.block_on(async {
+        let rt = world.sim.rt();
+        let pool = world.create().await;
+        let multihost = MultihostTunables { history: 100, ..MultihostTunables::default() };
+        let opts = EngineOpts { multihost, ..EngineOpts::for_memory(1 << 30) };
+        pool.tune(&opts);
+        set(&pool, true).await;
+        rt.sleep(Nanos::from_secs(4)).await;
+        let (leaves, beats) = (pool.tree().leaves(), pool.beats());
+        let of = |beats: &[Beat], at: usize| {
+            let guid = leaves[at].guid();
+            beats.iter().filter(|b| b.device.as_ref().is_some_and(|(g, ..)| *g == guid)).count()
+        };
+        assert!(of(&beats, 0) >= 3 && of(&beats, 0).abs_diff(of(&beats, 1)) <= 1, "{beats:?}");
+        assert!(beats.windows(2).all(|w| w[0].id + 1 == w[1].id), "{beats:?}");
+        assert!(beats.iter().rev().skip(1).all(|b| matches!(b.end, BeatEnd::Done { ok: true, .. })), "{beats:?}");
+        // One of them takes ten seconds: the other one's go on.
+        let slow = |at: usize| {
+            let delay = Trouble::Delay { span: Nanos::from_secs(10), lanes: 1 };
+            let fault = DeviceFault::new(delay, FaultyOps::Write, None, ALWAYS);
+            leaves[at].condition.faults.add(fault.clone());
+            fault
+        };
+        let first = slow(0);
+        pool.clear_beats();
+        rt.sleep(Nanos::from_secs(8)).await;
+        let beats = pool.beats();
+        assert!(of(&beats, 0) <= 1 && of(&beats, 1) >= 12, "{beats:?}");
+        assert!(pool.suspended().is_none());
+        // Both: nothing can be written for a while.
+        let second = slow(1);
+        rt.sleep(Nanos::from_secs(6)).await;
+        let beats = pool.beats();
+        let skipped = beats.iter().filter(|b| matches!(b.end, BeatEnd::Skipped { pending: true, .. }));
+        assert!((1..=2).contains(&skipped.clone().count()) && skipped.clone().all(|b| b.device.is_none()), "{beats:?}");
+        leaves[0].condition.faults.remove(&first);
+        leaves[1].condition.faults.remove(&second);
+        let multihost = MultihostTunables { history: 2, ..multihost };
+        pool.tune(&EngineOpts { multihost, ..opts });
+        assert_eq!(pool.beats().len(), 2);
+        rt.sleep(Nanos::from_secs(20)).await;
+        assert!(pool.suspended().is_none());
         pool.export().await.unwrap();
     });
 }

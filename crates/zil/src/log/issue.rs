@@ -66,7 +66,7 @@ impl Inner {
     fn next_size(&self, want: u64) -> u64 {
         let mut bursts: Vec<u64> = self.bursts.borrow().iter().copied().collect();
         bursts.push(self.burst.get());
-        policy::block_size(&bursts, want, &self.tun.get())
+        policy::block_size(&bursts, want, &self.tunables())
     }
     /// Begins a chain: its first block must be in a header on disk before a commit can rely on it.
     pub(super) async fn begin_chain(&self, want: u64) -> Result<()> {
@@ -117,7 +117,7 @@ impl Inner {
         let queue = lwb.issued.get().since(lwb.opened.get());
         lwb.trace(ctx.rt(), self.os.id(), LogPhase::Issued, LogTimes { queue, ..LogTimes::default() });
         let top = ctx.zio().tree().top(dva.vdev())?;
-        let bulk = policy::is_bulk(top.is_log, self.burst.get(), &self.tun.get());
+        let bulk = policy::is_bulk(top.is_log, self.burst.get(), &self.tunables());
         let prio = if bulk { Prio::AsyncWrite } else { Prio::SyncWrite };
         let before = before.filter(|b| b.state.get() == LwbState::Issued && b.waiters.borrow().is_empty());
         let facts = BlockFacts {
@@ -125,7 +125,7 @@ impl Inner {
             own_write_only: lwb.needs_own_flush_only(),
             writes_durably: top.writes_durably() && !planted!(NoFlush),
         };
-        match (policy::flush_of(self.tun.get().policy, &facts), before) {
+        match (policy::flush_of(self.tunables().policy, &facts), before) {
             (Flush::Batch, _) => {
                 lwb.flush_deferred.set(true);
                 lwb.in_batch.set(true);
@@ -142,7 +142,15 @@ impl Inner {
         let how = WriteAs { prio, durable };
         let done = sealing.write(ctx.rt(), &top, how, bytes, next_bp, nused);
         lwb.set_state(LwbState::Issued);
-        self.count(|s| (s.blocks, s.block_bytes) = (s.blocks + 1, s.block_bytes + written as u64));
+        let (written, used, is_log) = (written as u64, nused as u64, top.is_log);
+        self.count(|s| {
+            (s.blocks, s.block_bytes, s.used_bytes) = (s.blocks + 1, s.block_bytes + written, s.used_bytes + used);
+            if is_log {
+                s.slog_blocks += 1;
+                s.slog_block_bytes += written;
+                s.slog_used_bytes += used;
+            }
+        });
         let (z, chained, lwb) = (self.clone(), self.lwbs_before(lwb), lwb.clone());
         ctx.rt().spawn("zil block", async move { z.run_lwb(lwb, chained, done).await });
         Ok(())
@@ -191,7 +199,7 @@ impl Inner {
             self.note_failure(&lwb);
         }
         let took = rt.now().since(lwb.issued.get());
-        self.latency.set(policy::latency_after(self.tun.get().policy, self.latency.get(), took));
+        self.latency.set(policy::latency_after(self.tunables().policy, self.latency.get(), took));
         for b in mine.iter().rev().chain([&lwb]) {
             self.lwb_flush_done(b, flush, good);
         }

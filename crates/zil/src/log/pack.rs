@@ -74,7 +74,7 @@ impl Inner {
 
     /// After the whole list is packed: closes the open block, or starts its timer.
     async fn close_or_arm_timer(self: &Rc<Self>) -> Result<()> {
-        let how = policy::closing(self.parallel.get(), self.latency.get(), &self.tun.get());
+        let how = policy::closing(self.parallel.get(), self.latency.get(), &self.tunables());
         if self.parallel.get() > 0 {
             self.parallel.set(self.parallel.get() - 1);
         }
@@ -176,8 +176,8 @@ impl Inner {
         let record = Op::Write { object, offset, length, data: WriteData::Block(bp) }.encode()?;
         assert!(record.len() == WRITE_SIZE, "a write record without data has a fixed size");
         self.count(|s| match &stored {
-            Some(_) => s.indirect += 1,
-            None => s.copied += 1,
+            Some(_) => (s.indirect, s.indirect_bytes) = (s.indirect + 1, s.indirect_bytes + length),
+            None => (s.copied, s.copied_bytes) = (s.copied + 1, s.copied_bytes + length),
         });
         self.append(&record, &parts, txg, owner, |lwb| {
             let Some(stored) = stored else { return };

@@ -11,7 +11,7 @@ use crate::policy;
 impl Inner {
     /// Whether all records that a commit of `object` has to carry are in blocks.
     pub(super) fn all_packed(&self, object: u64, lists: &Lists) -> bool {
-        policy::may_skip_packing(self.tun.get().policy)
+        policy::may_skip_packing(self.tunables().policy)
             && !self.broken.get()
             && !lists.sync.iter().any(|itx| itx.concerns(object))
             && !self.chain.borrow().packing.iter().any(|owner| owner.is_none_or(|o| o == object))

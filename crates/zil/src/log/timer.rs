@@ -38,7 +38,7 @@ impl Inner {
 
     /// The block that must be FLUSH_DONE before a block that is not full is issued.
     fn oldest_blocking_lwb(&self) -> Option<Rc<Lwb>> {
-        let most = policy::in_flight_max(self.tun.get().policy, self.tops())?;
+        let most = policy::in_flight_max(self.tunables().policy, self.tops())?;
         self.chain.borrow().live().filter(|l| !l.is_open()).nth(most - 1).cloned()
     }
 

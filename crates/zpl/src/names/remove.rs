@@ -120,6 +120,8 @@ impl Zfs {
         if !open && a.xattr == 0 && n.dn.max_blkid() < FREE_NOW_BLOCKS && self.acl_object(n)?.is_none() {
             self.take_atime(n.obj());
             self.os.free(n.obj(), tx).await?;
+            self.count_unlinked();
+            self.count_freed();
             return Ok(Fate::Freed);
         }
         self.change_attrs(n, tx, |a| {
@@ -128,6 +130,7 @@ impl Zfs {
         })
         .await?;
         zap::update_int(self.unlinked_set()?, n.obj().0, n.obj().0, tx).await?;
+        self.count_unlinked();
         Ok(if open { Fate::Open } else { Fate::Queued })
     }
 

@@ -172,6 +172,7 @@ fn nameless_files_live_while_open() {
         w.fs.release(f).await;
         queue_runs_empty(&w).await;
         assert_eq!(kind(w.fs.getattr(f).await), ErrorKind::NotFound);
+        assert_eq!(w.fs.unlink_counts(), [1, 1]);
         // One that is open at the end is freed by the next mount; so is a directory.
         let g = w.file("g").await;
         w.write(g, 0, &[1; 3000]).await;
@@ -182,8 +183,10 @@ fn nameless_files_live_while_open() {
         w.fs.rmdir(root, b"d").await.unwrap();
         assert_eq!(kind(w.fs.create(d, b"x", 0o644, &ROOT_CRED, true).await), ErrorKind::NotFound);
         assert_eq!(w.fs.unlinked_count().await.unwrap(), 2);
+        assert_eq!(w.fs.unlink_counts(), [3, 1]);
         w.reimport().await;
         queue_runs_empty(&w).await;
+        assert_eq!(w.fs.unlink_counts(), [0, 2]);
         assert_eq!(kind(w.fs.getattr(g).await), ErrorKind::NotFound);
         assert_eq!(kind(w.fs.open_file(d).await), ErrorKind::NotFound);
         assert_eq!(w.fs.objset().used_objects(), 6);
