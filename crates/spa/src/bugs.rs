@@ -1,5 +1,5 @@
-//! Planted bugs of the block reference table, of dedup tables, expansions, removals and trims, each of
-//! which a campaign must find. Only in builds with the feature `planted-bugs`.
+//! Planted bugs of the block reference table, of dedup tables, expansions, removals and trims,
+//! each of which a campaign must find. Only in builds with the feature `planted-bugs`.
 
 /// A planted bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -48,8 +48,8 @@ fn busy(why: impl Into<String>) -> Error {
 impl Devices {
     /// Makes `new` a further side of the mirror of the device `target`, or makes a mirror of the
     /// two. A resilver follows. If `target` is a RAID-Z, `new` becomes a further device of it, and
-    /// its expansion begins ([`super::reflow`]). `sequential`: a rebuild in the order of the space in
-    /// place of the resilver ([`super::rebuild`]).
+    /// its expansion begins ([`super::reflow`]). `sequential`: a rebuild in the order of the space
+    /// in place of the resilver ([`super::rebuild`]).
     pub async fn attach(&self, target: &str, new: DevSpec, ashift: Option<u8>, sequential: bool) -> Result<()> {
         let place = format!("cannot attach {} to {target}", new.dev.info().path);
         let _admin = self.begin_change().await?;

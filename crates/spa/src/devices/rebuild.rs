@@ -16,9 +16,9 @@
 //! (the device was detached), it is canceled. It goes on after an import. While a rebuild is under
 //! way no resilver and no scrub begins.
 //!
-//! Invariants: the record is never ahead of what is on the devices; a rebuild with a part that could
-//! not be read or written takes nothing from the dirty time logs: a resilver follows in place of the
-//! scrub, and finds out which blocks are lost.
+//! Invariants: the record is never ahead of what is on the devices; a rebuild with a part that
+//! could not be read or written takes nothing from the dirty time logs: a resilver follows in place
+//! of the scrub, and finds out which blocks are lost.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -216,8 +216,9 @@ impl Walk {
         births
     }
 
-    /// Walks the tree of a destroyed head: what was born after `mintxg` alone is still its. The rest
-    /// was that of snapshots, and may have been freed with them. Its log went when it was destroyed.
+    /// Walks the tree of a destroyed head: what was born after `mintxg` alone is still its. The
+    /// rest was that of snapshots, and may have been freed with them. Its log went when it was
+    /// destroyed.
     pub fn destroyed(&mut self, os: &Objset, mintxg: u64, sink: &mut Sink<'_>) {
         let place = || format!("{} object set", os.name);
         if let Err(e) = self.io.validate(&os.bp) {

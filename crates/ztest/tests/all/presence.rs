@@ -141,8 +141,8 @@ fn a_hot_spare_stands_in() {
     .unwrap_or_else(|e| panic!("{e}"));
 }
 
-/// Wrong contents degrade a disk: the hot spare stands in for it too, and is sent home when the disk
-/// was cleared and misses nothing; not again while it is in use.
+/// Wrong contents degrade a disk: the hot spare stands in for it too, and is sent home when the
+/// disk was cleared and misses nothing.
 #[test]
 fn a_hot_spare_goes_home() {
     let mut r = runner(3205, "beside");
