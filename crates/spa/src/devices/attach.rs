@@ -7,7 +7,7 @@
 
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Guid, Result, TXG_CONCURRENT, Txg};
+use base::{Error, ErrorKind, Guid, Nanos, Result, TXG_CONCURRENT, Txg};
 use ondisk::feature::FeatureId;
 use ondisk::label::DeviceLabel;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
@@ -20,6 +20,11 @@ use super::objects::{create_vdev_zap, free_vdev_zap, zap_map};
 use super::rebuild::check_kind;
 use super::{Devices, misses_all, restore_path, spare_label};
 use crate::devices::layout::{DEVICE_SIZE_MIN, DevSpec, ashift_for, leaf_config};
+
+/// Looks whether a detached device is not used any more, and the time between. One that does not
+/// answer may be used for longer.
+const LET_GO_TRIES: u32 = 200;
+const LET_GO_PAUSE: Nanos = Nanos::from_ms(10);
 
 /// A device to attach.
 #[derive(Clone)]
@@ -277,6 +282,10 @@ impl Devices {
         let (top, guid) = self.find(name)?;
         check_detach(&top.kind(), guid)?;
         let id = top.id;
+        let leaf = match top.kind().find(guid) {
+            Some(VdevKind::Leaf(leaf)) => Some(Rc::downgrade(&leaf)),
+            _ => None,
+        };
         self.changes
             .make(move |devices, tx| {
                 Box::pin(async move {
@@ -308,7 +317,15 @@ impl Devices {
                     Ok(Ok(()))
                 })
             })
-            .await
+            .await?;
+        self.rebuilds.end_if_needless(&top).await;
+        // Operations in flight hold the device: it is free for others after them.
+        let mut tries = 0;
+        while leaf.as_ref().is_some_and(|l| l.strong_count() > 0) && tries < LET_GO_TRIES {
+            tries += 1;
+            self.stack.rt.sleep(LET_GO_PAUSE).await;
+        }
+        Ok(())
     }
 
     /// Makes a spare in use an ordinary device.

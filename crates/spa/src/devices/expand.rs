@@ -81,7 +81,7 @@ impl Devices {
             .make(move |devices, tx| {
                 Box::pin(async move {
                     let more = count.saturating_sub(top.ms_count());
-                    let size = || devices.stack.alloc.space(ClassKind::Normal).total;
+                    let size = || devices.stack.alloc.space(ClassKind::Normal).total_raw;
                     let before = size();
                     top.asize.set(asize);
                     top.update_config(|c| c.expansion_time = Some(devices.stack.rt.wall_clock().secs.max(0) as u64));

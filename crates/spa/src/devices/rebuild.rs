@@ -115,6 +115,12 @@ pub(super) fn check_kind(top: &Top) -> Result<()> {
     }
 }
 
+/// Whether no device in use misses anything.
+fn is_needless(top: &Top) -> bool {
+    let misses = |(_, c): &(_, Rc<vdev::Condition>)| c.health().is_open() && !c.missing().is_empty();
+    !top.kind().conditions().iter().any(misses)
+}
+
 impl Rebuilds {
     pub(super) fn new(stack: &Rc<Stack>, scan: &Rc<Scan>, changes: &Rc<Changes>, events: &Rc<Events>) -> Rc<Rebuilds> {
         Rc::new_cyclic(|me| Rebuilds {
@@ -337,8 +343,7 @@ impl Rebuilds {
             if rebuild.again.get() {
                 return Ok(Visit::Again);
             }
-            let misses = |(_, c): &(_, Rc<vdev::Condition>)| c.health().is_open() && !c.missing().is_empty();
-            if !top.kind().conditions().iter().any(misses) {
+            if is_needless(top) {
                 return Ok(Visit::Needless);
             }
             // One that cannot be loaded, or is damaged, is for the resilver.
@@ -349,7 +354,7 @@ impl Rebuilds {
             let done = self.metaslab(top, ms, rebuild).await;
             self.stack.alloc.enable(top.id, ms);
             done?;
-            if self.is_stopped(top) || rebuild.again.get() {
+            if self.is_stopped(top) || rebuild.again.get() || is_needless(top) {
                 continue;
             }
             rebuild.update(|p| (p.last_offset, p.time_ms) = (end, self.time_ms(rebuild)));
@@ -359,6 +364,7 @@ impl Rebuilds {
         Ok(match () {
             () if self.is_stopped(top) => Visit::Stopped,
             () if rebuild.again.get() => Visit::Again,
+            () if is_needless(top) => Visit::Needless,
             () => Visit::Whole,
         })
     }
@@ -382,7 +388,7 @@ impl Rebuilds {
         'runs: for run in runs {
             let mut at = run.start;
             while at < run.end() {
-                if self.is_stopped(top) || rebuild.again.get() {
+                if self.is_stopped(top) || rebuild.again.get() || is_needless(top) {
                     break 'runs;
                 }
                 if self.scan.is_suspended() {
@@ -487,6 +493,16 @@ impl Rebuilds {
                 })
             })
             .await
+    }
+
+    /// Waits for the end of the rebuild of a vdev of which nothing is missed any more.
+    pub(super) async fn end_if_needless(&self, top: &Top) {
+        let rebuild = self.all.borrow().get(&top.id).cloned();
+        let Some(rebuild) = rebuild else { return };
+        while rebuild.is_active() && rebuild.running.get() && is_needless(top) && !self.is_stopped(top) {
+            let changed = self.changed.notified();
+            let _ = self.stack.rt.timeout(PAUSE, changed).await;
+        }
     }
 
     /// Starts no more parts: the pool is being closed.
