@@ -33,12 +33,15 @@ impl Allocator {
     }
 
     /// Disables a metaslab until [`Allocator::enable`], and takes what is to be trimmed there,
-    /// ascending: free space. The load error of the metaslab, which is not disabled then.
-    pub async fn take_trims(&self, vdev: VdevId, ms: u64) -> Result<Vec<Run>> {
-        self.inner.borrow_mut().trims.remove(&(vdev, ms));
+    /// ascending: free space. None if there is nothing, or the vdev was removed meanwhile: then the
+    /// metaslab is not disabled. Nor after its load error.
+    pub async fn take_trims(&self, vdev: VdevId, ms: u64) -> Result<Option<Vec<Run>>> {
+        if !self.inner.borrow_mut().trims.remove(&(vdev, ms)) {
+            return Ok(None);
+        }
         self.disable(vdev, ms).await?;
         let mut inner = self.inner.borrow_mut();
         let there = inner.tops.get(vdev.0 as usize).is_some_and(Option::is_some);
-        Ok(if there { inner.ms(vdev, ms).take_trim() } else { Vec::new() })
+        Ok(Some(if there { inner.ms(vdev, ms).take_trim() } else { Vec::new() }))
     }
 }

@@ -118,7 +118,7 @@ impl LeafWorks {
                 continue;
             }
             // One that cannot be loaded allocates nothing, and is worked on no more.
-            let Ok(runs) = self.stack.alloc.take_trims(vdev, *ms).await else { continue };
+            let Ok(Some(runs)) = self.stack.alloc.take_trims(vdev, *ms).await else { continue };
             let disabled = !planted!(TrimNotDisabled);
             if !disabled {
                 self.stack.alloc.enable(vdev, *ms);

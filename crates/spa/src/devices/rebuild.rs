@@ -199,7 +199,12 @@ impl Rebuilds {
             // A record that is no list of numbers is passed over.
             let Some(words) = zap::lookup(&dn, REBUILD_KEY).await?.and_then(|v| v.as_u64s()) else { continue };
             let rebuild = self.rebuild(top.id);
-            rebuild.phys.set(RebuildPhys::from_words(&words));
+            let mut phys = RebuildPhys::from_words(&words);
+            if phys.last_offset > top.asize.get() {
+                // It says nothing.
+                phys.last_offset = 0;
+            }
+            rebuild.phys.set(phys);
             if rebuild.is_active() && !self.stack.readonly {
                 self.run(top, &rebuild);
             }
@@ -484,7 +489,8 @@ impl Rebuilds {
                         me.stack.features.add(FeatureId::DeviceRebuild, -1, tx).await?;
                     }
                     if whole && phys.errors == 0 {
-                        me.scan.excise_rebuilt(&top, phys.max_txg, tx.txg());
+                        // What comes from disk may name a txg of the future.
+                        me.scan.excise_rebuilt(&top, phys.max_txg.min(tx.txg()), tx.txg());
                     }
                     me.tell(&top, if whole { "complete" } else { "canceled" }, Some("resilver_finish"), tx.txg());
                     me.tell_scan();
