@@ -1,6 +1,7 @@
 //! `weir tune`: tunables, at run time.
 
 use admin::request::{Tune, TuneSet};
+use admin::tunables::Tunables;
 use admin::view::TunableView;
 
 use crate::zpool::parse_for;
@@ -36,6 +37,10 @@ pub fn run(args: &[String]) -> Done {
             let all: Vec<TunableView> = ask(&Tune { pool })?;
             let mut some = Vec::new();
             for name in &p.operands {
+                if let Some(value) = Tunables::fixed(name) {
+                    print(&format!("{name}={value}\n"));
+                    continue;
+                }
                 let known = admin::tunables::find(name)?;
                 some.extend(all.iter().filter(|t| t.name == known.name));
             }

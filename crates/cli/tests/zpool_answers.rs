@@ -954,6 +954,74 @@ fn a_forced_sync_writes_a_state() {
 }
 
 #[test]
+fn a_hard_export_leaves_a_pool_in_use_for_others() {
+    let w = World::new("cli-hard-export");
+    w.files(&["a"], 128 * MIB);
+    w.ok(&format!("{NEW} tank a"));
+    let state = || {
+        let text = w.ok("zdb -l a");
+        let line = text.lines().find_map(|l| l.trim().strip_prefix("state: ")).map(str::to_string);
+        line.expect("a label")
+    };
+    w.ok("zpool set comment=x tank");
+    w.ok("zpool export -F tank");
+    assert_eq!(state(), "0", "active");
+    w.ok(&format!("zpool import -d {} tank", w.dir.path().display()));
+    assert_eq!(w.ok("zpool get -H -o value comment tank"), "x\n");
+    w.ok("zpool export tank");
+    assert_eq!(state(), "1", "exported");
+}
+
+#[test]
+fn names_are_as_deep_as_the_tunable_says() {
+    let w = World::new("cli-nesting");
+    w.files(&["a"], 128 * MIB);
+    w.ok(&format!("{NEW} tank a"));
+    w.ok("tune set zfs_max_dataset_nesting=3");
+    w.ok("zfs create -p tank/a/b");
+    w.ok("zfs snapshot tank/a@s");
+    for line in ["zfs create tank/a/b/c", "zfs create -p tank/d/e/f", "zfs clone tank/a@s tank/a/b/c"] {
+        w.fails(line, "maximum name nesting depth exceeded: 'tank/");
+    }
+    assert!(w.run("zfs list tank/d", "UTC").code != 0, "nothing was made");
+    w.ok("tune set zfs_max_dataset_nesting=5");
+    w.ok("zfs create -p tank/a/b/c/d");
+    w.ok("zfs create tank/x");
+    w.ok("tune set zfs_max_dataset_nesting=default");
+    let deep = format!("tank/{}", vec!["n"; 49].join("/"));
+    w.ok(&format!("zfs create -p {deep}"));
+    w.fails(&format!("zfs create {deep}/n"), "has more than 50 levels");
+    w.ok("tune set zfs_max_dataset_nesting=3");
+    // What is too deep may be renamed, but not deeper.
+    w.ok("zfs rename tank/a/b/c tank/a/b/e");
+    w.ok("zfs rename tank/a/b/e/d tank/a/b/d");
+    w.fails("zfs rename tank/x tank/a/b/x", "has more than 3 levels");
+    // It is found again.
+    w.ok("zpool export tank");
+    w.ok(&format!("zpool import -d {} tank", w.dir.path().display()));
+    w.ok(&format!("zfs list {deep}"));
+}
+
+#[test]
+fn estimates_go_by_the_tunable() {
+    let w = World::new("cli-estimates");
+    w.files(&["a"], 128 * MIB);
+    w.ok(&format!("{NEW} tank a"));
+    w.ok("zfs create -V 16M -b 16K tank/v");
+    w.ok("zfs snapshot tank/v@s");
+    let size = || {
+        let out = w.ok("zfs send -nP tank/v@s");
+        let line = out.lines().find_map(|l| l.strip_prefix("size")).map(|n| n.trim().parse::<i64>().unwrap());
+        line.unwrap_or_else(|| panic!("{out}"))
+    };
+    let of_dataset = size();
+    w.ok("tune set zfs_override_estimate_recordsize=512");
+    assert!(size() > of_dataset, "more records");
+    w.ok("tune set zfs_override_estimate_recordsize=0");
+    assert_eq!(size(), of_dataset);
+}
+
+#[test]
 fn a_destroyed_pool_knows_what_destroyed_it() {
     let w = World::new("cli-destroyed");
     w.files(&["a"], 128 * MIB);

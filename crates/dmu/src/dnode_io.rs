@@ -17,7 +17,7 @@ use bdev::{Buf, Bytes};
 use ondisk::blkptr::Blkptr;
 use rt::cost::COPY;
 use rt::join::Pipeline;
-use zio::{Packed, WriteDone};
+use zio::{Compression, Packed, WriteDone};
 
 use crate::ctx::Prefetch;
 use crate::dirty::{DirtyBlk, Stored, fit, is_large, is_same, resized};
@@ -885,14 +885,47 @@ impl Dnode {
         Ok(self.next_data_block(off / size).await?.map(|b| off.max(b * size)))
     }
 
+    /// As [`Dnode::next_data`], but what will be a hole when it is on disk is one already: zeros
+    /// that are written, where zeros are stored as holes.
+    pub async fn seek_data(&self, off: u64) -> Result<Option<u64>> {
+        let size = u64::from(self.block_size());
+        let mut from = off / size;
+        while let Some(blkid) = self.next_data_block(from).await? {
+            match self.overlay(blkid) {
+                Overlay::Data(data) if self.becomes_hole(&data).await => from = blkid + 1,
+                _ => return Ok(Some(off.max(blkid * size))),
+            }
+        }
+        Ok(None)
+    }
+
+    /// As [`Dnode::next_hole`], with holes as [`Dnode::seek_data`] sees them.
+    pub async fn seek_hole(&self, off: u64) -> Result<u64> {
+        self.hole_from(off, true).await
+    }
+
+    /// Whether a block that waits to be written will be stored as a hole.
+    async fn becomes_hole(&self, data: &Bytes) -> bool {
+        if self.os.props.get().compression == Compression::OFF {
+            return false;
+        }
+        self.os.ctx.rt().spend(COPY.cost(data.len() as u64)).await;
+        codec::is_zero(data)
+    }
+
     /// The first offset at or after `off` where a hole begins, at most the end of the last block.
     pub async fn next_hole(&self, off: u64) -> Result<u64> {
+        self.hole_from(off, false).await
+    }
+
+    async fn hole_from(&self, off: u64, sees_zeros: bool) -> Result<u64> {
         let size = u64::from(self.block_size());
         let mut blkid = off / size;
         let max = self.max_blkid();
         while blkid <= max {
             let hole = match self.overlay(blkid) {
-                Overlay::Data(_) | Overlay::Cloned(_) => false,
+                Overlay::Data(data) => sees_zeros && self.becomes_hole(&data).await,
+                Overlay::Cloned(_) => false,
                 Overlay::Freed(_) => true,
                 Overlay::None => self.retry(async || self.lookup(blkid).await).await?.is_hole(),
             };

@@ -291,7 +291,13 @@ impl DslPool {
                 pool.check_parent(&parent).await?;
                 for below in dir.subtree() {
                     let tail = below.full_name()[from.len()..].to_string();
-                    check_name(&format!("{to}{tail}"))?;
+                    let name = format!("{to}{tail}");
+                    check_name(&name)?;
+                    // What is too deep already may stay so, and not become deeper.
+                    let is_deeper = to.split('/').count() > from.split('/').count();
+                    if is_deeper {
+                        pool.check_new_name(&name)?;
+                    }
                     if to.len() > from.len()
                         && let Some(head) = below.head()
                     {

@@ -14,6 +14,8 @@ use dmu::{BlockAccounting, Tx};
 use ondisk::blkptr::Blkptr;
 use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
 use zil::{PoolLogs, ZilTunables};
+
+use crate::pool::NESTING_MAX;
 use zio::Zio;
 
 use crate::registry::Registry;
@@ -121,6 +123,13 @@ pub struct Core {
     pub admin_snapshot: Cell<bool>,
     /// Blocks that are freed in one txg at most (`zfs_async_block_max_blocks`).
     pub freed_per_txg: Cell<usize>,
+    /// Levels that names of new datasets may have (`zfs_max_dataset_nesting`).
+    pub nesting: Cell<usize>,
+    /// Files without a link stay where they are (`zfs_unlink_suspend_progress`).
+    pub unlink_suspended: Cell<bool>,
+    /// Bytes of a record for estimates of streams; 0: those of the dataset
+    /// (`zfs_override_estimate_recordsize`).
+    pub estimate_record: Cell<u64>,
     /// Pass of the txg that is syncing, from 1.
     pub pass: Cell<u32>,
     /// Freed blocks that could not be freed at once (deferred, or gang blocks, which need reads).
@@ -144,6 +153,9 @@ impl Core {
             zil: Rc::new(PoolLogs::new(zil)),
             admin_snapshot: Cell::new(false),
             freed_per_txg: Cell::new(FREED_PER_TXG),
+            nesting: Cell::new(NESTING_MAX),
+            unlink_suspended: Cell::new(false),
+            estimate_record: Cell::new(0),
             pass: Cell::new(1),
             frees: RefCell::default(),
             mos: Cell::default(),

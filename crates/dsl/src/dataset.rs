@@ -619,6 +619,11 @@ impl Dataset {
         }
     }
 
+    /// Whether files without a link stay where they are for now (`zfs_unlink_suspend_progress`).
+    pub fn is_unlinking_suspended(&self) -> bool {
+        self.account.core.unlink_suspended.get()
+    }
+
     /// What the intent logs of its pool share.
     pub fn intent_logs(&self) -> &Rc<zil::PoolLogs> {
         &self.account.core.zil

@@ -58,7 +58,7 @@ pub use damage::BlockRange;
 pub use dataset::Dataset;
 pub use dir::Dir;
 pub use free::deadlist;
-pub use pool::{DslPool, DslSetup};
+pub use pool::{DslPool, DslSetup, NESTING_MAX, NESTING_MOST};
 pub use redact::Redaction;
 pub use snap::bookmark::Bookmark;
 pub use snap::snapshot::Hold;

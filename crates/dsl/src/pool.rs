@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::{Rc, Weak};
 
-use base::{Error, ObjectId, Result, TXG_SIZE};
+use base::{Error, ErrorKind, ObjectId, Result, TXG_SIZE};
 use dmu::zap::ZapValue;
 use dmu::{DmuCtx, Dnode, Objset, Tx, zap};
 use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
@@ -30,8 +30,10 @@ use crate::registry::Registry;
 use crate::snap::snapshot::{SNAPS_CHANGED_KEY, moment};
 use crate::space::PoolSpace;
 
-/// Deepest nesting of datasets (`zfs_max_dataset_nesting` of OpenZFS 2.1).
+/// Deepest nesting of datasets by default (`zfs_max_dataset_nesting` of OpenZFS 2.1).
 pub const NESTING_MAX: usize = 50;
+/// Levels that a name has room for.
+pub const NESTING_MOST: usize = NAME_MAX.div_ceil(2);
 /// Longest full name of a dataset (`ZFS_MAX_DATASET_NAME_LEN` less its NUL).
 pub const NAME_MAX: usize = 255;
 
@@ -110,6 +112,20 @@ impl DslPool {
         self.version
     }
 
+    /// Checks the name of a dataset that is to be made: [`check_name`], and not deeper than
+    /// datasets of this pool may be now (`zfs_max_dataset_nesting`).
+    ///
+    /// [`check_name`]: crate::check_name
+    pub fn check_new_name(&self, name: &str) -> Result<()> {
+        crate::check_name(name)?;
+        let most = self.core.nesting.get();
+        if name.split('/').count() <= most {
+            return Ok(());
+        }
+        let why = format!("maximum name nesting depth exceeded: '{name}' has more than {most} levels");
+        Err(Error::new(ErrorKind::NameTooLong, why))
+    }
+
     /// Whether snapshots may be made, destroyed and renamed as folders of `.zfs/snapshot`
     /// (`zfs_admin_snapshot`).
     pub fn may_admin_snapshots(&self) -> bool {
@@ -140,7 +156,7 @@ impl DslPool {
             vec![(ObjectId(root), pool_name.to_string(), None, 0)];
         let mut seen = BTreeSet::new();
         while let Some((object, name, parent, depth)) = todo.pop() {
-            if !seen.insert(object) || depth > 2 * NESTING_MAX {
+            if !seen.insert(object) || depth > NAME_MAX {
                 return Err(Error::corrupt(format!(
                     "directory object {object} ('{name}') stands in the tree twice or too deep"
                 )));

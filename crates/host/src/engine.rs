@@ -162,7 +162,7 @@ pub(crate) struct Inner {
     last_op: Cell<u64>,
     driver: RefCell<Box<dyn Driver>>,
     rng: Cell<u64>,
-    identity: HostIdentity,
+    identity: RefCell<HostIdentity>,
     tracer: Rc<rt::trace::Tracer>,
     turn: Rc<rt::Turn>,
     /// The thread's processor time when the last traced poll ended, or the loop's turn began.
@@ -227,7 +227,7 @@ impl Engine {
             last_op: Cell::new(0),
             driver: RefCell::new(driver),
             rng: Cell::new(seed),
-            identity: config.identity.unwrap_or_else(ident::host_identity),
+            identity: RefCell::new(config.identity.unwrap_or_else(ident::host_identity)),
             tracer: Rc::default(),
             turn: Rc::default(),
             cpu_clock: Cell::default(),
@@ -312,6 +312,11 @@ impl Handle {
     /// Whether idle cores may be kept awake from now on.
     pub fn set_keep_awake(&self, mode: KeepAwake) {
         self.0.driver.borrow_mut().set_keep_awake(mode);
+    }
+
+    /// What the machine is from now on: its id may be given to it while it runs.
+    pub fn set_identity(&self, identity: HostIdentity) {
+        *self.0.identity.borrow_mut() = identity;
     }
 
     /// How many threads for CPU jobs there may be from now on, at least one.
@@ -738,7 +743,7 @@ impl World for Inner {
     }
 
     fn host_identity(&self) -> HostIdentity {
-        self.identity.clone()
+        self.identity.borrow().clone()
     }
 
     fn current_task(&self) -> TaskId {

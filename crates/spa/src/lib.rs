@@ -74,4 +74,4 @@ pub use open::rewind::Rewind;
 pub use open::unsupported::{Unsupported, UnsupportedFeature};
 pub use pool::{EngineOpts, Pool};
 pub use scan::{Scan, ScanStatus, ScanTunables, ScrubRange};
-pub use zevent::EventSink;
+pub use zevent::{EventSink, EventTunables};

@@ -37,7 +37,7 @@ use crate::devices::{Around, Devices};
 use crate::notices::Notices;
 use crate::scan::{Scan, ScanStatus, ScanTunables};
 use crate::stack::{Layers, Mos, Stack};
-use crate::zevent::{EventSink, Events};
+use crate::zevent::{EventSink, EventTunables, Events};
 
 /// Limits and tunables of one pool, given when it is created or imported.
 #[derive(Clone, Debug)]
@@ -75,6 +75,17 @@ pub struct EngineOpts {
     pub admin_snapshot: bool,
     /// `zfs_async_block_max_blocks`: blocks that are freed in one txg at most, at least 1.
     pub freed_per_txg: usize,
+    /// `zfs_max_dataset_nesting`: levels that names of new datasets may have.
+    pub nesting: usize,
+    /// `zfs_unlink_suspend_progress`: files without a link stay where they are.
+    pub unlink_suspended: bool,
+    /// `zfs_override_estimate_recordsize`: bytes of a record for estimates of streams; 0: those of
+    /// the dataset.
+    pub estimate_record: u64,
+    /// `zfs_spa_discard_memory_limit`: bytes of a checkpoint's space maps that one txg frees from.
+    pub discard_per_txg: u64,
+    /// Events of errors.
+    pub events: EventTunables,
 }
 
 impl EngineOpts {
@@ -98,6 +109,11 @@ impl EngineOpts {
             l2: L2Tunables::default(),
             admin_snapshot: false,
             freed_per_txg: dsl::core::FREED_PER_TXG,
+            nesting: dsl::NESTING_MAX,
+            unlink_suspended: false,
+            estimate_record: 0,
+            discard_per_txg: checkpoint::DISCARD_PER_TXG,
+            events: EventTunables::default(),
         }
     }
 }
@@ -481,10 +497,13 @@ impl Pool {
     }
 
     fn set_multihost(&self, on: bool) -> Result<()> {
-        if on && self.stack.rt.host_identity().hostid == 0 {
+        let host = self.stack.rt.host_identity();
+        if on && host.hostid == 0 {
             return Err(Error::new(ErrorKind::Denied, "requires a non-zero system hostid: set one with zgenhostid"));
         }
         if on != self.heartbeat.is_on() && !self.stack.readonly {
+            // The host may have got its id since it opened the pool.
+            self.config.update(|c| c.hostid = (host.hostid != 0).then_some(host.hostid));
             self.heartbeat.set(on);
             self.config.mark_dirty();
         }
@@ -642,6 +661,11 @@ impl Pool {
         stack.core.zil.set_tunables(opts.zil);
         stack.core.admin_snapshot.set(opts.admin_snapshot);
         stack.core.freed_per_txg.set(opts.freed_per_txg);
+        stack.core.nesting.set(opts.nesting);
+        stack.core.unlink_suspended.set(opts.unlink_suspended);
+        stack.core.estimate_record.set(opts.estimate_record);
+        self.checkpoint.set_limit(opts.discard_per_txg);
+        self.events.set_tunables(opts.events);
         self.heartbeat.set_tunables(opts.multihost);
         stack.arc.set_l2_tunables(opts.l2);
         stack.ctx.set_tunables(opts.dmu);

@@ -25,7 +25,7 @@ use crate::commit::config::Config;
 use crate::devices::aux::Aux;
 use crate::stack::Stack;
 
-/// Most queued faults; more are dropped.
+/// Most queued faults, if a second may not have more; more are dropped.
 const FAULTS_MAX: usize = 64;
 /// The class of an entry of the pool's history.
 const HISTORY: &str = "sysevent.fs.zfs.history_event";
@@ -33,9 +33,44 @@ const HISTORY: &str = "sysevent.fs.zfs.history_event";
 const GATHER: Nanos = Nanos::from_ms(20);
 /// Most events that wait for the first sink; later ones are dropped.
 const EARLY_MAX: usize = 64;
-/// Ereports a second of one leaf (`zfs_checksum_events_per_second`, `zfs_slow_io_events_per_second`
-/// of OpenZFS 2.1: 20).
-const PER_SECOND: u32 = 20;
+
+/// Limits of events.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EventTunables {
+    /// `zfs_checksum_events_per_second`: reports a second of checksums and of failed operations,
+    /// of one leaf.
+    pub errors_per_second: u32,
+    /// `zfs_slow_io_events_per_second`: reports a second of slow operations, of one leaf.
+    pub slow_per_second: u32,
+}
+
+impl EventTunables {
+    /// The most a second, of slow operations or of errors.
+    fn most(&self, is_slow: bool) -> u32 {
+        if is_slow { self.slow_per_second } else { self.errors_per_second }
+    }
+
+    /// The most faults that are queued: as many as a second may have, or a few.
+    fn queued_max(&self) -> usize {
+        FAULTS_MAX.max(self.errors_per_second.max(self.slow_per_second) as usize)
+    }
+}
+
+/// Counts an event at `at` in its second; whether it is one of the first `most`.
+fn counts((second, n): &mut (u64, u32), at: Nanos, most: u32) -> bool {
+    if *second != at.0 / 1_000_000_000 {
+        (*second, *n) = (at.0 / 1_000_000_000, 0);
+    }
+    *n = n.saturating_add(1);
+    *n <= most
+}
+
+impl Default for EventTunables {
+    /// Those of OpenZFS.
+    fn default() -> EventTunables {
+        EventTunables { errors_per_second: 20, slow_per_second: 20 }
+    }
+}
 
 /// A store of events.
 pub trait EventSink {
@@ -59,8 +94,9 @@ pub(crate) struct Events {
     reopening: RefCell<BTreeSet<u64>>,
     /// Reasons for state changes of leaves, until their events are posted.
     reasons: RefCell<BTreeMap<u64, String>>,
-    /// Per leaf: the second, and ereports in it.
-    rates: RefCell<BTreeMap<u64, (u64, u32)>>,
+    /// Per leaf, and of slow operations or errors: the second, and ereports in it.
+    rates: RefCell<BTreeMap<(u64, bool), (u64, u32)>>,
+    tunables: Rc<Cell<EventTunables>>,
     suspensions: Cell<u64>,
 }
 
@@ -110,6 +146,7 @@ impl Events {
             reopening: RefCell::default(),
             reasons: RefCell::default(),
             rates: RefCell::default(),
+            tunables: Rc::default(),
             suspensions: Cell::default(),
         })
     }
@@ -130,11 +167,11 @@ impl Events {
     /// event `opened`: `pool_create` or `pool_import`.
     pub(crate) fn set_sink(self: &Rc<Self>, sink: Rc<dyn EventSink>, opened: &str) {
         *self.sink.borrow_mut() = Some(sink);
-        let (faults, gathering) = (self.faults.clone(), self.gathering.clone());
+        let (faults, gathering, tunables) = (self.faults.clone(), self.gathering.clone(), self.tunables.clone());
         let (me, rt): (Weak<Events>, _) = (Rc::downgrade(self), self.stack.rt.clone());
         let listening = self.stack.rt.tracer().listen(Groups::FAULT, move |now, event| {
             let mut faults = faults.borrow_mut();
-            if faults.len() < FAULTS_MAX {
+            if faults.len() < tunables.get().queued_max() {
                 faults.push_back((now, *event));
             }
             drop(faults);
@@ -266,7 +303,7 @@ impl Events {
                 Event::Fault { leaf, kind, class, offset, len, .. } => {
                     let guid = Guid(leaf);
                     let Some(top) = tops.iter().find(|t| t.kind().find(guid).is_some()) else { continue };
-                    if !self.may_report(leaf, at) {
+                    if !self.may_report((leaf, kind == FaultKind::Delay), at) {
                         continue;
                     }
                     let mut nv = self.vdev_payload(self.ereport_base(), top, guid);
@@ -279,7 +316,7 @@ impl Events {
                     (kind.class(), nv)
                 }
                 Event::Damaged { objset, object, level, blkid } => {
-                    if !self.may_report(0, at) {
+                    if !self.may_report((0, false), at) {
                         continue;
                     }
                     let nv = self.ereport_base().with_u64("zio_err", errno(FaultKind::Io));
@@ -303,14 +340,14 @@ impl Events {
         self.post_states();
     }
 
-    fn may_report(&self, leaf: u64, at: Nanos) -> bool {
-        let mut rates = self.rates.borrow_mut();
-        let (second, n) = rates.entry(leaf).or_default();
-        if *second != at.0 / 1_000_000_000 {
-            (*second, *n) = (at.0 / 1_000_000_000, 0);
-        }
-        *n += 1;
-        *n <= PER_SECOND
+    /// Changes the limits.
+    pub(crate) fn set_tunables(&self, tunables: EventTunables) {
+        self.tunables.set(tunables);
+    }
+
+    /// Whether an event of a leaf that is about a slow operation, or about an error, may be posted.
+    fn may_report(&self, what: (u64, bool), at: Nanos) -> bool {
+        counts(self.rates.borrow_mut().entry(what).or_default(), at, self.tunables.get().most(what.1))
     }
 
     fn post_list(&self, class: &str, time: WallTime, payload: NvList) {
@@ -395,5 +432,21 @@ impl Events {
             nv.put("vdev_spare_guids", NvValue::Uint64Array(aux.spares.iter().map(|s| s.guid.0).collect()));
         }
         nv
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_has_as_many_events_as_the_tunables_say() {
+        let t = EventTunables { errors_per_second: 100, slow_per_second: 3 };
+        let mut rate = (0, 0);
+        let mut posted = |n: u64, at: Nanos| (0..n).filter(|_| counts(&mut rate, at, t.most(true))).count();
+        assert_eq!((posted(5, Nanos(1)), posted(5, Nanos(999_999_999)), posted(5, Nanos(1_000_000_000))), (3, 0, 3));
+        assert_eq!((t.most(false), t.queued_max()), (100, 100));
+        assert_eq!(EventTunables::default().queued_max(), FAULTS_MAX);
+        assert!(!counts(&mut (7, u32::MAX), Nanos(7_000_000_000), u32::MAX - 1));
     }
 }

@@ -104,6 +104,7 @@ impl Zfs {
         let fs = Zfs::load(ds, opts).await?;
         ds.begin_use();
         if !fs.opts().readonly {
+            fs.unlinks.set([fs.unlinked_count().await?, 0]);
             fs.spawn_unlinked_drain();
         }
         Ok(fs)
@@ -294,10 +295,14 @@ impl Zfs {
         (io[at], io[at + 1]) = (io[at] + 1, io[at + 1] + bytes);
         self.io.set(io);
     }
-    /// Objects that lost their last link since it was opened, and objects without a link that were
-    /// freed, among them those that were there before.
+    /// Objects without a link since it was opened, among them those that were there before, and how
+    /// many of them were freed.
     pub fn unlink_counts(&self) -> [u64; 2] {
         self.unlinks.get()
+    }
+    /// Whether objects without a link stay where they are for now (`zfs_unlink_suspend_progress`).
+    pub(crate) fn is_reaping_suspended(&self) -> bool {
+        self.ds.is_unlinking_suspended()
     }
     pub(crate) fn count_unlinked(&self) {
         let [n, freed] = self.unlinks.get();

@@ -105,6 +105,10 @@ impl Zfs {
     }
 
     async fn reap_exclusive(&self, obj: ObjectId) -> Result<()> {
+        // As in OpenZFS the next mount goes on.
+        if self.is_reaping_suspended() {
+            return Ok(());
+        }
         let _pass = self.enter()?;
         let n = match self.node(obj).await {
             Ok(n) => n,

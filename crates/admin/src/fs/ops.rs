@@ -202,8 +202,8 @@ impl PoolEngine {
         how: NewHow,
         key: Option<Secret>,
     ) -> Result<()> {
-        check_name(name)?;
         let dsl = self.pool.dsl();
+        dsl.check_new_name(name)?;
         if let Ok(there) = dsl.find(name) {
             let is_volume = self.props_kind(&there).await == DatasetKind::Volume;
             if how.parents && is_volume == how.volume.is_some() {

@@ -49,7 +49,7 @@ use base::{Error, ErrorKind, Result};
 
 use crate::engine::{PoolEngine, current};
 use crate::pool_set::{PoolSet, Running, lock};
-use crate::tunables::{NO_VDEV_CACHE, TABLE};
+use crate::tunables::{FIXED, TABLE, Tunables};
 
 /// Where counters are in the tree.
 pub const COUNTERS: &str = "spl/kstat/zfs";
@@ -140,7 +140,7 @@ fn place(path: &str) -> Place<'_> {
         return Place::Folder;
     }
     if let Some(name) = path.strip_prefix(PARAMETERS).and_then(|p| p.strip_prefix('/')) {
-        let is_known = name == NO_VDEV_CACHE || TABLE.iter().any(|t| t.name == name);
+        let is_known = Tunables::fixed(name).is_some() || TABLE.iter().any(|t| t.name == name);
         return if is_known { Place::Parameter(name) } else { Place::Nothing };
     }
     if matches!(path, "module/zfs/version" | "module/spl/version") {
@@ -249,7 +249,7 @@ impl PoolSet {
                 out.extend(pools.map(|name| (name, Node::Folder)));
             }
             PARAMETERS => {
-                let mut names: Vec<&str> = TABLE.iter().map(|t| t.name).chain([NO_VDEV_CACHE]).collect();
+                let mut names: Vec<&str> = TABLE.iter().map(|t| t.name).chain(FIXED.iter().map(|(n, ..)| *n)).collect();
                 names.sort_unstable();
                 out.extend(names.into_iter().map(|n| (n.to_string(), Node::Parameter)));
             }
@@ -300,10 +300,10 @@ impl PoolSet {
             }
             Place::Nothing => return Err(missing(path)),
             Place::Version => format!("{}\n", self.module_version()),
-            Place::Parameter(NO_VDEV_CACHE) => "0\n".to_string(),
             Place::Parameter(name) => {
                 let all = lock(&self.tunables).all();
-                let value = all.into_iter().find(|(n, _)| n == name).map(|(_, value)| value);
+                let set = all.into_iter().find(|(n, _)| n == name).map(|(_, value)| value);
+                let value = set.or_else(|| Tunables::fixed(name).map(|value| value.to_string()));
                 format!("{}\n", value.ok_or_else(|| missing(path))?)
             }
             Place::Process(MESSAGES, _) => self.keeper.messages().text(),

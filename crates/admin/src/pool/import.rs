@@ -584,10 +584,12 @@ impl PoolSet {
     fn export_one(&self, name: &str, request: &PoolExport) -> Result<()> {
         let running = self.need_running(name)?;
         let force = request.force;
+        // As OpenZFS's "hard" export: for others it is still in use.
+        let state = if request.stays_cached { PoolState::Active } else { PoolState::Exported };
         let cache_file = self.cache_file_of(&running);
         running
             .thread
-            .with_pool(move |engine| async move { close(&engine, force, PoolState::Exported).await })
+            .with_pool(move |engine| async move { close(&engine, force, state).await })
             .map_err(|e| e.at(format!("cannot export '{name}'")))?;
         if !request.stays_cached {
             self.leave_cache_file(cache_file.as_deref(), running.guid());

@@ -185,7 +185,7 @@ pub struct PoolExport {
     pub all: bool,
     /// Unmount file systems in use.
     pub force: bool,
-    /// `-F`: they stay in their cache files.
+    /// `-F`: their devices say that they are in use, and they stay in their cache files.
     #[serde(default)]
     pub stays_cached: bool,
 }
@@ -380,6 +380,7 @@ impl Request for PoolSet {
     fn run(self, cx: &Cx<'_>) -> Result<()> {
         let PoolSet { pool, name, value } = self;
         let running = cx.pools.need_running(&pool)?;
+        let sets_multihost = name == "multihost";
         let wanted = Wanted::parse(&[(name, value)], When::Set).and_then(|mut wanted| {
             if !wanted.features.is_empty() {
                 wanted.allowed = allowed_on(&running)?;
@@ -388,7 +389,12 @@ impl Request for PoolSet {
         });
         let wanted = wanted.map_err(|e| e.at(format!("cannot set property for '{pool}'")))?;
         let before = wanted.cache_file.as_ref().map(|_| cx.pools.cache_file_of(&running));
+        // Not on the engine's thread: the file with the id may be in one of its own mounts.
+        let identity = sets_multihost.then(host::host_identity);
         cx.on(&running, move |e| async move {
+            if let (Some(identity), Some(host)) = (identity, host::Handle::of(e.pool.rt())) {
+                host.set_identity(identity);
+            }
             e.set_pool_props(wanted).await.map_err(|e| e.at(format!("cannot set property for '{pool}'")))
         })?;
         if let Some(before) = before {

@@ -21,13 +21,11 @@ use vdev::Prio;
 
 use crate::view::TunableView;
 
+pub(crate) use crate::tunables::table::FIXED;
+use crate::tunables::table::MEANINGLESS;
 pub use crate::tunables::table::TABLE;
 
 const MIB: u64 = 1 << 20;
-
-/// A parameter of OpenZFS until 2.1 that is always 0 here: there is no such cache. `arc_summary`
-/// ends without it.
-pub(crate) const NO_VDEV_CACHE: &str = "zfs_vdev_cache_size";
 
 /// The unit of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -159,6 +157,12 @@ pub fn find(name: &str) -> Result<&'static Tunable> {
     if let Some(found) = TABLE.iter().find(|t| t.name == name) {
         return Ok(found);
     }
+    if let Some((_, value, why)) = FIXED.iter().find(|(n, ..)| *n == name) {
+        return Err(Error::unsupported(format!("{name} can only be {value}: {why}")));
+    }
+    if let Some((_, why)) = MEANINGLESS.iter().find(|(n, _)| *n == name) {
+        return Err(Error::unsupported(format!("{name} means nothing here: {why}")));
+    }
     // Without the prefix, or a part of the name, or a few letters wrong.
     let bare = name.trim_start_matches("zfs_");
     let far = |t: &Tunable| if !bare.is_empty() && t.name.ends_with(bare) { 0 } else { levenshtein(name, t.name) };
@@ -263,6 +267,14 @@ fn assignment(text: &str) -> Result<Assignment> {
     Ok(Assignment { pool, name: known.name, value })
 }
 
+/// Whether a tunable that can have one value only is set to that.
+fn is_fixed(text: &str) -> bool {
+    let Some((name, value)) = text.split_once('=') else { return false };
+    let name = name.rsplit(':').next().unwrap_or(name).trim();
+    let found = FIXED.iter().find(|(n, ..)| *n == name);
+    found.is_some_and(|(_, only, _)| matches!(value.trim(), "default") || value.trim().parse() == Ok(*only))
+}
+
 impl Tunables {
     /// The defaults on a machine with `physmem` bytes.
     pub fn for_memory(physmem: u64) -> Tunables {
@@ -271,6 +283,9 @@ impl Tunables {
 
     /// Sets `name=value`, or `pool:name=value`. The value `default` removes the setting.
     pub fn set(&mut self, text: &str) -> Result<()> {
+        if is_fixed(text) {
+            return Ok(());
+        }
         let new = assignment(text)?;
         self.set.retain(|s| s.pool != new.pool || s.name != new.name);
         if let Some(value) = new.value {
@@ -373,6 +388,11 @@ impl Tunables {
             .into(),
         };
         TABLE.iter().map(view).collect()
+    }
+
+    /// The value of a tunable that can have one only.
+    pub fn fixed(name: &str) -> Option<u64> {
+        FIXED.iter().find(|(n, ..)| *n == name).map(|(_, value, _)| *value)
     }
 
     /// Names and meanings, for help.
@@ -504,6 +524,24 @@ mod tests {
         assert!(text("zfs_delay_min_dirty_percent", "x").contains("it must be a percentage, "), "percent");
         let e = find("scheduler").unwrap().parse("fifo").unwrap_err().to_string();
         assert!(e.contains("auto, on, off, deadline"), "{e}");
+    }
+
+    #[test]
+    fn what_means_nothing_here_is_refused_with_the_reason() {
+        let mut t = Tunables::for_memory(8 << 30);
+        let mut said = |text: &str| t.set(text).err().map_or(String::new(), |e| e.to_string());
+        assert_eq!(said("zfs_compressed_arc_enabled=0"), "");
+        assert_eq!(said("zfs_compressed_arc_enabled=default"), "");
+        let why = "zfs_compressed_arc_enabled can only be 0: the cache holds unpacked blocks";
+        assert_eq!(
+            (said("zfs_compressed_arc_enabled=1"), said("p:zfs_compressed_arc_enabled=1")),
+            (why.into(), why.into())
+        );
+        assert!(said("zfs_deadman_synctime_ms=5").contains("zfs_deadman_synctime_ms means nothing here: an operation"));
+        assert!(said("zfs_compressed_arc_enabled").contains("write name=value"));
+        assert_eq!((Tunables::fixed("zfs_dmu_offset_next_sync"), Tunables::fixed("zfs_arc_max")), (Some(1), None));
+        let other = FIXED.iter().map(|(n, ..)| n).chain(MEANINGLESS.iter().map(|(n, _)| n));
+        assert!(other.clone().all(|n| TABLE.iter().all(|t| t.name != *n)) && other.count() > 10);
     }
 
     #[test]

@@ -680,6 +680,66 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.freed_per_txg = v as usize
     ),
     field!(
+        "zfs_max_dataset_nesting",
+        Unit::Count,
+        1,
+        dsl::NESTING_MOST as u64,
+        OZ,
+        "levels that the names of new datasets may have",
+        |o| o.engine.nesting as u64,
+        |o, v| o.engine.nesting = v as usize
+    ),
+    field!(
+        "zfs_unlink_suspend_progress",
+        Unit::Count,
+        0,
+        1,
+        OZ,
+        "with 1 removed files keep their space until a mount after it is 0 again",
+        |o| u64::from(o.engine.unlink_suspended),
+        |o, v| o.engine.unlink_suspended = v != 0
+    ),
+    field!(
+        "zfs_override_estimate_recordsize",
+        Unit::Bytes,
+        0,
+        HALF,
+        OZ,
+        "estimates of streams ('zfs send -n') take records to have so many bytes; 0: as the dataset says",
+        |o| o.engine.estimate_record,
+        |o, v| o.engine.estimate_record = v
+    ),
+    field!(
+        "zfs_spa_discard_memory_limit",
+        Unit::Bytes,
+        0,
+        HALF,
+        OZ,
+        "bytes of the space maps of a discarded checkpoint that one txg frees from, at least one block of a map",
+        |o| o.engine.discard_per_txg,
+        |o, v| o.engine.discard_per_txg = v
+    ),
+    field!(
+        "zfs_checksum_events_per_second",
+        Unit::Count,
+        0,
+        U32,
+        OZ,
+        "events of wrong checksums and failed operations of a device that are posted in a second at most",
+        |o| o.engine.events.errors_per_second.into(),
+        |o, v| o.engine.events.errors_per_second = v as u32
+    ),
+    field!(
+        "zfs_slow_io_events_per_second",
+        Unit::Count,
+        0,
+        U32,
+        OZ,
+        "events of slow operations of a device that are posted in a second at most",
+        |o| o.engine.events.slow_per_second.into(),
+        |o, v| o.engine.events.slow_per_second = v as u32
+    ),
+    field!(
         "zfs_prefetch_disable",
         Unit::Count,
         0,
@@ -1090,6 +1150,41 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.alloc.mg_fragmentation_threshold = v as u8
     ),
 ];
+
+/// Tunables of OpenZFS that can have one value only here, that value, and why. Programs and scripts
+/// may read them, and set them to what they are.
+pub(crate) const FIXED: &[(&str, u64, &str)] = &[
+    ("zfs_compressed_arc_enabled", 0, "the cache holds unpacked blocks"),
+    ("zfs_dmu_offset_next_sync", 1, "holes of files that were just written are found without a wait"),
+    (
+        "send_holes_without_birth_time",
+        0,
+        "streams have the holes that are younger than what they start from: their birth times can be relied on",
+    ),
+    (NO_VDEV_CACHE, 0, "there is no cache of a device"),
+];
+
+/// A parameter of OpenZFS until 2.1, which `arc_summary` ends without.
+pub(crate) const NO_VDEV_CACHE: &str = "zfs_vdev_cache_size";
+
+/// Tunables of OpenZFS that mean nothing here, and why.
+pub(crate) const MEANINGLESS: &[(&str, &str)] = &[
+    ("zfs_deadman_enabled", NO_DEADMAN),
+    ("zfs_deadman_failmode", NO_DEADMAN),
+    ("zfs_deadman_synctime_ms", NO_DEADMAN),
+    ("zfs_deadman_ziotime_ms", NO_DEADMAN),
+    ("zfs_deadman_checktime_ms", NO_DEADMAN),
+    ("l2arc_headroom", "cache devices get what is read and written when it passes by, so no list is searched"),
+    ("l2arc_trim_ahead", "cache devices are not trimmed"),
+    ("zfs_livelist_max_entries", NO_LIVELIST),
+    ("zfs_livelist_min_percent_shared", NO_LIVELIST),
+    ("zfs_rebuild_scrub_enabled", "devices are not rebuilt sequentially, so none has to be scrubbed after that"),
+    ("zfs_scan_legacy", "a scrub always sorts what it finds"),
+    ("zfs_keep_log_spacemaps_at_export", "log space maps of others go to the metaslabs' own with the first txg"),
+    ("zvol_inhibit_dev", "volumes have files instead of devices: volmode=none hides one"),
+];
+const NO_LIVELIST: &str = "clones have no livelists: they are freed by their trees";
+const NO_DEADMAN: &str = "an operation that a device does not end is waited for: zio_slow_io_ms says which are slow";
 
 fn place_of<T: PartialEq>(all: &[T], value: &T) -> u64 {
     all.iter().position(|v| v == value).unwrap_or(0) as u64

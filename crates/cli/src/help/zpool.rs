@@ -362,7 +362,8 @@ of them.
 
   -a  all pools
   -f  unmount file systems in use
-  -F  as -f, and a pool stays in its cache file
+  -F  as -f, but its devices say that it is in use, so that another host needs
+      'import -f', and it stays in its cache file
 ",
     },
     Page {

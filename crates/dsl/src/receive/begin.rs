@@ -300,6 +300,7 @@ impl DslPool {
         if self.find_dir(above).is_err() {
             return Err(missing(above));
         }
+        self.check_new_name(&what.fs)?;
         let (parent, last) = self.parent_for_new(&what.fs)?;
         self.check_receive_parent(&parent).await?;
         let origin = self.origin_for(what).await?;

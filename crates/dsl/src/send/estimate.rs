@@ -51,7 +51,10 @@ impl DslPool {
         };
         // As in OpenZFS, which takes volumes to have blocks of the default size.
         let volume = ds.os_type().await? == ObjsetType::Zvol;
-        let record = ds.dir().prop(if volume { "volblocksize" } else { "recordsize" }).0.num();
+        let record = match self.core().estimate_record.get() {
+            0 => ds.dir().prop(if volume { "volblocksize" } else { "recordsize" }).0.num(),
+            record => record,
+        };
         Ok(estimate(space, record, opts.compressed || opts.raw))
     }
 }

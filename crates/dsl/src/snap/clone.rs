@@ -77,6 +77,7 @@ impl DslPool {
     ) -> Result<Option<Rc<Dataset>>> {
         let (pool, tx) = (self.clone(), tx.clone());
         let snap = pool.find_snapshot(origin).await?;
+        pool.check_new_name(name)?;
         let (parent, last) = pool.parent_for_new(name)?;
         pool.check_parent(&parent).await?;
         for (prop, value) in props {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use crate::check_name;
-use crate::pool::{NAME_MAX, NESTING_MAX};
+use crate::pool::{NAME_MAX, NESTING_MOST};
 use crate::snap::snapshot::check_component;
 
 /// Letters that names are made of here, with good and bad ones.
@@ -36,7 +36,7 @@ fn lengths_are_limited_to_the_byte() {
     let long = |n: usize| "a".repeat(n);
     assert!(check_name(&long(NAME_MAX)).is_ok() && check_name(&long(NAME_MAX + 1)).is_err());
     let nested = |n: usize| vec!["a"; n].join("/");
-    assert!(check_name(&nested(NESTING_MAX)).is_ok() && check_name(&nested(NESTING_MAX + 1)).is_err());
+    assert!(check_name(&nested(NESTING_MOST)).is_ok() && check_name(&nested(NESTING_MOST + 1)).is_err());
     // The name of the file system counts as well.
     let snap = |n: usize| {
         let part = long(n);

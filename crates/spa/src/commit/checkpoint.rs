@@ -43,7 +43,7 @@ const MAP_BLKSZ: u32 = 128 << 10;
 
 /// About how many bytes of such maps are discarded in one txg: a million entries at most, so that
 /// no txg takes long.
-const DISCARD_PER_TXG: u64 = 4 << 20;
+pub(crate) const DISCARD_PER_TXG: u64 = 4 << 20;
 
 /// A checkpoint space map.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +69,8 @@ pub(crate) struct Checkpoint {
     time: Cell<u64>,
     maps: RefCell<BTreeMap<VdevId, Map>>,
     requested: Cell<Option<CheckpointRequest>>,
+    /// Bytes of the maps that one txg frees from.
+    limit: Cell<u64>,
 }
 
 /// The parts of the pool that a change needs.
@@ -125,7 +127,13 @@ impl Checkpoint {
             time: Cell::new(ub.as_ref().map_or(0, |u| u.timestamp)),
             maps: RefCell::new(maps),
             requested: Cell::new(None),
+            limit: Cell::new(DISCARD_PER_TXG),
         })
+    }
+
+    /// Bytes of the maps that one txg frees from, from now on; a block of a map at least.
+    pub(crate) fn set_limit(&self, limit: u64) {
+        self.limit.set(limit.max(1));
     }
 
     /// When its state was written (seconds since 1970), and how many bytes of the vdevs only it
@@ -211,7 +219,7 @@ impl Checkpoint {
     /// Frees the ranges at the ends of the maps, up to the limit of one txg, and maps that are
     /// empty.
     async fn discard_some(&self, cx: &Cx<'_>, tx: &Tx) -> Result<()> {
-        let mut left = DISCARD_PER_TXG;
+        let mut left = self.limit.get();
         while left > 0 {
             let first = self.maps.borrow().first_key_value().map(|(vdev, map)| (*vdev, *map));
             let Some((vdev, map)) = first else { break };

@@ -10,6 +10,10 @@
 //! devices for so long that another one may have taken the pool over must not write any more: the
 //! txg that is to be committed then fails, and the pool is suspended for good.
 //!
+//! What lets others wait is what the last heartbeat on a device says of the settings: when these
+//! change the next one is due at once, and until it is on a device the old ones limit how long the
+//! pool may go without.
+//!
 //! The last heartbeats are kept for whoever wants to see them ([`Beat`]; none by default).
 
 use std::cell::{Cell, RefCell};
@@ -20,6 +24,7 @@ use base::{Error, ErrorKind, Guid, Nanos, Result, Txg};
 use ondisk::label::LABELS;
 use ondisk::uberblock::Uberblock;
 use rt::Rt;
+use rt::join::select2;
 use rt::sync::Notify;
 use txg::TxgPool;
 use vdev::labels::write_heartbeat;
@@ -127,6 +132,10 @@ pub(crate) struct Heartbeat {
     next_id: Cell<u64>,
     /// When those that are skipped one after the other began to be.
     skipped_since: Cell<Option<Nanos>>,
+    /// How long the last heartbeat on a device lets others wait.
+    promised: Cell<Option<Nanos>>,
+    /// Others must hear of changed settings: the next one is due.
+    due: Cell<bool>,
 }
 
 impl Heartbeat {
@@ -149,6 +158,8 @@ impl Heartbeat {
             beats: RefCell::default(),
             next_id: Cell::new(0),
             skipped_since: Cell::new(None),
+            promised: Cell::new(tunables.limit()),
+            due: Cell::new(false),
         })
     }
 
@@ -161,6 +172,7 @@ impl Heartbeat {
     pub(crate) fn set(self: &Rc<Self>, on: bool) {
         if on && !self.on.get() {
             self.good.set(self.rt.now());
+            self.promised.set(self.tunables.get().limit());
         }
         self.on.set(on);
         self.changed.notify_all();
@@ -177,9 +189,13 @@ impl Heartbeat {
 
     /// Changes the settings.
     pub(crate) fn set_tunables(&self, tunables: MultihostTunables) {
-        self.tunables.set(tunables);
-        self.trim();
-        self.changed.notify_all();
+        let old = self.tunables.replace(tunables);
+        if old != tunables {
+            self.trim();
+            let same = MultihostTunables { history: tunables.history, ..old } == tunables;
+            self.due.set(self.due.get() || !same);
+            self.changed.notify_all();
+        }
     }
 
     /// The heartbeats that are kept, oldest first.
@@ -259,6 +275,7 @@ impl Heartbeat {
         let before = self.last.replace(Some(ub.clone()));
         self.seq.set(0);
         self.good.set(self.rt.now());
+        self.promised.set(self.tunables.get().limit());
         if before.is_none() {
             self.changed.notify_all();
         }
@@ -266,7 +283,7 @@ impl Heartbeat {
 
     fn check(&self) -> Result<()> {
         let since = self.rt.now().since(self.good.get());
-        match self.tunables.get().limit() {
+        match self.promised.get() {
             Some(limit) if since > limit => Err(Error::new(
                 ErrorKind::Suspended,
                 format!(
@@ -300,6 +317,8 @@ impl Heartbeat {
 
     /// Writes heartbeats until the property is off or the pool is closed.
     async fn run(self: Rc<Self>) {
+        // When the last one was due.
+        let mut last = self.rt.now();
         while self.on.get() && !self.closed.get() {
             let changed = self.changed.notified();
             if self.last.borrow().is_none() {
@@ -308,10 +327,14 @@ impl Heartbeat {
             }
             let leaves = self.leaves();
             let interval = self.tunables.get().interval_ms() * 1_000_000;
-            let _ = self.rt.timeout(Nanos(interval / leaves.len().max(1) as u64), changed).await;
-            if self.closed.get() || !self.on.get() {
-                break;
+            let due = last + Nanos(interval / leaves.len().max(1) as u64);
+            if !self.due.take() && self.rt.now() < due {
+                select2(self.rt.sleep_until(due), changed).await;
+                // Devices and settings may be others by now.
+                continue;
             }
+            // None is made up for.
+            last = self.rt.now();
             if let Err(e) = self.check() {
                 self.txg.suspend(e);
                 break;
@@ -335,6 +358,7 @@ impl Heartbeat {
 
     /// Writes one heartbeat.
     async fn write(self: Rc<Self>, ashift: u8, leaf: Rc<Leaf>, ub: Uberblock) {
+        let limit = self.tunables.get().limit();
         let (label, issued) = (self.rt.rng_below(LABELS as u64) as usize, self.rt.now());
         self.skipped_since.set(None);
         let id = self.note(Some((leaf.guid(), leaf.path(), label)), BeatEnd::Writing);
@@ -343,6 +367,7 @@ impl Heartbeat {
         self.end_of(id, BeatEnd::Done { ok, took: self.rt.now().since(issued) });
         // What counts for others is when it was written at the latest, here when at the earliest.
         if ok && issued > self.good.get() {
+            self.promised.set(limit);
             let took = issued.since(self.good.replace(issued)).0;
             self.delay.set(averaged(self.delay.get(), took));
         }

@@ -120,13 +120,13 @@ impl Zfs {
     /// The first byte at or after `off` that may be data; None if there is none before the end of
     /// the file.
     pub async fn seek_data(&self, obj: ObjectId, off: u64) -> Result<Option<u64>> {
-        self.seek(obj, off, async |dn, size| Ok(dn.next_data(off).await?.filter(|&at| at < size))).await
+        self.seek(obj, off, async |dn, size| Ok(dn.seek_data(off).await?.filter(|&at| at < size))).await
     }
 
     /// The first byte at or after `off` that begins a hole, at most the end of the file; None if
     /// `off` is beyond the file.
     pub async fn seek_hole(&self, obj: ObjectId, off: u64) -> Result<Option<u64>> {
-        self.seek(obj, off, async |dn, size| Ok(Some(dn.next_hole(off).await?.min(size)))).await
+        self.seek(obj, off, async |dn, size| Ok(Some(dn.seek_hole(off).await?.min(size)))).await
     }
 
     /// What `find` finds in a file of that size, if `off` is within it.

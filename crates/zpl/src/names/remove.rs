@@ -117,7 +117,8 @@ impl Zfs {
             self.keep_removed(n);
         }
         let open = n.st.opens.get() > 0;
-        if !open && a.xattr == 0 && n.dn.max_blkid() < FREE_NOW_BLOCKS && self.acl_object(n)?.is_none() {
+        let waits = open || self.is_reaping_suspended();
+        if !waits && a.xattr == 0 && n.dn.max_blkid() < FREE_NOW_BLOCKS && self.acl_object(n)?.is_none() {
             self.take_atime(n.obj());
             self.os.free(n.obj(), tx).await?;
             self.count_unlinked();

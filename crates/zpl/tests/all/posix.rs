@@ -4,6 +4,7 @@ use crate::common::{ROOT_CRED, Setup, World, opts, with_pool};
 use base::{ErrorKind, ObjectId, WallTime};
 use bdev::Bytes;
 use dmu::sa::{SaAttr, SaHandle};
+use spa::EngineOpts;
 use zpl::{
     Atime, Case, Cred, Fallocate, FileKind, FsCreateProps, MountOpts, RenameFlags, SetAttr, SetTime, SetXattr,
     XattrMode, ioc_flags,
@@ -153,6 +154,50 @@ fn rename_into_itself_and_exchange() {
     });
 }
 
+/// As a program sees them with SEEK_DATA and SEEK_HOLE, before and after they are on disk.
+#[test]
+fn zeros_that_wait_to_be_written_are_holes() {
+    with_pool(Setup::default(), |w| async move {
+        let f = w.file("f").await;
+        let record = 131_072;
+        w.write(f, 0, &vec![7; 4 * record]).await;
+        w.write(f, record as u64, &vec![0; record]).await;
+        let seen = async || {
+            let data = w.fs.seek_data(f, record as u64).await.unwrap();
+            (w.fs.seek_hole(f, 0).await.unwrap(), data, w.fs.seek_hole(f, 2 * record as u64).await.unwrap())
+        };
+        let want = (Some(record as u64), Some(2 * record as u64), Some(4 * record as u64));
+        assert_eq!(seen().await, want);
+        w.fs.sync_all().await.unwrap();
+        assert_eq!(seen().await, want);
+    });
+}
+
+/// `zfs_unlink_suspend_progress`
+#[test]
+fn removed_files_keep_their_space_while_that_is_wanted() {
+    with_pool(Setup::default(), |mut w| async move {
+        let root = w.fs.root();
+        w.pool.tune(&EngineOpts { unlink_suspended: true, ..opts() });
+        for name in ["a", "b"] {
+            let f = w.file(name).await;
+            w.write(f, 0, &[7; 300_000]).await;
+            w.fs.unlink(root, name.as_bytes()).await.unwrap();
+        }
+        w.fs.sync_all().await.unwrap();
+        assert_eq!((w.fs.unlinked_count().await.unwrap(), w.fs.unlink_counts()), (2, [2, 0]));
+        // The next mount goes on, and what is removed then is freed at once.
+        w.pool.tune(&opts());
+        let c = w.file("c").await;
+        w.write(c, 0, &[7; 3000]).await;
+        w.fs.unlink(root, b"c").await.unwrap();
+        assert_eq!((w.fs.unlinked_count().await.unwrap(), w.fs.unlink_counts()), (2, [3, 1]));
+        w.reimport().await;
+        queue_runs_empty(&w).await;
+        assert_eq!(w.fs.unlink_counts(), [2, 2]);
+    });
+}
+
 #[test]
 fn nameless_files_live_while_open() {
     with_pool(Setup::default(), |mut w| async move {
@@ -186,7 +231,7 @@ fn nameless_files_live_while_open() {
         assert_eq!(w.fs.unlink_counts(), [3, 1]);
         w.reimport().await;
         queue_runs_empty(&w).await;
-        assert_eq!(w.fs.unlink_counts(), [0, 2]);
+        assert_eq!(w.fs.unlink_counts(), [2, 2]);
         assert_eq!(kind(w.fs.getattr(g).await), ErrorKind::NotFound);
         assert_eq!(kind(w.fs.open_file(d).await), ErrorKind::NotFound);
         assert_eq!(w.fs.objset().used_objects(), 6);
