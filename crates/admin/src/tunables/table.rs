@@ -1179,10 +1179,14 @@ pub(crate) const MEANINGLESS: &[(&str, &str)] = &[
     ("zfs_livelist_max_entries", NO_LIVELIST),
     ("zfs_livelist_min_percent_shared", NO_LIVELIST),
     ("zfs_rebuild_scrub_enabled", "devices are not rebuilt sequentially, so none has to be scrubbed after that"),
+    ("zfs_condense_indirect_vdevs_enable", NO_CONDENSING),
+    ("zfs_condense_indirect_commit_entry_delay_ms", NO_CONDENSING),
+    ("zfs_condense_min_mapping_bytes", NO_CONDENSING),
     ("zfs_scan_legacy", "a scrub always sorts what it finds"),
     ("zfs_keep_log_spacemaps_at_export", "log space maps of others go to the metaslabs' own with the first txg"),
     ("zvol_inhibit_dev", "volumes have files instead of devices: volmode=none hides one"),
 ];
+const NO_CONDENSING: &str = "the maps of removed devices are not condensed";
 const NO_LIVELIST: &str = "clones have no livelists: they are freed by their trees";
 const NO_DEADMAN: &str = "an operation that a device does not end is waited for: zio_slow_io_ms says which are slow";
 
