@@ -102,7 +102,8 @@ fn each_event_is_handled_once_whatever_ends_and_begins() {
     assert_eq!(words[..3], ["pool_create", "sysevent.fs.zfs.pool_create", "tank"]);
     assert_eq!(words[3], format!("0x{guid:016X}"));
     assert_eq!(words[5..], ["[]", "[]", "tank"]);
-    said.until("zedlet 'pool_create.sh' of event 1 ended with exit status: 3");
+    // The history of the creation comes first.
+    said.until("zedlet 'pool_create.sh' of event 3 ended with exit status: 3");
     // A new zedlet counts from the signal on.
     script(&format!("{folder}/scrub_finish-late"), &format!("echo late > {fifo}"));
     signal("-HUP", first.0.id());

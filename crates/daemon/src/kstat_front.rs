@@ -14,13 +14,17 @@ use std::thread::JoinHandle;
 use admin::fs::places::{check_real_place, clear_dead_mounts, path_blocking};
 use admin::kstat::{Node, Question, waits};
 use admin::pool_set::PoolSet;
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Nanos, Result};
 use fuse::{TextNode, TextSource, mount_texts};
 use host::{Engine, EngineConfig};
-use rt::LocalBoxFuture;
+use rt::{LocalBoxFuture, Rt};
 
 /// Source and type in the list of mounts.
 const NAME: &str = "kstat";
+
+/// Tries to make the place a folder, and the time between.
+const MAKE_TRIES: u32 = 20;
+const MAKE_PAUSE: Nanos = Nanos::from_ms(20);
 
 /// The mounted folder.
 pub(crate) struct KstatFolder {
@@ -62,21 +66,34 @@ fn run(pools: Arc<PoolSet>, at: PathBuf, stopped: mpsc::Receiver<()>, said: &mps
     let engine = Engine::new(EngineConfig::default())?;
     let rt = engine.rt();
     engine.block_on(async {
-        // Of no pool: only what is in the way.
-        clear_dead_mounts("", Some(&at)).await?;
-        let place = at.clone();
-        let make = move || {
-            check_real_place(&place)?;
-            let made = std::fs::create_dir_all(&place);
-            made.map_err(|e| Error::new(ErrorKind::Io, format!("the folder cannot be made: {e}")))
-        };
-        path_blocking(&rt, &at, make).await??;
+        // The mount of a daemon that was just killed may die a moment later.
+        let mut tries = 0;
+        while let Err(e) = make_place(&rt, &at).await {
+            tries += 1;
+            if tries == MAKE_TRIES {
+                return Err(e);
+            }
+            rt.sleep(MAKE_PAUSE).await;
+        }
         let mounted = mount_texts(&rt, NAME, Rc::new(Kstats(pools)), &at).await?;
         let _ = said.send(Ok(()));
         // An error when the handle is dropped.
         let _ = host::blocking(move || stopped.recv()).await;
         mounted.unmount(true, true).await
     })
+}
+
+/// Clears what a killed daemon left at the place, and makes it a folder.
+async fn make_place(rt: &Rt, at: &Path) -> Result<()> {
+    // Of no pool: only what is in the way.
+    clear_dead_mounts("", Some(at)).await?;
+    let place = at.to_path_buf();
+    let make = move || {
+        check_real_place(&place)?;
+        let made = std::fs::create_dir_all(&place);
+        made.map_err(|e| Error::new(ErrorKind::Io, format!("the folder cannot be made: {e}")))
+    };
+    path_blocking(rt, at, make).await?
 }
 
 /// The tree of kstats. A look at it that waits for pools is on a thread of its own.

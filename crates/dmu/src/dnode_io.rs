@@ -15,6 +15,7 @@ use arc::Keep;
 use base::{Error, ErrorKind, Nanos, Result};
 use bdev::{Buf, Bytes};
 use ondisk::blkptr::Blkptr;
+use rt::CpuClass;
 use rt::cost::COPY;
 use rt::join::Pipeline;
 use zio::{Compression, Packed, WriteDone};
@@ -909,8 +910,8 @@ impl Dnode {
         if self.os.props.get().compression == Compression::OFF {
             return false;
         }
-        self.os.ctx.rt().spend(COPY.cost(data.len() as u64)).await;
-        codec::is_zero(data)
+        let (data, cost) = (data.clone(), COPY.cost(data.len() as u64));
+        self.os.ctx.rt().cpu_as(CpuClass::Urgent, cost, move || codec::is_zero(&data)).await
     }
 
     /// The first offset at or after `off` where a hole begins, at most the end of the last block.

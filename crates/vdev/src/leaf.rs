@@ -510,7 +510,7 @@ impl Leaf {
                 {
                     let mut stats = self.stats.borrow_mut();
                     for i in &items {
-                        stats.count(i.prio, write, i.len, now.since(i.since), now.since(started));
+                        stats.count(i.prio, (!discard).then_some(write), i.len, now.since(i.since), now.since(started));
                     }
                 }
                 self.note_slow(now.since(started), prio, write, (offset, len));

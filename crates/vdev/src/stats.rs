@@ -105,13 +105,12 @@ impl LeafStats {
     pub(crate) fn flushed(&mut self, total: Nanos) {
         self.flush_latency.add(total.0);
     }
-    pub(crate) fn count(&mut self, prio: Prio, write: bool, bytes: u64, total: Nanos, disk: Nanos) {
-        if prio == Prio::Trim {
-            // Neither reads nor writes.
-        } else if write {
+    /// Counts a completed operation; `write`: none of a discard, which is neither a read nor a write.
+    pub(crate) fn count(&mut self, prio: Prio, write: Option<bool>, bytes: u64, total: Nanos, disk: Nanos) {
+        if write == Some(true) {
             self.write_ops += 1;
             self.write_bytes += bytes;
-        } else {
+        } else if write == Some(false) {
             self.read_ops += 1;
             self.read_bytes += bytes;
         }

@@ -1178,7 +1178,6 @@ pub(crate) const MEANINGLESS: &[(&str, &str)] = &[
     ("l2arc_trim_ahead", "cache devices are not trimmed"),
     ("zfs_livelist_max_entries", NO_LIVELIST),
     ("zfs_livelist_min_percent_shared", NO_LIVELIST),
-    ("zfs_rebuild_scrub_enabled", "devices are not rebuilt sequentially, so none has to be scrubbed after that"),
     ("zfs_condense_indirect_vdevs_enable", NO_CONDENSING),
     ("zfs_condense_indirect_commit_entry_delay_ms", NO_CONDENSING),
     ("zfs_condense_min_mapping_bytes", NO_CONDENSING),

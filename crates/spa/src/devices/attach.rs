@@ -295,9 +295,7 @@ impl Devices {
                         return Ok(Err(e));
                     }
                     let above = kind.parent_of(guid).expect("it was checked");
-                    let path = top.config_ref().find(guid).and_then(|c| c.path.clone()).unwrap_or_default();
-                    devices.stack.core.log_internal("detach", format!("vdev={path}"), tx.txg());
-                    devices.events.post_vdev("vdev_remove", guid);
+                    devices.tell_detach(&top, guid, tx);
                     restore_path(&top, guid);
                     // The original device leaves: its spare replaces it permanently.
                     let last = above.children().last().and_then(VdevKind::guid);

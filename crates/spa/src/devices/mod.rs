@@ -253,9 +253,16 @@ impl Devices {
         Ok(())
     }
 
+    /// A device leaves a mirror, a replacement or its place beside another one.
+    fn tell_detach(&self, top: &Top, guid: Guid, tx: &Tx) {
+        let path = top.config_ref().find(guid).and_then(|c| c.path.clone()).unwrap_or_default();
+        self.stack.core.log_internal("detach", format!("vdev={path}"), tx.txg());
+        self.events.post_vdev("vdev_remove", guid);
+    }
+
     /// A spare leaves the tree, and is available again.
     async fn send_home(&self, top: &Rc<Top>, spare: Guid, tx: &Tx) -> Result<()> {
-        self.events.post_vdev("vdev_remove", spare);
+        self.tell_detach(top, spare, tx);
         self.remove_leaf(top, spare, Some(spare_label(spare)), tx).await
     }
 
@@ -276,7 +283,7 @@ impl Devices {
         for top in tops {
             while let Some((guid, spare)) = finished_replacement(&top.kind(), &top.kind()) {
                 let is_spare = self.aux.is_spare(guid);
-                self.events.post_vdev("vdev_remove", guid);
+                self.tell_detach(&top, guid, tx);
                 let label = if is_spare { Some(spare_label(guid)) } else { self.config.blank_label(&top, guid) };
                 // The replaced device was known as `PATH/old` during the replacement.
                 restore_path(&top, guid);

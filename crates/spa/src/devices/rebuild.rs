@@ -322,15 +322,8 @@ impl Rebuilds {
                 }
             }
         }
-        let phys = rebuild.phys.get();
-        if phys.errors > 0 {
+        if rebuild.phys.get().errors > 0 {
             self.scan.request_resilver();
-        } else if phys.state == ScanState::Finished && self.tunables.get().scrub_after && !self.is_active() {
-            // A scan that began meanwhile goes on instead.
-            match self.scan.clone().start_scrub().await {
-                Err(e) if e.kind() != ErrorKind::Busy => return Err(e),
-                _ => {}
-            }
         }
         Ok(())
     }
@@ -494,6 +487,9 @@ impl Rebuilds {
                     }
                     me.tell(&top, if whole { "complete" } else { "canceled" }, Some("resilver_finish"), tx.txg());
                     me.tell_scan();
+                    if whole && phys.errors == 0 && me.tunables.get().scrub_after && !me.is_active() {
+                        me.scan.scrub_if_idle(tx).await?;
+                    }
                     me.stack.txg.kick();
                     Ok(Ok(true))
                 })

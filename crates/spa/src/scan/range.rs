@@ -67,6 +67,14 @@ impl Scan {
         self.start_scrub_of(ScrubRange::All).await
     }
 
+    /// Begins a scrub of everything if no scan runs (syncing context).
+    pub(crate) async fn scrub_if_idle(&self, tx: &Tx) -> Result<()> {
+        if self.check_idle().is_err() || self.is_resilver_due() {
+            return Ok(());
+        }
+        self.begin(ScanFunc::Scrub, Txg(0), tx.txg(), tx).await
+    }
+
     /// Begins a scrub of the blocks in the range, or resumes a paused one, which keeps its own.
     /// `Busy` while a scan runs.
     pub async fn start_scrub_of(self: &Rc<Self>, range: ScrubRange) -> Result<()> {
