@@ -105,7 +105,7 @@ impl LeafStats {
     pub(crate) fn flushed(&mut self, total: Nanos) {
         self.flush_latency.add(total.0);
     }
-    /// Counts a completed operation; `write`: none of a discard, which is neither a read nor a write.
+    /// Counts a completed operation; `write`: none of a discard, which is neither read nor write.
     pub(crate) fn count(&mut self, prio: Prio, write: Option<bool>, bytes: u64, total: Nanos, disk: Nanos) {
         if write == Some(true) {
             self.write_ops += 1;
