@@ -497,10 +497,11 @@ impl Metaslab {
         if self.is_loaded() || trim {
             for _ in 0..runs_max {
                 let Some(r) = p.returned(txg).and_then(RangeTree::pop) else { break };
-                if trim {
-                    let tree = self.tree();
-                    let trim = self.trim.get_or_insert_with(|| Box::new(tree));
-                    trim.set_range(r.start, r.size).expect("it is space of this metaslab");
+                if trim && self.trim.is_none() {
+                    self.trim = Some(Box::new(self.tree()));
+                }
+                if let Some(noted) = self.trim.as_mut().filter(|_| trim) {
+                    noted.set_range(r.start, r.size).expect("it is space of this metaslab");
                 }
                 if let State::Loaded(l) = &mut self.state {
                     l.free.add(r.start, r.size).expect("the trees of a metaslab are disjoint");
