@@ -117,7 +117,7 @@ pub(super) fn check_kind(top: &Top) -> Result<()> {
 
 /// Whether no device in use misses anything.
 fn is_needless(top: &Top) -> bool {
-    let misses = |(_, c): &(_, Rc<vdev::Condition>)| c.health().is_open() && !c.missing().is_empty();
+    let misses = |(_, c): &(_, Rc<vdev::Condition>)| c.health().is_open() && c.misses(Txg(0));
     !top.kind().conditions().iter().any(misses)
 }
 
@@ -268,8 +268,7 @@ impl Rebuilds {
     /// Makes the record that of a new rebuild; false if nothing is missed.
     fn begin(&self, top: &Top, rebuild: &Rebuild) -> bool {
         let missed = top.kind().conditions().into_iter().filter(|(_, c)| c.health().is_open());
-        let bounds = missed.filter_map(|(_, c)| c.missing().bounds()).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
-        let Some((first, _)) = bounds else { return false };
+        let Some((first, _)) = missed.filter_map(|(_, c)| c.missing().bounds()).min() else { return false };
         rebuild.again.set(false);
         rebuild.pass.set((self.stack.rt.now(), 0));
         let estimate = self.stack.alloc.in_use(top.id);
