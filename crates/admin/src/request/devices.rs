@@ -280,7 +280,7 @@ impl Request for PoolWork {
         cx.on_pool(&pool, move |e| async move {
             let devices: Vec<String> = devices.iter().map(|d| pool_device_name(&e.pool, d)).collect();
             e.pool.devices().works().change(kind, wish, &devices).await?;
-            if wait { e.pool.devices().works().wait(kind).await } else { Ok(()) }
+            if wait { e.pool.devices().works().wait_for(kind, &devices).await } else { Ok(()) }
         })
     }
 }

@@ -366,14 +366,22 @@ impl LeafWorks {
         self.stack.sync().await
     }
 
-    /// Waits until no work of the kind runs (`-w`).
+    /// Waits until no work of the kind runs.
     pub async fn wait(&self, kind: WorkKind) -> Result<()> {
+        self.wait_for(kind, &[]).await
+    }
+
+    /// The same on the devices with those names, or on all (`-w`).
+    pub async fn wait_for(&self, kind: WorkKind, names: &[String]) -> Result<()> {
+        let find = |name: &String| find_vdev(&self.stack.tree, &self.config, name).map(|(_, guid)| guid);
+        let guids = names.iter().map(find).collect::<Result<Vec<Guid>>>()?;
+        let is_asked_for = |w: &LeafWork| w.kind == kind && (guids.is_empty() || guids.contains(&w.guid));
         loop {
-            let running = self.all.borrow().iter().find(|w| w.kind == kind && w.running.get()).cloned();
+            let running = self.all.borrow().iter().find(|w| is_asked_for(w) && w.running.get()).cloned();
             let Some(work) = running else { break };
             work.changed.notified().await;
         }
-        let failed = self.all.borrow().iter().filter(|w| w.kind == kind).find_map(|w| w.error());
+        let failed = self.all.borrow().iter().filter(|w| is_asked_for(w)).find_map(|w| w.error());
         failed.map_or(Ok(()), Err)
     }
 

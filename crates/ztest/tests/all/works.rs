@@ -140,6 +140,30 @@ fn a_trim_goes_on_when_its_device_is_online_again() {
     });
 }
 
+/// Who waits for the work on one device does not wait for others.
+#[test]
+fn one_waits_for_the_devices_that_were_named() {
+    let mut layout = Layout::draw(&mut Rng::new(4505), 64 << 20);
+    layout.devices = vec![128 << 20, 512 << 20];
+    let lab = Lab::new(4505, &layout);
+    lab.sim.block_on(async {
+        let pool = lab.create(&layout, Vec::new()).await.expect("created");
+        let works = pool.devices().works();
+        works.change(WorkKind::Initialize, WorkCommand::Start(None), &[]).await.expect("begun");
+        let state = |n: usize| {
+            let guid = pool.tree().leaves()[n].guid();
+            works.get(guid, WorkKind::Initialize).expect("it was begun").state()
+        };
+        works.wait_for(WorkKind::Initialize, &["disk0.img".to_string()]).await.expect("ends");
+        assert_eq!((state(0), state(1)), (WorkState::Complete, WorkState::Active));
+        works.wait(WorkKind::Initialize).await.expect("ends");
+        assert_eq!(state(1), WorkState::Complete);
+        let e = works.wait_for(WorkKind::Trim, &["disk7.img".to_string()]).await;
+        assert!(e.is_err(), "no such device");
+        pool.export().await.expect("exported");
+    });
+}
+
 /// With `autotrim` the disks soon hold no more than what is in use, and nothing that is in use is
 /// lost, a txg of before included.
 #[test]
