@@ -50,6 +50,7 @@ mod zfs_project;
 mod zfs_receive;
 mod zfs_rewrite;
 mod zfs_send;
+mod zfs_share;
 mod zfs_snap;
 mod zfs_upgrade;
 mod zinject;

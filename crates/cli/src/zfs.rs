@@ -14,11 +14,8 @@ use crate::zpool::{fields, for_each_name, parse_for, run_other};
 use crate::zpool_out::get_table;
 use crate::{
     Done, Fail, ask, assignment, json, print, unique, wait, zfs_allow, zfs_create, zfs_diff, zfs_key, zfs_owners,
-    zfs_program, zfs_project, zfs_receive, zfs_rewrite, zfs_send, zfs_snap, zfs_upgrade,
+    zfs_program, zfs_project, zfs_receive, zfs_rewrite, zfs_send, zfs_share, zfs_snap, zfs_upgrade,
 };
-
-/// Commands of OpenZFS that weir does not have yet.
-const NOT_YET: &[&str] = &["share", "unshare"];
 
 /// Runs `zfs ARGS`.
 pub fn run(args: &[String]) -> Done {
@@ -42,7 +39,7 @@ pub fn run(args: &[String]) -> Done {
         "receive" | "recv" => zfs_receive::receive(&parse(rest, "vMnsFhdeucAo:x:", &[], "receive")?),
         "list" => list(&parse(rest, "Hprd:o:t:s:S:j", &json::Shape::LONG[..2], "list")?),
         "get" => get(&parse(rest, "Hprd:o:s:t:j", &json::Shape::LONG[..2], "get")?),
-        "set" => set(&parse(rest, "", &[], "set")?),
+        "set" => set(&parse(rest, "u", &[], "set")?),
         "load-key" => zfs_key::load(&parse(rest, "rnaL:", &[], "load-key")?),
         "unload-key" => zfs_key::unload(&parse(rest, "ra", &[], "unload-key")?),
         "change-key" => zfs_key::change(&parse(rest, "lio:", &[], "change-key")?),
@@ -53,6 +50,8 @@ pub fn run(args: &[String]) -> Done {
         "mount" => mount(&parse(rest, "afjlvOo:", &[("json", false, 'j')], "mount")?),
         "wait" => wait::delete_queue(&parse(rest, "t:", &[], "wait")?),
         "unmount" | "umount" => unmount(&parse(rest, "afu", &[], "unmount")?),
+        "share" => zfs_share::share(&parse(rest, "al", &[], "share")?),
+        "unshare" => zfs_share::unshare(&parse(rest, "a", &[], "unshare")?),
         "userspace" => zfs_owners::space(&parse(rest, "Hinpo:s:S:t:", &[], "userspace")?, Owners::Users, "userspace"),
         "groupspace" => {
             zfs_owners::space(&parse(rest, "Hinpo:s:S:t:", &[], "groupspace")?, Owners::Groups, "groupspace")
@@ -64,7 +63,7 @@ pub fn run(args: &[String]) -> Done {
         "unallow" => zfs_allow::unallow(&parse(rest, "ldugecsr", &[], "unallow")?),
         "upgrade" => zfs_upgrade::upgrade(&parse(rest, "arvV:", &[], "upgrade")?),
         "project" => zfs_project::project(&parse(rest, "0Ccdkp:rs", &[], "project")?),
-        other => run_other("zfs", other, rest, NOT_YET),
+        other => run_other("zfs", other, rest, &[]),
     }
 }
 
@@ -92,17 +91,6 @@ pub(crate) fn file_system_name(name: &str) -> Done {
 pub(crate) fn select_one(name: &str) -> Select {
     let (names, wanted) = (vec![name.to_string()], vec!["name".to_string()]);
     Select { filesystems: true, volumes: true, snapshots: true, depth: Some(0), names, wanted, ..Select::default() }
-}
-
-/// weir serves no shares, so share properties get a warning, not an error: pools carry them from
-/// one machine to another.
-pub(crate) fn warn_of_shares(props: &[(String, String)]) {
-    for (name, value) in props.iter().filter(|(n, v)| matches!(n.as_str(), "sharenfs" | "sharesmb") && v != "off") {
-        let file = if name == "sharenfs" { "exports(5)" } else { "smb.conf(5)" };
-        eprintln!(
-            "warning: {name}={value} is stored but shares nothing, since weir runs no server: name the mount point in {file}"
-        );
-    }
 }
 
 fn destroy(p: &Parsed) -> Done {
@@ -195,6 +183,14 @@ fn names(operands: &[String]) -> Result<Vec<String>, Fail> {
         }
     };
     operands.iter().map(path).collect()
+}
+
+/// As [`names`], where OpenZFS takes no path: the property of what a path is in would be changed.
+fn only_names(operands: &[String]) -> Result<Vec<String>, Fail> {
+    match operands.iter().find(|n| n.starts_with('/')) {
+        Some(path) => Err(Error::invalid(format!("cannot open '{path}': leading slash in name")).into()),
+        None => names(operands),
+    }
 }
 
 fn list(p: &Parsed) -> Done {
@@ -319,11 +315,8 @@ fn set(p: &Parsed) -> Done {
     }
     let props = unique(props.into_iter().map(|o| assignment(o, "set")).collect::<Result<Vec<_>, _>>()?)?;
     let rest: Vec<String> = rest.into_iter().cloned().collect();
-    let given = props.clone();
     let props = zfs_owners::with_numbers(props, "cannot set property")?;
-    ask_and_warn(&FsSet { names: names(&rest)?, props })?;
-    warn_of_shares(&given);
-    Ok(())
+    ask_and_warn(&FsSet { names: only_names(&rest)?, props, no_remount: p.has('u') })
 }
 
 fn inherit(p: &Parsed) -> Done {
@@ -336,7 +329,12 @@ fn inherit(p: &Parsed) -> Done {
     if dsl::props::find(prop).is_none() && !dsl::props::is_user_prop(prop) {
         return Err(Fail::Usage(format!("invalid property '{prop}'"), "inherit"));
     }
-    ask_and_warn(&FsInherit { names: names(rest)?, prop: prop.clone(), recursive: p.has('r'), received: p.has('S') })
+    ask_and_warn(&FsInherit {
+        names: only_names(rest)?,
+        prop: prop.clone(),
+        recursive: p.has('r'),
+        received: p.has('S'),
+    })
 }
 
 fn rename(p: &Parsed) -> Done {

@@ -8,7 +8,7 @@ use dsl::props::{DatasetKind, is_default_quota};
 use dsl::volume::BLOCK_SIZE;
 
 use crate::opts::Parsed;
-use crate::zfs::{ask_and_warn, select_one, warn_of_shares};
+use crate::zfs::{ask_and_warn, select_one};
 use crate::zfs_out;
 use crate::{Done, Fail, ask, assignment, print, unique, zfs_key};
 
@@ -107,11 +107,9 @@ pub fn create(p: &Parsed) -> Done {
         return Ok(());
     }
     let key = zfs_key::key_for_new(name, &props)?;
-    let given = props.clone();
     let props = crate::zfs_owners::with_numbers(props, &format!("cannot create '{name}'"))?;
     let (parents, no_mount) = (p.has('p'), p.has('u'));
     ask_and_warn(&FsCreate { name: name.clone(), props, parents, no_mount, key, volume: new })?;
-    warn_of_shares(&given);
     print(&text);
     Ok(())
 }

@@ -52,7 +52,6 @@ pub fn clone(p: &Parsed) -> Done {
         return usage(what, "clone");
     };
     let props = properties(p, 'o', "clone")?;
-    crate::zfs::warn_of_shares(&props);
     let (parents, no_mount) = (p.has('p'), p.has('u'));
     let clone = FsClone { snapshot: snapshot.clone(), name: name.clone(), props, parents, no_mount };
     crate::zfs::ask_and_warn(&clone)

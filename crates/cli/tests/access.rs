@@ -647,7 +647,11 @@ fn any_request(r: &mut Rng, harmless: bool) -> (Box<dyn AnyRequest>, Option<Stri
             force: true,
             dry_run: false,
         }),
-        12 => Box::new(FsSet { names: vec![changed(r)], props: vec![("compression".into(), "off".into())] }),
+        12 => Box::new(FsSet {
+            names: vec![changed(r)],
+            props: vec![("compression".into(), "off".into())],
+            no_remount: r.flag(),
+        }),
         13 => Box::new(Snapshot { names: vec![format!("{}@x", changed(r))], recursive: r.flag(), props: vec![] }),
         14 => Box::new(LoadKey {
             name: changed(r),

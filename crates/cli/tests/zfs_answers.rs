@@ -274,7 +274,6 @@ fn values_are_taken_and_refused_as_by_openzfs() {
         w.fails(line, 1, "property 'quota' specified multiple times");
     }
     w.fails("zfs set atime=off tank/a quota=1G", 2, "invalid argument order");
-    w.fails("zfs set -u mountpoint=/x tank/a", 2, "invalid option 'u'");
     w.fails("zfs snapshot -o a:b=1 -o a:b=2 tank/a@s", 1, "property 'a:b' specified multiple times");
     // Operations are plain numbers, bytes have their unit.
     w.ok("zfs set iolimit_op_total=100 iolimit_op_read=1500000 iolimit_bw_total=512 tank/a");
@@ -297,18 +296,16 @@ fn values_are_taken_and_refused_as_by_openzfs() {
     assert!(s.code == 1 && s.err.ends_with("\nno snapshots were created\n"), "{}", s.err);
     assert_eq!(w.ok("zfs list -H -o name -t snapshot"), "tank/a@s\n");
     assert_eq!(w.ok("zfs get -Hp written@s tank/a"), "tank/a\twritten@s\t0\tlocal\n");
-    // Share properties are stored, with the warning that nothing is shared.
-    let s = w.say("zfs set sharenfs=on tank/a");
-    assert!(s.code == 0 && s.err.starts_with("warning: sharenfs=on is stored but shares nothing"), "{}", s.err);
-    assert_eq!(s.err.lines().count(), 1);
-    assert_eq!(w.say("zfs set sharenfs=off tank/a").err, "");
     w.fails(
         "zfs create -o sharenfs=ON tank/x",
         1,
         "cannot create 'tank/x': 'sharenfs' cannot be set to invalid options",
     );
-    let s = w.say("zfs create -o sharesmb=on tank/smb");
-    assert!(s.code == 0 && s.err.starts_with("warning: sharesmb=on"), "{}", s.err);
+    // What is not mounted is not shared.
+    assert_eq!(w.say("zfs create -o sharesmb=on tank/smb").err, "");
+    w.fails("zfs share tank/a", 1, "cannot share 'tank/a': legacy share: use exports(5) or smb.conf(5)");
+    w.fails("zfs share tank/smb", 1, "cannot share 'tank/smb': no mountpoint set");
+    w.fails("zfs unshare tank/smb", 1, "cannot unshare 'tank/smb': not currently shared");
 }
 
 #[test]

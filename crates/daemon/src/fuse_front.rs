@@ -10,6 +10,7 @@ use admin::fs::files::Zfs;
 use admin::fs::front_end::{ActiveMount, FrontEnd, MountFlags, SnapshotsOf};
 use admin::fs::open_volumes::VolumeHold;
 use admin::fs::places::path_blocking;
+use admin::fs::shares::ShareRoot;
 use admin::fs::volume_folder::{VolumeEntry, VolumesOf};
 use admin::request::Identity;
 use base::{Error, Result};
@@ -66,6 +67,11 @@ impl FrontEnd for FuseFrontEnd {
             let mounted = fuse::mount(rt, zfs, at, opts, Some(snaps)).await?;
             Ok(Rc::new(Shown::Mounted(mounted)) as Rc<dyn ActiveMount>)
         })
+    }
+
+    fn shares(&self) -> Option<ShareRoot> {
+        // Another root is for tests.
+        Some(ShareRoot(std::env::var_os("WEIR_SHARE_ROOT").map_or_else(|| "/".into(), PathBuf::from)))
     }
 
     fn volumes_at(&self, pool: &str) -> PathBuf {

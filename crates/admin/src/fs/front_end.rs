@@ -13,6 +13,7 @@ use host::MountTable;
 use rt::{LocalBoxFuture, Rt};
 
 use super::files::{self, Zfs};
+use super::shares::ShareRoot;
 use super::snaps::DestroyHow;
 use super::temp_props::TempProps;
 use super::volume_folder::VolumesOf;
@@ -76,6 +77,8 @@ pub trait FrontEnd {
         snaps: SnapshotsOf,
         others: &'a dyn Fn() -> Vec<Rc<dyn ActiveMount>>,
     ) -> LocalBoxFuture<'a, Result<Rc<dyn ActiveMount>>>;
+    /// The system whose servers share what is mounted, if any.
+    fn shares(&self) -> Option<ShareRoot>;
     /// Where the volumes of a pool are shown.
     fn volumes_at(&self, pool: &str) -> PathBuf;
     /// Shows the volumes of a pool there, an existing folder, as files. Called on the pool's engine

@@ -18,6 +18,7 @@ pub(crate) mod receive;
 mod receive_package;
 mod rights;
 mod send;
+pub mod shares;
 pub mod snaps;
 pub mod temp_props;
 pub mod volume_folder;

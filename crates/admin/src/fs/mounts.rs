@@ -23,6 +23,7 @@ use crate::engine::{PoolEngine, Progress, front_end, say};
 use crate::fs::files::{self, Zfs};
 use crate::fs::front_end::{ActiveMount, MountFlags, SnapshotsOf};
 use crate::fs::places::{check_real_place, clear_dead_mounts, path_blocking};
+use crate::fs::shares::Protocol;
 use crate::fs::temp_props::TempProps;
 use crate::keeper::Level;
 use crate::kstat::pool::ObjsetFigures;
@@ -400,12 +401,13 @@ impl PoolEngine {
         for name in names {
             if let Ok(ds) = self.pool.dsl().find(name)
                 && !self.mounts.is_mounted(name)
-                && let Err(e) = self.mount(&ds, temp).await
+                && let Err(e) = self.mount_alone(&ds, temp, None).await
             {
                 errors.push(e);
             }
             progress.step();
         }
+        self.share_these(names, Protocol::ALL).await;
         errors
     }
 
@@ -416,6 +418,13 @@ impl PoolEngine {
 
     /// Mounts one file system at another place than its mount point, if there is one.
     pub async fn mount_at(&self, ds: &Rc<Dataset>, temp: TempProps, at: Option<&Path>) -> Result<()> {
+        self.mount_alone(ds, temp, at).await?;
+        self.share_these(&[ds.name()], Protocol::ALL).await;
+        Ok(())
+    }
+
+    /// The same, without the shares of it.
+    pub(super) async fn mount_alone(&self, ds: &Rc<Dataset>, temp: TempProps, at: Option<&Path>) -> Result<()> {
         let temp = TempProps { redacted: temp.redacted || self.mounts_redacted.get(), ..temp };
         let name = ds.name();
         self.mount_inner(ds, temp, at).await.map_err(|e| e.at(format!("cannot mount '{name}'")))
@@ -519,10 +528,11 @@ impl PoolEngine {
             let Ok(engine) = crate::engine::current() else { return };
             let _admin = engine.admin.acquire(1).await;
             let is_this = |m: &Mounted| Rc::ptr_eq(&m.front, &front);
-            let name = engine.mounts.active.borrow().iter().find(|(_, m)| is_this(m)).map(|(n, _)| n.clone());
-            if let Some(name) = name
-                && let Err(e) = engine.close_mounted(&name).await
-            {
+            let mounts = &engine.mounts.active;
+            let ended = mounts.borrow().iter().find(|(_, m)| is_this(m)).map(|(n, m)| (n.clone(), m.path.clone()));
+            let Some((name, place)) = ended else { return };
+            engine.end_shares([(&name, &place)]).await;
+            if let Err(e) = engine.close_mounted(&name).await {
                 say(Level::Err, &e.to_string());
             }
         });
@@ -530,7 +540,11 @@ impl PoolEngine {
 
     /// Unmounts one file system.
     pub async fn unmount(&self, name: &str, force: bool) -> Result<()> {
-        self.unmount_one(name, force, false).await
+        let name = name.to_string();
+        if let Some(place) = self.mounts.path_of(&name) {
+            self.end_shares([(&name, &place)]).await;
+        }
+        self.unmount_one(&name, force, false).await
     }
 
     /// As [`PoolEngine::unmount`], of a mount that is known to be at one place only.
@@ -584,6 +598,8 @@ impl PoolEngine {
         // Of this moment: to look at the list of mounts after each would cost much where there are
         // many.
         let (mounted, alone) = self.mounts.at_places(&todo);
+        // A server keeps what it shares in use.
+        self.end_shares(todo.iter().map(|(name, place)| (name, place))).await;
         let mut done: Vec<(PathBuf, Unmounted)> = Vec::new();
         let mut result = Ok(());
         let mut hidden: Vec<(String, PathBuf)> = Vec::new();
@@ -608,6 +624,8 @@ impl PoolEngine {
         let done: Vec<Unmounted> = done.into_iter().map(|(_, unmounted)| unmounted).collect();
         if let Err(e) = result {
             self.mount_again(&done).await;
+            let mounted: Vec<String> = mounted.into_iter().collect();
+            self.share_these(&mounted, Protocol::ALL).await;
             return Err(e);
         }
         Ok(done)
@@ -618,11 +636,13 @@ impl PoolEngine {
         let mut errors = Vec::new();
         for Unmounted { name, temp, at } in unmounted {
             let result = match self.pool.dsl().find(name) {
-                Ok(ds) => self.mount_at(&ds, *temp, at.as_deref()).await,
+                Ok(ds) => self.mount_alone(&ds, *temp, at.as_deref()).await,
                 Err(e) => Err(e),
             };
             errors.extend(result.err());
         }
+        let names: Vec<String> = unmounted.iter().map(|u| u.name.clone()).collect();
+        self.share_these(&names, Protocol::ALL).await;
         errors
     }
 

@@ -5,6 +5,7 @@
 //! front end, a folder that cannot be made, a file system in use) come before the change of the
 //! pool; if the change fails, the file systems are mounted again.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -19,6 +20,7 @@ use crate::fs::keys::take_crypt;
 use crate::fs::mounts::{self, MountPoint, Unmounted, make_dirs, remove_dirs};
 use crate::fs::owners::take_limits;
 use crate::fs::places::{check_real_place, path_blocking};
+use crate::fs::shares::{Protocol, nfs};
 use crate::fs::temp_props::{MountHow, TempProps};
 use crate::fs::volumes::{AUTO, NewVolume};
 use crate::request::{MountAt, Secret};
@@ -73,20 +75,10 @@ pub struct RenameHow {
     pub maker: Maker,
 }
 
-/// Options of an NFS share: those of Linux' exports(5), and three words that OpenZFS has for lists
-/// of hosts.
-#[rustfmt::skip]
-const NFS_OPTIONS: &[&str] = &[
-    "ro", "rw", "secure", "insecure", "sync", "async", "wdelay", "no_wdelay", "hide", "nohide", "crossmnt", "subtree_check", "no_subtree_check", "secure_locks",
-    "insecure_locks", "auth_nlm", "no_auth_nlm", "mountpoint", "mp", "fsid", "fsuid", "nordirplus", "refer", "replicas", "pnfs", "no_pnfs", "security_label", "xprtsec",
-    "root_squash", "no_root_squash", "all_squash", "no_all_squash", "anonuid", "anongid", "sec", "acl", "no_acl", "root", "access", "anon",
-];
-
 /// Whether the value is valid, for share properties; true for others.
 fn is_share(name: &str, value: &str) -> bool {
-    let options = || value.split(',').all(|o| NFS_OPTIONS.contains(&o.split('=').next().unwrap_or("")));
     match name {
-        "sharenfs" => matches!(value, "on" | "off") || options(),
+        "sharenfs" => nfs::is_valid(value),
         "sharesmb" => matches!(value, "on" | "off"),
         _ => true,
     }
@@ -337,15 +329,16 @@ impl PoolEngine {
         }
     }
 
-    /// `zfs set`. The answer is a list of warnings.
-    pub async fn fs_set(&self, name: &str, given: &[(String, String)]) -> Result<Vec<String>> {
+    /// `zfs set`. The answer is a list of warnings. `no_remount`: leave mounts and shares as they
+    /// are.
+    pub async fn fs_set(&self, name: &str, given: &[(String, String)], no_remount: bool) -> Result<Vec<String>> {
         let _admin = self.admin.acquire(1).await;
         self.mounts.take_notices();
-        self.set_inner(name, given).await?;
+        self.set_inner(name, given, no_remount).await?;
         Ok(self.mounts.take_notices())
     }
 
-    pub(crate) async fn set_inner(&self, name: &str, given: &[(String, String)]) -> Result<()> {
+    pub(crate) async fn set_inner(&self, name: &str, given: &[(String, String)], no_remount: bool) -> Result<()> {
         let ds = self.find(name)?;
         let kind = self.props_kind(&ds).await;
         let cannot = |e: Error| e.at(format!("cannot set property for '{name}'"));
@@ -354,7 +347,10 @@ impl PoolEngine {
         let values = parse_props(&given, kind, false).map_err(cannot)?;
         // A mounted file system stays so, unless it is not to be mounted at all.
         let stays = |(n, v): &&(String, PropValue)| n == "canmount" && v.num() != 0 && self.mounts.is_open(&ds.name());
-        let names: Vec<String> = values.iter().filter(|p| !stays(p)).map(|(n, _)| n.clone()).collect();
+        let left =
+            |(n, _): &&(String, PropValue)| no_remount && matches!(n.as_str(), "mountpoint" | "sharenfs" | "sharesmb");
+        let names = values.iter().filter(|p| !stays(p) && !left(p)).map(|(n, _)| n.clone());
+        let names: Vec<String> = names.collect();
         for (_, value) in values.iter().filter(|(n, _)| n == "mountpoint") {
             if let MountPoint::Path(path) = mounts::mount_point(value.text(), self.altroot.as_deref()) {
                 let checked = self.check_mount_place(path).await;
@@ -455,6 +451,12 @@ impl PoolEngine {
                 self.mounts.change_temp(&name, |temp| temp.clear(prop));
                 touched.push(name);
             }
+        }
+        let shared: Vec<Protocol> = Protocol::ALL.iter().copied().filter(|p| has(p.prop())).collect();
+        if !shared.is_empty() {
+            let names: BTreeSet<String> = shared.iter().flat_map(|p| affected(&ds.dir(), p.prop())).collect();
+            let names: Vec<String> = names.into_iter().collect();
+            self.share_these(&names, &shared).await;
         }
         touched.sort();
         touched.dedup();
@@ -613,7 +615,7 @@ impl PoolEngine {
     }
 
     /// Fails for a volume.
-    async fn check_mountable_kind(&self, ds: &Dataset) -> Result<()> {
+    pub(super) async fn check_mountable_kind(&self, ds: &Dataset) -> Result<()> {
         if self.props_kind(ds).await == DatasetKind::Volume {
             let why = "operation not applicable to datasets of this type";
             return Err(Error::invalid(format!("cannot open '{}': {why}", ds.name())));

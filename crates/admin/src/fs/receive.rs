@@ -543,7 +543,7 @@ impl PoolEngine {
             let done = receiving.finish().await;
             if let (Ok(received), Some(location)) = (&done, location) {
                 let fs = received.snapshot.split('@').next().unwrap_or_default();
-                let set = self.set_inner(fs, std::slice::from_ref(location)).await;
+                let set = self.set_inner(fs, std::slice::from_ref(location), false).await;
                 view.warnings.extend(set.err().map(|e| e.to_string()));
             }
             return done;
@@ -559,7 +559,7 @@ impl PoolEngine {
         let errors = self.mount_again(&unmounted).await;
         view.warnings.extend(errors.iter().map(Error::to_string));
         if done.is_ok() && !left.is_empty() {
-            let set = self.set_inner(&name, &left).await;
+            let set = self.set_inner(&name, &left, false).await;
             view.warnings.extend(set.err().map(|e| e.to_string()));
         }
         done

@@ -236,7 +236,7 @@ impl PoolEngine {
                 && dsl.is_encryption_root(&head.dir())
                 && head.dir().prop("keylocation").0.text() != place
             {
-                let set = self.set_inner(&name, &[("keylocation".to_string(), place.clone())]).await;
+                let set = self.set_inner(&name, &[("keylocation".to_string(), place.clone())], false).await;
                 view.warnings.extend(set.err().map(|e| e.to_string()));
             }
         }

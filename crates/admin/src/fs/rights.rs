@@ -278,6 +278,13 @@ impl PoolEngine {
                 }
                 Ok(())
             }
+            Need::Mounted(name) => match self.mounts.path_of(&self.resolve(name)?) {
+                Some(_) => Ok(()),
+                None => Err(Error::new(
+                    ErrorKind::Denied,
+                    format!("permission denied: only the owner of the daemon mounts, and '{name}' is not mounted"),
+                )),
+            },
             Need::Unmounted(name) => {
                 let name = self.resolve(name)?;
                 let within = format!("{name}/");

@@ -222,6 +222,9 @@ pub struct FsSet {
     pub names: Vec<String>,
     /// The properties.
     pub props: Vec<(String, String)>,
+    /// Leave mounts and shares as they are.
+    #[serde(default)]
+    pub no_remount: bool,
 }
 
 impl Request for FsSet {
@@ -240,7 +243,7 @@ impl Request for FsSet {
         self.names.iter().map(|name| Need::On(name.clone(), perms.clone())).collect()
     }
     fn run(self, cx: &Cx<'_>) -> Result<Vec<String>> {
-        let FsSet { names, props } = self;
+        let FsSet { names, props, no_remount } = self;
         cx.on_datasets(names, move |e, name| {
             let props = props.clone();
             async move {
@@ -252,7 +255,7 @@ impl Request for FsSet {
                     let values = props.into_iter().map(|(n, v)| (n, Some(v))).collect();
                     return e.snap_set(&name, &values).await.map(|()| Vec::new());
                 }
-                e.fs_set(&name, &props).await
+                e.fs_set(&name, &props, no_remount).await
             }
         })
     }

@@ -48,6 +48,7 @@ mod record;
 mod scan;
 mod secret;
 mod send;
+mod shares;
 mod snaps;
 pub mod stream;
 mod watch;
@@ -72,7 +73,7 @@ pub use stream::{Direction, Report, Stream};
 // Globs, so that only its own file names a new request.
 pub use {
     allow::*, devices::*, diff::*, fs::*, inject::*, keys::*, mounts::*, nbd::*, pools::*, process::*, program::*,
-    receive::*, record::*, scan::*, send::*, snaps::*, watch::*,
+    receive::*, record::*, scan::*, send::*, shares::*, snaps::*, watch::*,
 };
 
 /// A request of a command.
@@ -296,6 +297,7 @@ const KINDS: &[&[Kind]] = &[
     keys::KINDS,
     allow::KINDS,
     mounts::KINDS,
+    shares::KINDS,
     nbd::KINDS,
     program::KINDS,
 ];

@@ -62,6 +62,8 @@ pub enum Need {
         /// And those below.
         below: bool,
     },
+    /// That a file system is mounted.
+    Mounted(String),
     /// That nothing is mounted of a dataset and of those below.
     Unmounted(String),
 }
@@ -96,6 +98,7 @@ impl Need {
             | Need::Destroy(name, _)
             | Need::Rollback(name, _)
             | Need::Promote(name)
+            | Need::Mounted(name)
             | Need::Unmounted(name) => name,
         };
         name.to_string()

@@ -278,7 +278,7 @@ Shows properties of datasets.
     },
     Page {
         name: "zfs set",
-        usage: &["set <property=value> ... <filesystem|volume> ..."],
+        usage: &["set [-u] <property=value> ... <filesystem|volume> ..."],
         text: "\
 Sets properties. A new mountpoint moves a mounted file system there. A new
 volsize makes a volume larger or cuts it off; what it keeps in reserve follows.
@@ -287,6 +287,8 @@ refreservation=auto keeps the space for all blocks of a volume.
 userquota@<user>, groupquota@<group> and projectquota@<id> limit what one may
 use, userobjquota@<user> and so on how many objects; 'none' is no limit. 'zfs
 userspace' shows them.
+
+  -u  change mountpoint, sharenfs and sharesmb without mounting or sharing
 ",
     },
     Page {
@@ -373,6 +375,29 @@ Unmounts one file system, or with -a all.
 
   -f  also if it is in use
   -u  unload the keys that are then needed no more
+",
+    },
+    Page {
+        name: "zfs share",
+        usage: &["share [-l] <-a [nfs|smb] | filesystem>"],
+        text: "\
+Shares one file system as its properties sharenfs and sharesmb say, or with -a
+all whose properties are not 'off', those that are not mounted included. This
+happens by itself when a file system is mounted and when a property is set:
+the command is for what was unshared by hand.
+
+NFS needs exportfs(8), which reads /etc/exports.d/zfs.exports; SMB needs
+usershares of Samba.
+
+  -l  load the keys of encrypted file systems first
+",
+    },
+    Page {
+        name: "zfs unshare",
+        usage: &["unshare <-a [nfs|smb] | filesystem|mountpoint>"],
+        text: "\
+Ends the shares of one file system, or with -a all, of one protocol if it is
+named. They come back with the next mount, or with 'zfs share'.
 ",
     },
     Page {

@@ -31,6 +31,8 @@ pub fn outcome_of(o: Output) -> Outcome {
 pub fn command_in(dir: &Path, program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut c = Command::new(program);
     c.env("WEIR_RUNTIME_DIR", dir.join("run")).env("WEIR_STATE_DIR", dir.join("state"));
+    // Nothing of the system that tests run on is shared.
+    c.env("WEIR_SHARE_ROOT", dir.join("share-root"));
     c.env_remove("WEIR_TUNABLES").env("TZ", "UTC").current_dir(dir);
     c
 }
