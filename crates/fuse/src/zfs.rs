@@ -536,8 +536,12 @@ impl Handler for ZfsHandler {
         fh & PAST_CACHE != 0 && self.cached.borrow().contains_key(&node)
     }
 
-    async fn statfs(&self, _: u64) -> Result<StatFs, Errno> {
-        let s = self.zfs.statfs();
+    async fn statfs(&self, node: u64) -> Result<StatFs, Errno> {
+        // A folder of `.zfs` has no object of its own.
+        let s = match self.at(node) {
+            Ok((zfs, obj)) => zfs.statfs_at(obj).await?,
+            Err(_) => self.zfs.statfs(),
+        };
         Ok(StatFs {
             blocks: s.blocks,
             bfree: s.free,

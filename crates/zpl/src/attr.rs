@@ -7,6 +7,7 @@ use ondisk::zpl::{aces_to_bytes, pflags, trivial_acl};
 use crate::fs::Zfs;
 use crate::log::replay::{lr_attr_of, lr_attr_project};
 use crate::node::{Node, check_flags, kind_of, times};
+use crate::quota::{GROUP, PROJECT, USER};
 use crate::types::{Attr, FileKind, SetAttr, SetTime, from_ioc, ioc_flags, to_ioc};
 
 /// Flags that describe an ACL, which a new mode invalidates (format page 16 section 4).
@@ -59,6 +60,14 @@ impl Zfs {
     }
 
     pub(crate) async fn set_other_attrs(&self, n: &Node, kind: FileKind, set: SetAttr) -> Result<()> {
+        if set.uid.is_some() || set.gid.is_some() {
+            let a = self.live_attrs(n).await?;
+            for (kind, new, old) in [(USER, set.uid, a.uid), (GROUP, set.gid, a.gid)] {
+                if let Some(new) = new.map(u64::from).filter(|new| *new != old) {
+                    self.check_new_owner(kind, new).await?;
+                }
+            }
+        }
         if let Some(mode) = set.mode {
             self.acl_follows_mode(n, mode).await?;
         }
@@ -98,7 +107,8 @@ impl Zfs {
         if set != SetAttr::default() {
             self.log_setattr(n.obj(), &set, &a, &tx);
         }
-        self.finish_op(tx, n.obj()).await
+        self.finish_op(tx, n.obj()).await?;
+        if set.uid.is_some() || set.gid.is_some() { self.xattrs_follow_owner(&a).await } else { Ok(()) }
     }
 
     /// The target of a symbolic link.
@@ -158,6 +168,9 @@ impl Zfs {
             return Err(Error::unsupported(format!("object {obj} cannot belong to a project")));
         }
         check_flags(obj, &a, pflags::IMMUTABLE)?;
+        if a.projid != u64::from(projid) {
+            self.check_new_owner(PROJECT, projid.into()).await?;
+        }
         let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
         let sa = SaHandle::open(&n.dn, self.sa.as_ref())?;
         let lock = n.st.attrs.lock().await;
@@ -168,7 +181,8 @@ impl Zfs {
         sa.update(Some(&a), &[(SaAttr::Projid, Some(&u64::from(projid).to_le_bytes()))], &tx).await?;
         drop(lock);
         self.log_flags(obj, lr_attr_project(projid.into()), &tx);
-        self.finish_op(tx, obj).await
+        self.finish_op(tx, obj).await?;
+        self.xattrs_follow_owner(&a).await
     }
 }
 

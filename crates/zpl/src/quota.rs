@@ -7,12 +7,18 @@ use std::cell::{Cell, RefCell};
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt};
 use dmu::sa::ZnodeAttrs;
 use dmu::{Dnode, Objset, zap};
-use ondisk::zpl::master_key;
+use ondisk::zpl::{master_key, pflags};
 
 use crate::fs::Zfs;
+use crate::types::StatFs;
 
 const KINDS: [(&str, ObjectId); 3] =
     [("user", ObjectId::USERUSED), ("group", ObjectId::GROUPUSED), ("project", ObjectId::PROJECTUSED)];
+
+/// Places in [`KINDS`].
+pub(crate) const USER: usize = 0;
+pub(crate) const GROUP: usize = 1;
+pub(crate) const PROJECT: usize = 2;
 
 /// The ZAPs of limits, of bytes and then of objects: users, groups, projects. Each kind may have a
 /// limit for ids without an entry of their own (OpenZFS 2.4, format page 17 section 8); 0: none.
@@ -59,27 +65,67 @@ impl Zfs {
     /// An error of kind `Quota` if an owner of an object with these attributes has used up a limit:
     /// of bytes, or (`objects`) of objects.
     pub(crate) async fn check_quota(&self, a: &ZnodeAttrs, objects: bool) -> Result<()> {
-        let offset = if objects { 3 } else { 0 };
-        for (i, (kind, used)) in KINDS.into_iter().enumerate() {
-            let id = [a.uid, a.gid, a.projid][i];
-            if kind == "project" && id == 0 {
-                continue;
-            }
-            let own = match self.quotas.zap(i + offset) {
-                Some(limits) => zap::lookup_int(&limits, id).await?,
-                None => None,
-            };
-            let limit = own.unwrap_or(self.quotas.defaults.get()[i + offset]);
-            if limit == 0 {
-                continue;
-            }
-            let Some(used) = self.os.accounting(used) else { continue };
-            let key = if objects { format!("obj-{id:x}") } else { format!("{id:x}") };
-            if zap::lookup_u64(&used, key.as_bytes()).await?.unwrap_or(0) >= limit {
-                let what = if objects { "objects" } else { "space" };
-                return Err(Error::new(ErrorKind::Quota, format!("the quota of {what} of {kind} {id} is used up")));
-            }
+        for (kind, id) in [(USER, a.uid), (GROUP, a.gid), (PROJECT, a.projid)] {
+            self.check_quota_of(kind, id, objects).await?;
         }
         Ok(())
+    }
+
+    /// The same for a new owner, which gets the space and the objects.
+    pub(crate) async fn check_new_owner(&self, kind: usize, id: u64) -> Result<()> {
+        self.check_quota_of(kind, id, true).await?;
+        self.check_quota_of(kind, id, false).await
+    }
+
+    async fn check_quota_of(&self, kind: usize, id: u64, objects: bool) -> Result<()> {
+        let (name, what) = (KINDS[kind].0, if objects { "objects" } else { "space" });
+        match self.quota_of(kind, id, objects).await? {
+            Some((limit, used)) if used >= limit => {
+                Err(Error::new(ErrorKind::Quota, format!("the quota of {what} of {name} {id} is used up")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The limit of an owner, and what it has used, if there is a limit.
+    async fn quota_of(&self, kind: usize, id: u64, objects: bool) -> Result<Option<(u64, u64)>> {
+        // What is replayed had room.
+        if kind == PROJECT && id == 0 || self.replaying.get().is_some() {
+            return Ok(None);
+        }
+        let index = kind + if objects { 3 } else { 0 };
+        let own = match self.quotas.zap(index) {
+            Some(limits) => zap::lookup_int(&limits, id).await?,
+            None => None,
+        };
+        let limit = own.unwrap_or(self.quotas.defaults.get()[index]);
+        if limit == 0 {
+            return Ok(None);
+        }
+        let Some(used) = self.os.accounting(KINDS[kind].1) else { return Ok(None) };
+        let key = if objects { format!("obj-{id:x}") } else { format!("{id:x}") };
+        Ok(Some((limit, zap::lookup_u64(&used, key.as_bytes()).await?.unwrap_or(0))))
+    }
+
+    /// Space and objects of the file system, or of the project whose limits a directory hands down.
+    pub async fn statfs_at(&self, obj: ObjectId) -> Result<StatFs> {
+        let mut stat = self.statfs();
+        if !self.projects {
+            return Ok(stat);
+        }
+        let a = self.attrs(&self.node(obj).await?).await?;
+        if a.flags & pflags::PROJINHERIT == 0 {
+            return Ok(stat);
+        }
+        if let Some((limit, used)) = self.quota_of(PROJECT, a.projid, false).await? {
+            stat.blocks = limit / u64::from(stat.frsize);
+            stat.free = limit.saturating_sub(used) / u64::from(stat.frsize);
+            stat.avail = stat.free;
+        }
+        if let Some((limit, used)) = self.quota_of(PROJECT, a.projid, true).await? {
+            stat.files = limit;
+            stat.ffree = limit.saturating_sub(used);
+        }
+        Ok(stat)
     }
 }

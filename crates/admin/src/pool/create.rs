@@ -27,6 +27,7 @@ use crate::fs::files::{self, OnceProps};
 use crate::fs::keys::take_crypt;
 use crate::fs::mounts::{self, MountPoint, make_dirs, remove_dirs};
 use crate::fs::ops::parse_props;
+use crate::fs::owners::{NewLimit, take_limits};
 use crate::fs::places::check_real_place;
 use crate::fs::temp_props::TempProps;
 use crate::keeper::{Keeper, KnownPool};
@@ -67,6 +68,7 @@ struct Plan {
     wanted: Wanted,
     features: Vec<FeatureId>,
     fs_props: Vec<(String, PropValue)>,
+    limits: Vec<NewLimit>,
     /// Those that encrypt the root file system.
     crypt_props: Vec<(String, String)>,
     once: OnceProps,
@@ -98,6 +100,7 @@ impl Plan {
         }
         let crypt_props = given.iter().filter(|p| !rest.contains(p)).cloned().collect();
         given = rest;
+        let limits = take_limits(&mut given, DatasetKind::Filesystem)?;
         let mut fs_props = parse_props(&given, DatasetKind::Filesystem, true)?;
         let once = OnceProps::take(&mut fs_props)?;
         let altroot = request.altroot.clone().or(wanted.altroot.clone());
@@ -125,7 +128,19 @@ impl Plan {
                 return Err(Error::unsupported(why));
             }
         }
-        Ok(Plan { request, vdevs, wanted, features, fs_props, crypt_props, once, altroot, mount_at, file_ashift: None })
+        Ok(Plan {
+            request,
+            vdevs,
+            wanted,
+            features,
+            fs_props,
+            limits,
+            crypt_props,
+            once,
+            altroot,
+            mount_at,
+            file_ashift: None,
+        })
     }
 
     /// Checks and makes the mount point.
@@ -332,6 +347,12 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, in_use: InUse) -> Res
     if result.is_ok() && plan.mount_at.is_some() {
         result = match pool.dsl().find(&pool.name()) {
             Ok(ds) => engine.mount(&ds, TempProps::default()).await,
+            Err(e) => Err(e),
+        };
+    }
+    if result.is_ok() && !plan.limits.is_empty() {
+        result = match pool.dsl().find(&pool.name()) {
+            Ok(ds) => engine.set_limits(&ds, &plan.limits).await,
             Err(e) => Err(e),
         };
     }

@@ -5,7 +5,7 @@
 //! old one in the same transaction.
 
 use base::{Error, ErrorKind, ObjectId, Result};
-use dmu::sa::{SaHandle, ZnodeAttrs};
+use dmu::sa::{SaAttr, SaHandle, ZnodeAttrs};
 use dmu::{Dnode, Tx, zap};
 use ondisk::object_type::ObjectType;
 use ondisk::zpl::{S_IFDIR, S_IFREG, new_pflags, pflags};
@@ -24,6 +24,43 @@ impl Zfs {
     /// The hidden directory of an object with these attributes.
     async fn xattr_dir(&self, a: &ZnodeAttrs) -> Result<Option<Node>> {
         if a.xattr == 0 { Ok(None) } else { self.node_if_there(ObjectId(a.xattr)).await }
+    }
+
+    /// Gives the directory and its files the owners and the project of the object. As in OpenZFS
+    /// each has a transaction of its own, and the log has nothing of it: a replay does it again.
+    pub(crate) async fn xattrs_follow_owner(&self, owner: &ZnodeAttrs) -> Result<()> {
+        let Some(x) = self.xattr_dir(owner).await? else { return Ok(()) };
+        self.follow_owner(&x, owner).await?;
+        for entry in zap::list(&x.dn).await? {
+            if let Some(found) = self.find(&x, &entry.name).await? {
+                self.follow_owner(&self.node(found.obj()).await?, owner).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn follow_owner(&self, n: &Node, owner: &ZnodeAttrs) -> Result<()> {
+        let a = self.live_attrs(n).await?;
+        let projid = if self.projects { owner.projid } else { a.projid };
+        if (a.uid, a.gid, a.projid) == (owner.uid, owner.gid, projid) {
+            return Ok(());
+        }
+        let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
+        let sa = SaHandle::open(&n.dn, self.sa.as_ref())?;
+        let lock = n.st.attrs.lock().await;
+        let mut a = sa.attrs().await?;
+        (a.uid, a.gid) = (owner.uid, owner.gid);
+        let moves = a.projid != projid;
+        if moves {
+            a.projid = projid;
+            a.flags |= pflags::PROJID;
+        }
+        let bytes = projid.to_le_bytes();
+        let more = [(SaAttr::Projid, Some(&bytes[..]))];
+        sa.update(Some(&a), if moves { &more } else { &[] }, &tx).await?;
+        drop(lock);
+        self.finish(tx);
+        Ok(())
     }
 
     /// The directory, and the entry of that name, if there is one.

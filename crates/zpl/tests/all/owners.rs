@@ -2,7 +2,7 @@
 
 use base::{ErrorKind, Result};
 use bdev::Bytes;
-use zpl::{Cred, OwnerKind, OwnerUse, owner_use, owner_uses};
+use zpl::{Cred, OwnerKind, OwnerUse, SetAttr, SetXattr, XattrMode, owner_use, owner_uses};
 
 use crate::common::{ROOT_CRED, Setup, World, with_pool};
 
@@ -103,5 +103,60 @@ fn defaults_hold_where_there_is_no_own_limit() {
         refused(by_root);
         w.fs.set_default_quota(OwnerKind::User, true, 0).await.unwrap();
         grow(&w, "c", 0).await.unwrap();
+    });
+}
+
+/// Attributes that have files of their own go to the new owners with the file; who is at a limit
+/// gets no more by a change of owner; a directory that hands its project down shows its limits.
+#[test]
+fn a_new_owner_gets_all_of_a_file() {
+    let setup = Setup { props: vec![("compression", 2)], ..Setup::default() };
+    with_pool(setup, |mut w| async move {
+        w.set_xattr_mode(XattrMode::Dir).await;
+        let file = w.fs.create(w.fs.root(), b"a", 0o644, &joe(), true).await.unwrap().obj;
+        for name in [b"user.x".as_slice(), b"user.y", b"user.z"] {
+            w.fs.setxattr(file, name, &[7; 5000], SetXattr::Any).await.unwrap();
+        }
+        let objects = async |w: &World, kind, id| {
+            w.pool.sync().await.unwrap();
+            owner_use(w.fs.objset(), kind, id).await.unwrap().objused.unwrap()
+        };
+        // The file, its hidden directory, and three files.
+        assert_eq!(objects(&w, OwnerKind::User, 1000).await, 5);
+        let to = |uid, gid| SetAttr { uid, gid, ..SetAttr::default() };
+        w.fs.setattr(file, to(Some(1001), Some(2001))).await.unwrap();
+        assert_eq!(objects(&w, OwnerKind::User, 1000).await, 0);
+        assert_eq!((objects(&w, OwnerKind::User, 1001).await, objects(&w, OwnerKind::Group, 2001).await), (5, 5));
+        w.fs.set_project(file, 5).await.unwrap();
+        assert_eq!(objects(&w, OwnerKind::Project, 5).await, 5);
+        w.reimport().await;
+        assert_eq!(w.fs.getxattr(file, b"user.y").await.unwrap(), [7; 5000]);
+
+        // Limits of the new owners.
+        let kinds = [(OwnerKind::User, 1001), (OwnerKind::Group, 2001), (OwnerKind::Project, 5)];
+        for (kind, id) in kinds {
+            w.fs.set_quota(kind, true, id, 5).await.unwrap();
+        }
+        let other = w.fs.create(w.fs.root(), b"b", 0o644, &joe(), true).await.unwrap().obj;
+        refused(w.fs.setattr(other, to(Some(1001), None)).await.map(drop));
+        refused(w.fs.setattr(other, to(None, Some(2001))).await.map(drop));
+        refused(w.fs.set_project(other, 5).await);
+        // To the same owner is no change.
+        w.fs.setattr(file, to(Some(1001), Some(2001))).await.unwrap();
+        w.fs.set_project(file, 5).await.unwrap();
+
+        let dir = w.dir(w.fs.root(), "d").await;
+        let whole = w.fs.statfs_at(dir).await.unwrap();
+        w.fs.set_project(dir, 6).await.unwrap();
+        w.fs.set_flags(dir, zpl::ioc_flags::PROJINHERIT).await.unwrap();
+        assert_eq!(w.fs.statfs_at(dir).await.unwrap().blocks, whole.blocks);
+        w.fs.set_quota(OwnerKind::Project, false, 6, 64 << 20).await.unwrap();
+        w.fs.set_quota(OwnerKind::Project, true, 6, 10).await.unwrap();
+        w.pool.sync().await.unwrap();
+        let s = w.fs.statfs_at(dir).await.unwrap();
+        let unit = u64::from(s.frsize);
+        assert_eq!((s.blocks, s.files, s.ffree), ((64 << 20) / unit, 10, 9));
+        assert!(s.free < s.blocks && s.avail == s.free, "{s:?}");
+        assert_eq!(w.fs.statfs_at(w.fs.root()).await.unwrap().fsid, whole.fsid);
     });
 }
