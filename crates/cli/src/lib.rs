@@ -10,6 +10,7 @@
 //! modules (pure functions from views to text), `help`, `quickstart`.
 
 mod advise;
+mod color;
 mod cp;
 mod daemon_cmd;
 mod dedup_out;

@@ -1,5 +1,6 @@
 //! The command `zpool`.
 
+use admin::fs::temp_props::{MountHow, TempProps};
 use admin::pool::vdev_spec::VdevSpec;
 use admin::request::{
     LabelClear, Mount, PoolAdd, PoolAttach, PoolCheckpoint, PoolClear, PoolCreate, PoolDdtPrune, PoolDedup,
@@ -14,7 +15,7 @@ use crate::opts::{Parsed, Spec};
 use crate::scripts::{self, Device, Told};
 use crate::zpool_out::{self, LIST_COLUMNS, Style};
 use crate::{
-    Done, Fail, absolute, ask, ask_each, assignment, dedup_out, help, json, print, print_to_reader, zpool_scrub,
+    Done, Fail, absolute, ask, ask_each, assignment, color, dedup_out, help, json, print, print_to_reader, zpool_scrub,
 };
 
 /// Runs `zpool ARGS`.
@@ -228,15 +229,7 @@ fn import(p: &Parsed) -> Done {
         print(&all.join("\n"));
         return Ok(());
     }
-    let mut props = Vec::new();
-    for option in p.values('o') {
-        // A mount option or a property; the option `ro` is readonly=on.
-        match option {
-            "ro" => props.push(("readonly".to_string(), "on".to_string())),
-            "rw" => {}
-            _ => props.push(assignment(option, "import")?),
-        }
-    }
+    let (props, mount) = props_and_mount(p, "import")?;
     let request = PoolImport {
         search,
         pool,
@@ -246,6 +239,7 @@ fn import(p: &Parsed) -> Done {
         no_mount: p.has('N') || p.has('l'),
         altroot: p.value('R').map(str::to_string),
         props,
+        mount,
         rewind: p.has('F'),
         dry_run: p.has('n'),
         missing_log: p.has('m'),
@@ -256,9 +250,16 @@ fn import(p: &Parsed) -> Done {
         return Err(Fail::Usage("-t needs the name that the pool is to have".into(), "import"));
     }
     let dry_run = request.dry_run;
-    let mut done: Imported = ask(&request)?;
+    let mut done: Imported = match ask(&request) {
+        Ok(done) => done,
+        Err(Fail::Error(e)) => {
+            tell_of_features(&request, &e);
+            return Err(e.into());
+        }
+        Err(other) => return Err(other),
+    };
     if p.has('l') && !done.pools.is_empty() {
-        mount_with_keys(&mut done)?;
+        mount_with_keys(&mut done, mount)?;
     }
     for sentence in done.notices.iter().chain(&done.failures).chain(&done.unmounted) {
         eprintln!("{sentence}");
@@ -274,12 +275,12 @@ fn import(p: &Parsed) -> Done {
 }
 
 /// `zpool import -l`: loads the keys of the pools, then mounts their file systems.
-fn mount_with_keys(done: &mut Imported) -> Done {
+fn mount_with_keys(done: &mut Imported, temp: TempProps) -> Done {
     if let Err(Fail::Error(e)) = crate::zfs_key::load_of_pools(&done.pools) {
         done.unmounted.push(e.to_string());
     }
     for at in crate::zfs::mountable(&done.pools)? {
-        match ask(&Mount { name: Some(at), how: Default::default(), at: None }) {
+        match ask(&Mount { name: Some(at), how: MountHow { temp, remount: false }, at: None }) {
             Ok(warnings) => done.notices.extend(warnings),
             Err(Fail::Error(e)) => done.unmounted.push(e.to_string()),
             Err(e) => return Err(e),
@@ -432,6 +433,27 @@ fn devices_of(pool: &str, vdev: &VdevView, out: &mut Vec<Device>) {
     vdev.children.iter().for_each(|c| devices_of(pool, c, out));
 }
 
+/// The words of `-o`: properties of the pool, and options of the mounts.
+fn props_and_mount(p: &Parsed, command: &'static str) -> Result<(Vec<(String, String)>, TempProps), Fail> {
+    let (props, words): (Vec<&str>, Vec<&str>) = p.values('o').partition(|o| o.contains('='));
+    let props = props.into_iter().map(|o| assignment(o, command)).collect::<Result<Vec<_>, _>>()?;
+    let how = MountHow::parse(words.into_iter()).map_err(|e| e.at(format!("cannot {command}")))?;
+    if how.remount {
+        return Err(Error::invalid(format!("cannot {command}: nothing is mounted that -o remount could change")).into());
+    }
+    Ok((props, how.temp))
+}
+
+/// The features that keep a pool from being imported, one a line.
+fn tell_of_features(request: &PoolImport, why: &Error) {
+    let Some(pool) = request.pool.as_ref().filter(|_| why.kind() == ErrorKind::Unsupported) else { return };
+    let Ok(found) = ask::<PoolScan>(&PoolScan(request.search.clone())) else { return };
+    let of = |c: &&Candidate| (c.name == *pool || c.guid.to_string() == *pool) && !c.features.is_empty();
+    if let Some(c) = found.iter().find(of) {
+        print(&zpool_out::missing_features(c));
+    }
+}
+
 fn status(p: &Parsed) -> Done {
     let shape = json::Shape::of(p).map_err(|e| Fail::Usage(e, "status"))?;
     if p.has('c') {
@@ -476,7 +498,9 @@ fn status(p: &Parsed) -> Done {
     });
     for (n, q) in pools.iter().enumerate() {
         let gap = if n > 0 { "\n" } else { "" };
-        print(&format!("{gap}{}", zpool_out::status(q, style(p), told.as_ref())));
+        let text = zpool_out::status(q, style(p), told.as_ref());
+        let text = if color::wanted() { color::status(&text) } else { text };
+        print(&format!("{gap}{text}"));
         if p.has('D') {
             print(&dedup_out::lines(&ask(&PoolDedup { pool: q.name.clone() })?, p.has('p')));
         }
@@ -783,24 +807,14 @@ fn reguid(p: &Parsed) -> Done {
 
 fn split(p: &Parsed) -> Done {
     let altroot = p.value('R').map(str::to_string);
-    let mut props = Vec::new();
-    let mut mount_options = false;
-    for option in p.values('o') {
-        match option.contains('=') {
-            true => props.push(assignment(option, "split")?),
-            false => mount_options = true,
-        }
-    }
+    let (props, mount) = props_and_mount(p, "split")?;
+    let mount_options = p.values('o').any(|o| !o.contains('='));
     match altroot.is_some() {
         false if mount_options => {
             return Err(Fail::Usage("setting mntopts is only valid when importing the pool".into(), "split"));
         }
         false if p.has('l') => {
             return Err(Fail::Usage("loading keys is only valid when importing the pool".into(), "split"));
-        }
-        _ if mount_options => {
-            let why = "cannot split: weir takes no mount options here: 'zfs mount -o' has them";
-            return Err(Error::unsupported(why).into());
         }
         _ => {}
     }
@@ -814,6 +828,7 @@ fn split(p: &Parsed) -> Done {
         new_name: new_name.clone(),
         devices: devices.iter().map(|d| pool_member(d)).collect(),
         props,
+        mount,
         altroot,
         dry_run: p.has('n'),
         guids: p.has('g'),
@@ -826,7 +841,7 @@ fn split(p: &Parsed) -> Done {
     }
     if p.has('l') && !done.pools.is_empty() {
         done.unmounted.clear();
-        mount_with_keys(&mut done)?;
+        mount_with_keys(&mut done, mount)?;
     }
     done.notices.iter().chain(&done.unmounted).for_each(|sentence| eprintln!("{sentence}"));
     if done.unmounted.is_empty() {

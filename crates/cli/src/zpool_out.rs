@@ -349,6 +349,9 @@ fn status_rows(vdev: &VdevView, depth: usize, rows: Rows<'_>, out: &mut String) 
     if vdev.resilvering {
         out.push_str("  (resilvering)");
     }
+    if vdev.repairing {
+        out.push_str("  (repairing)");
+    }
     if let Some(told) = rows.told.filter(|_| vdev.children.is_empty()) {
         out.push_str(&told.row(rows.pool, &vdev.name));
     }
@@ -469,6 +472,17 @@ pub fn status(pool: &PoolView, style: Style, told: Option<&Told>) -> String {
         n if pool.damaged.is_empty() => format!("\nerrors: {n} data errors\n"),
         n => format!("\nerrors: {n} data errors, use '-v' for a list\n"),
     });
+    out
+}
+
+/// What `zpool import` says of features that keep it from importing a pool.
+pub fn missing_features(c: &Candidate) -> String {
+    let mut out = "This pool uses the following feature(s) not supported by this system:\n".to_string();
+    c.features.iter().for_each(|f| out.push_str(&format!("\t{f}\n")));
+    if c.action.contains("readonly=on") {
+        out.push_str("All unsupported features are only required for writing to the pool.\n");
+        out.push_str("The pool can be imported using '-o readonly=on'.\n");
+    }
     out
 }
 

@@ -529,6 +529,9 @@ fn repair_replicas(
                     && r.leaf.dev.info().writable
                 {
                     repaired += place.size;
+                    if prio == Prio::Scrub {
+                        r.leaf.condition.note_scan_repair(place.size);
+                    }
                     let pad = place.size as usize - want.len();
                     let write = r.leaf.write_data(place.offset, want.clone(), pad, prio);
                     let condition = r.leaf.condition.clone();

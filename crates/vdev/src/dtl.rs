@@ -172,6 +172,8 @@ pub struct Condition {
     missing: RefCell<TxgSet>,
     /// Births of blocks whose repair failed since the running scan began.
     unrepaired: RefCell<TxgSet>,
+    /// Bytes that the last scan rewrote.
+    scan_repaired: Cell<u64>,
     dirty: Cell<bool>,
     failed_write: Cell<bool>,
     io_errors: RefCell<Window>,
@@ -236,6 +238,15 @@ impl Condition {
     /// A scan begins: births of failed repairs are collected until its end.
     pub fn scan_begins(&self) {
         *self.unrepaired.borrow_mut() = TxgSet::new();
+        self.scan_repaired.set(0);
+    }
+    /// Counts bytes that a scan rewrites.
+    pub(crate) fn note_scan_repair(&self, bytes: u64) {
+        self.scan_repaired.set(self.scan_repaired.get().saturating_add(bytes));
+    }
+    /// Bytes that the running or last scan since the import has rewritten.
+    pub fn scan_repaired(&self) -> u64 {
+        self.scan_repaired.get()
     }
     pub(crate) fn note_failed_repair(&self, birth: Txg) {
         if birth.0 != 0 {

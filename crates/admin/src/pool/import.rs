@@ -271,7 +271,8 @@ struct Job {
     engine: EngineOpts,
     altroot: Option<String>,
     wanted: Wanted,
-    mount: bool,
+    /// The options of its mounts; none: nothing is mounted.
+    mount: Option<TempProps>,
 }
 
 /// An import that succeeded.
@@ -314,8 +315,8 @@ async fn import_here(rt: Rt, job: Job, progress: Arc<Progress>) -> Result<Outcom
     let admin = engine.admin.acquire(1).await;
     // As in OpenZFS, where `-N` is about file systems.
     engine.show_volumes().await;
-    if job.mount {
-        failures.extend(engine.mount_all(TempProps::default(), &progress).await.iter().map(|e| e.to_string()));
+    if let Some(temp) = job.mount {
+        failures.extend(engine.mount_all(temp, &progress).await.iter().map(|e| e.to_string()));
     }
     drop(admin);
     let mut notices = pool.notices();
@@ -438,7 +439,7 @@ impl PoolSet {
             opts,
             altroot,
             wanted.clone(),
-            !request.no_mount,
+            (!request.no_mount).then_some(request.mount),
             progress,
         )
     }
@@ -477,7 +478,7 @@ impl PoolSet {
         opts: ImportOpts,
         altroot: Option<String>,
         mut wanted: Wanted,
-        mount: bool,
+        mount: Option<TempProps>,
         progress: &Arc<Progress>,
     ) -> Result<Outcome> {
         let readonly = opts.readonly;
@@ -519,6 +520,7 @@ impl PoolSet {
         pool: &KnownPool,
         devices: &[String],
         opts: &ImportOpts,
+        mount: TempProps,
         progress: &Arc<Progress>,
     ) -> Result<Outcome> {
         let until = Instant::now() + LOCK_WAIT;
@@ -526,7 +528,7 @@ impl PoolSet {
             // The last daemon may have ended before it noted that the pool has another guid.
             let of = (pool.guid, Some(pool.name.clone()));
             let (devices, opts, altroot) = (devices.to_vec(), opts.clone(), pool.altroot.clone());
-            match self.import_devices(of, devices, opts, altroot, Wanted::default(), true, progress) {
+            match self.import_devices(of, devices, opts, altroot, Wanted::default(), Some(mount), progress) {
                 Err(e) if e.kind() == ErrorKind::Busy && Instant::now() < until => std::thread::sleep(LOCK_RETRY),
                 done => return done,
             }
@@ -554,7 +556,7 @@ impl PoolSet {
             let result = if devices.is_empty() {
                 Err(Error::not_found("its devices are not there"))
             } else {
-                self.import_last(&pool, &devices, &opts, &progress)
+                self.import_last(&pool, &devices, &opts, TempProps::default(), &progress)
             };
             match result {
                 Ok(done) => failures.extend(done.notices.into_iter().chain(done.failures)),

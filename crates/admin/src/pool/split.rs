@@ -26,7 +26,7 @@ impl PoolSet {
         if wanted.readonly {
             return Err(Error::invalid("property readonly can only be set at import time").at(place));
         }
-        let name = request.new_name.clone();
+        let (name, mount) = (request.new_name.clone(), request.mount);
         let running = self.need_running(&request.pool)?;
         spa::check_pool_name(&name).map_err(|e| e.at(&place))?;
         let _namespace = self.namespace();
@@ -58,7 +58,7 @@ impl PoolSet {
         let known = KnownPool { name: name.clone(), guid, devices, altroot, ..KnownPool::default() };
         self.keeper.remember(known.clone())?;
         if known.altroot.is_some() {
-            let done = self.import_last(&known, &known.devices, &spa::ImportOpts::default(), progress)?;
+            let done = self.import_last(&known, &known.devices, &spa::ImportOpts::default(), mount, progress)?;
             out.imported =
                 Imported { pools: vec![name], notices: done.notices, unmounted: done.failures, ..Imported::default() };
         }

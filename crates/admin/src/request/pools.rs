@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Changes, Cx, Direction, Kind, Lane, Report, Request, Rights, Secret};
 use crate::engine::PoolEngine;
+use crate::fs::temp_props::TempProps;
 use crate::pool::compatibility::allowed_features;
 use crate::pool::props::{Wanted, When};
 use crate::pool_set::Running;
@@ -143,6 +144,9 @@ pub struct PoolImport {
     pub force: bool,
     /// `-N`: do not mount.
     pub no_mount: bool,
+    /// `-o` without a value: options of the mounts.
+    #[serde(default)]
+    pub mount: TempProps,
     /// `-R`.
     pub altroot: Option<String>,
     /// `-o`: pool properties; `readonly=on`.
@@ -576,6 +580,9 @@ pub struct PoolSplit {
     pub new_name: String,
     /// The devices that it gets; of mirrors without one of these it gets the last.
     pub devices: Vec<String>,
+    /// `-o` without a value: options of its mounts.
+    #[serde(default)]
+    pub mount: TempProps,
     /// `-o`: its properties.
     pub props: Vec<(String, String)>,
     /// `-R`: import it, with this alternate root.

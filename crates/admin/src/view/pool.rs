@@ -223,6 +223,12 @@ impl PoolEngine {
             let missing: BTreeSet<u64> = top.kind().conditions().into_iter().filter_map(missing).collect();
             mark_resilvering(&mut view, &missing);
         }
+        let phys = self.pool.scan().status().phys;
+        if phys.func == ScanFunc::Scrub && phys.state == ScanState::Scanning {
+            let repaired = |(guid, c): (Guid, Rc<Condition>)| (c.scan_repaired() > 0).then_some(guid.0);
+            let repaired: BTreeSet<u64> = top.kind().conditions().into_iter().filter_map(repaired).collect();
+            mark_repairing(&mut view, &repaired);
+        }
         view
     }
 
@@ -321,6 +327,14 @@ pub(crate) const DISABLED: (&str, &str) = (
     "Some supported and requested features are not enabled on the pool. The pool can still be used, but some features are unavailable.",
     "Enable all features using 'zpool upgrade'. Once this is done, the pool may no longer be accessible by software that does not support the features.",
 );
+
+/// Marks the leaves in use that a scrub has repaired something of.
+fn mark_repairing(view: &mut VdevView, repaired: &BTreeSet<u64>) {
+    // A device with many errors is still repaired.
+    let works = matches!(view.state.as_str(), "ONLINE" | "DEGRADED");
+    view.repairing = view.children.is_empty() && works && repaired.contains(&view.guid);
+    view.children.iter_mut().for_each(|c| mark_repairing(c, repaired));
+}
 
 /// Marks the leaves in use with missing txgs.
 fn mark_resilvering(view: &mut VdevView, missing: &BTreeSet<u64>) {

@@ -198,6 +198,9 @@ pub struct VdevView {
     /// A leaf that a resilver repairs.
     #[serde(default)]
     pub resilvering: bool,
+    /// A leaf that a scrub repairs.
+    #[serde(default)]
+    pub repairing: bool,
     /// The top-level vdev is being removed.
     #[serde(default)]
     pub removing: bool,

@@ -203,7 +203,7 @@ vdevs of the pool but logs have to be mirrors. Logs, caches and spares stay.
   -R  import the new pool with this alternate root; without it, it is left
       exported
   -l  with -R: ask for the keys of its encrypted file systems first
-  -o  a property of the new pool
+  -o  a property of the new pool, or an option of its mounts
   -n  show the layout, but change nothing
   -g, -L, -P
       with -n: guids for names, where links lead, full paths
@@ -266,7 +266,8 @@ id: takes it into use, under a new name if one is given. -a: all of them.
   -N  mount nothing
   -s  look at the devices themselves, not into a list of them: always so
   -R  an alternate root
-  -o  a property of the pool; readonly=on writes nothing at all
+  -o  a property of the pool; readonly=on writes nothing at all; a word without
+      a value is an option of the mounts, as of 'zfs mount'
 ",
     },
     Page {
