@@ -69,6 +69,12 @@ fn suite(binary: PathBuf, letters: impl Iterator<Item = String>) -> Result<(), S
     let mut command = Command::new(crate::root().join("tests/zts/run-zts"));
     command.arg(binary).arg("-o").arg(out()).args(["-d", "/dev/shm", "-j", "2"]);
     if let Some(zdb) = crate::kill9::zdb24() {
+        for (letter, name) in [("--ztest", "ztest24"), ("--zhack", "zhack24")] {
+            let program = zdb.with_file_name(name);
+            if program.exists() {
+                command.arg(letter).arg(program);
+            }
+        }
         command.arg("--zdb").arg(zdb);
     }
     // Letters that are given again win.

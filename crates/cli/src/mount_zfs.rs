@@ -81,7 +81,9 @@ fn mount(args: &[String]) -> Done {
     let cannot = |e: Error| e.at(format!("filesystem '{name}' cannot be mounted"));
     let options = options(&p).map_err(cannot)?;
     let name = dataset(name);
-    file_system_name(name)?;
+    if name.contains('#') {
+        file_system_name(name)?;
+    }
     let path =
         std::fs::canonicalize(place).map_err(|e| Error::new(ErrorKind::Io, format!("mount point '{place}': {e}")))?;
     if !path.is_dir() {

@@ -50,7 +50,14 @@ fn a_legacy_file_system_is_mounted_where_it_is_told_and_stays_there() {
     fs::write(format!("{a}/f"), "kept").unwrap();
     assert_eq!(w.place("tank/x"), Some(a.clone()));
     assert_eq!(w.ok("zfs get -H -o value,source atime tank/x"), "off\ttemporary\n");
-    w.refuses(&["tank/x", &b], 32, "already mounted");
+    w.refuses(&["tank/x", &a], 32, "already mounted");
+    // It can be seen at another place as well.
+    let o = w.helper(&["tank/x", &b]);
+    assert_eq!((o.code, o.err.as_str()), (0, ""));
+    assert_eq!(fs::read_to_string(format!("{b}/f")).unwrap(), "kept");
+    assert_eq!((w.place("tank/x"), mounts_at(&b)), (Some(a.clone()), 1));
+    run("umount", &[&b]);
+    assert_eq!((w.place("tank/x"), mounts_at(&a)), (Some(a.clone()), 1));
     w.fails("zfs unmount tank/x", &["legacy mountpoint", "umount(8)"]);
     w.fails("zfs unmount -f tank/x", &["legacy mountpoint"]);
     // What is mounted by hand stays, as does the place when a property needs a new mount.
@@ -86,7 +93,7 @@ fn what_is_refused_has_the_exit_code_of_mount_and_changes_nothing() {
     w.refuses(&["tank/own", &a], 1, "cannot be mounted using 'mount'");
     w.refuses(&["tank/x", &a, "-o", "zfsutil"], 1, "cannot be mounted using 'zfs mount'");
     w.refuses(&["tank/nothing", &a], 1, "tank/nothing");
-    w.refuses(&["tank/x@s", &a], 1, "snapshot");
+    w.refuses(&["tank/x@s", &a], 1, "does not exist");
     w.refuses(&["tank/x", &a, "-o", "nonsense"], 1, "'nonsense'");
     w.refuses(&["tank/x", &w.path("nowhere")], 2, "nowhere");
     w.refuses(&["tank/x", &w.path("a.img")], 2, "is not a folder");
@@ -103,6 +110,37 @@ fn what_is_refused_has_the_exit_code_of_mount_and_changes_nothing() {
     assert_eq!(w.helper(&["tank/own", &w.path("b"), "-o", "zfsutil"]).code, 0);
     assert_eq!(w.place("tank/own"), Some(w.path("b")));
     w.ok("zpool destroy tank");
+}
+
+#[test]
+fn a_snapshot_is_mounted_where_it_is_told() {
+    let Some(w) = world("mount-snapshot") else { return };
+    let (a, m) = (w.path("a"), w.path("m"));
+    fs::write(format!("{m}/own/f"), "then").unwrap();
+    w.ok("zfs snapshot tank/own@s");
+    fs::write(format!("{m}/own/f"), "now").unwrap();
+    let o = w.helper(&["tank/own@s", &a, "-o", "rw"]);
+    assert_eq!((o.code, o.err.as_str()), (0, ""));
+    assert_eq!(fs::read_to_string(format!("{a}/f")).unwrap(), "then");
+    assert!(fs::write(format!("{a}/f"), "x").is_err() && !fs::exists(format!("{a}/.zfs")).unwrap());
+    assert_eq!((w.place("tank/own@s"), mounts_at(&a)), (None, 1));
+    w.refuses(&["tank/own@s", &a, "-o", "remount,rw"], 32, "a snapshot is read-only");
+    assert_eq!(w.helper(&["tank/own@s", &a, "-o", "remount,ro"]).code, 0);
+    w.refuses(&["tank/own@none", &a], 1, "does not exist");
+    // It is in use, whatever it is called.
+    w.fails("zfs destroy tank/own@s", &["busy"]);
+    w.ok("zfs rename tank/own@s tank/own@t");
+    w.ok("zfs rename tank/own tank/new");
+    w.refuses(&["tank/new@t", &a], 32, "already mounted");
+    w.ok("zfs unmount -a");
+    assert_eq!(mounts_at(&a), 1);
+    run("umount", &[&a]);
+    w.ok("zfs destroy tank/new@t");
+    // An export ends it.
+    w.ok("zfs snapshot tank/new@u");
+    assert_eq!(w.helper(&["tank/new@u", &a]).code, 0);
+    w.ok("zpool export tank");
+    assert_eq!(mounts_at(&a), 0);
 }
 
 /// mount(8) itself, in a namespace where this program is `/sbin/mount.zfs`.

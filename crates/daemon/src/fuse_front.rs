@@ -38,11 +38,11 @@ impl FrontEnd for FuseFrontEnd {
         zfs: Rc<Zfs>,
         at: &'a Path,
         flags: &'a MountFlags,
-        snaps: SnapshotsOf,
+        snaps: Option<SnapshotsOf>,
         others: &'a dyn Fn() -> Vec<Rc<dyn ActiveMount>>,
     ) -> LocalBoxFuture<'a, Result<Rc<dyn ActiveMount>>> {
         Box::pin(async move {
-            let snaps: Rc<dyn fuse::SnapSource> = Rc::new(Snaps(snaps));
+            let snaps = snaps.map(|s| Rc::new(Snaps(s)) as Rc<dyn fuse::SnapSource>);
             // Root, who mounts for a plain user, may not enter that user's mounts: a mount serves
             // the file systems within it.
             let holds_others = host::effective_uid() != 0;
@@ -50,7 +50,7 @@ impl FrontEnd for FuseFrontEnd {
                 && let others = others().iter().filter_map(|m| outer_of(&**m)).collect::<Vec<_>>()
                 && let Some(outer) = innermost_mount(rt, at, &others).await?
             {
-                let grafted = fuse::graft(rt, &outer, zfs, at, Some(snaps)).await?;
+                let grafted = fuse::graft(rt, &outer, zfs, at, snaps).await?;
                 return Ok(Rc::new(Shown::Within(grafted)) as Rc<dyn ActiveMount>);
             }
             let opts = fuse::MountOpts {
@@ -64,9 +64,13 @@ impl FrontEnd for FuseFrontEnd {
                 sync_passes: std::env::var_os("WEIR_SYNC_DEVICES").is_some_and(|v| v == "1"),
                 ..fuse::MountOpts::default()
             };
-            let mounted = fuse::mount(rt, zfs, at, opts, Some(snaps)).await?;
+            let mounted = fuse::mount(rt, zfs, at, opts, snaps).await?;
             Ok(Rc::new(Shown::Mounted(mounted)) as Rc<dyn ActiveMount>)
         })
+    }
+
+    fn bind<'a>(&'a self, from: &'a Path, to: &'a Path) -> LocalBoxFuture<'a, Result<()>> {
+        Box::pin(host::fuse_bind(from, to))
     }
 
     fn shares(&self) -> Option<ShareRoot> {

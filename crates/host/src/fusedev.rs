@@ -15,15 +15,17 @@
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use rustix::fs::MemfdFlags;
+use rustix::fs::{CWD, FileType, MemfdFlags, Mode};
 
 use crate::tempdir::TempDir;
 
 /// `linux/loop.h`.
 const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
+/// `linux/major.h`.
+const LOOP_MAJOR: u32 = 7;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 /// Bytes of `struct loop_config`, and where `info.lo_flags` is in it: after `fd`, `block_size` and
 /// 52 bytes of `struct loop_info64`.
@@ -54,8 +56,8 @@ impl SyncDevice {
         {
             return None;
         }
-        let (device, path) = loop_device()?;
         let folder = TempDir::new("mount").ok()?;
+        let (device, path) = loop_device(folder.path())?;
         let link = folder.join(source);
         std::fs::create_dir_all(link.parent()?).ok()?;
         std::os::unix::fs::symlink(path, &link).ok()?;
@@ -92,12 +94,13 @@ fn go_to(folder: &Path) -> Option<()> {
     std::env::set_current_dir(folder).ok()
 }
 
-/// A loop device over memory, open, and its path. It ends with the last descriptor and mount.
-fn loop_device() -> Option<(File, String)> {
-    let open = |path: &str| OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path).ok();
+/// A loop device over memory, open, and its path. It ends with the last descriptor and mount. A
+/// container's /dev may lack its node, which is made in `folder` then.
+fn loop_device(folder: &Path) -> Option<(File, PathBuf)> {
+    let open = |path: &Path| OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path).ok();
     let memory = File::from(rustix::fs::memfd_create(c"weir", MemfdFlags::CLOEXEC).ok()?);
     memory.set_len(DEVICE_BYTES).ok()?;
-    let control = open("/dev/loop-control")?;
+    let control = open(Path::new("/dev/loop-control"))?;
     let mut config = [0u64; LOOP_CONFIG_BYTES / 8];
     config[0] = u64::from_ne_bytes({
         let mut first = [0; 8];
@@ -116,7 +119,14 @@ fn loop_device() -> Option<(File, String)> {
         if n < 0 {
             return None;
         }
-        let path = format!("/dev/loop{n}");
+        let mut path = PathBuf::from(format!("/dev/loop{n}"));
+        if !path.exists() {
+            path = folder.join(format!("loop{n}"));
+            let device = rustix::fs::makedev(LOOP_MAJOR, n.unsigned_abs());
+            let mode = Mode::RUSR | Mode::WUSR;
+            // Of an earlier try it may be there.
+            let _ = rustix::fs::mknodat(CWD, &path, FileType::BlockDevice, mode, device);
+        }
         let device = open(&path)?;
         // SAFETY: the kernel reads a `struct loop_config`, which is as long as `config`.
         if unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, config.as_ptr()) } == 0 {

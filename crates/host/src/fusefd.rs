@@ -421,7 +421,13 @@ fn move_mount(from: &OwnedFd, path: &Path) -> Result<()> {
     let path = c_string(path.as_os_str().as_bytes(), "the mount point")?;
     // The descriptor itself is moved.
     rustix::mount::move_mount(from, c"", CWD, &path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-        .map_err(|e| os_error(&name, "cannot be mounted again", &e.into()))
+        .map_err(|e| os_error(&name, "cannot be mounted there", &e.into()))
+}
+
+/// Shows the mount at `from` at another place as well, as `mount --bind` does.
+pub async fn fuse_bind(from: &Path, to: &Path) -> Result<()> {
+    let (from, to) = (from.to_path_buf(), to.to_path_buf());
+    blocking(move || clone_mount(&from).and_then(|copy| move_mount(&copy, &to))).await?
 }
 
 fn open_device() -> Result<OwnedFd> {

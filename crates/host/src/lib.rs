@@ -59,7 +59,7 @@ pub use dev::HostDev;
 pub use engine::{BackendChoice, Engine, EngineConfig, EngineStats, Handle, SlowTask, thread_cpu_time};
 pub use fdio::{Fd, FdFuture, FdIo, ReadDone, end_connection, read_now, send_now, set_nonblocking, write_now};
 pub use fusefd::{
-    FuseMount, FusePlace, HeldMount, MountedBy, Probe, blocking, fuse_detach, fuse_detach_dead, fuse_mount,
+    FuseMount, FusePlace, HeldMount, MountedBy, Probe, blocking, fuse_bind, fuse_detach, fuse_detach_dead, fuse_mount,
     fuse_set_readahead, fuse_unmount, is_way_dead,
 };
 pub use holder::holder;

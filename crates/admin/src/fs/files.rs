@@ -108,6 +108,8 @@ pub(crate) fn options(ds: &Dataset, temp: TempProps) -> MountOpts {
 
 /// Opens a file system for use.
 pub async fn open(ds: Rc<Dataset>, temp: TempProps) -> Result<Rc<Zfs>> {
+    // Nothing changes a snapshot.
+    let temp = if ds.is_snapshot() { TempProps { readonly: Some(true), ..temp } } else { temp };
     Zfs::open(&ds, options(&ds, temp)).await
 }
 

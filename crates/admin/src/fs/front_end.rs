@@ -67,18 +67,21 @@ pub trait FrontEnd {
     /// Fails, with what to do, if it cannot work on this machine.
     fn usable(&self) -> Result<()>;
     /// Mounts `zfs` at `at`, an existing folder. Called on the pool's engine thread, which then
-    /// serves it. `others` gives the pool's mounts.
+    /// serves it. `snaps` are those of a file system; a snapshot has none. `others` gives the
+    /// pool's mounts.
     fn mount<'a>(
         &'a self,
         rt: &'a Rt,
         zfs: Rc<Zfs>,
         at: &'a Path,
         flags: &'a MountFlags,
-        snaps: SnapshotsOf,
+        snaps: Option<SnapshotsOf>,
         others: &'a dyn Fn() -> Vec<Rc<dyn ActiveMount>>,
     ) -> LocalBoxFuture<'a, Result<Rc<dyn ActiveMount>>>;
     /// The system whose servers share what is mounted, if any.
     fn shares(&self) -> Option<ShareRoot>;
+    /// Shows what is mounted at `from` at `to` as well.
+    fn bind<'a>(&'a self, from: &'a Path, to: &'a Path) -> LocalBoxFuture<'a, Result<()>>;
     /// Where the volumes of a pool are shown.
     fn volumes_at(&self, pool: &str) -> PathBuf;
     /// Shows the volumes of a pool there, an existing folder, as files. Called on the pool's engine

@@ -272,7 +272,7 @@ impl Mounts {
     pub fn renamed(&self, from: &str, to: &str) {
         let old = self.active.take();
         let new = old.into_iter().map(|(name, m)| match name.strip_prefix(from) {
-            Some(rest) if rest.is_empty() || rest.starts_with('/') => (format!("{to}{rest}"), m),
+            Some(rest) if rest.is_empty() || rest.starts_with(['/', '@']) => (format!("{to}{rest}"), m),
             _ => (name, m),
         });
         let new = new.collect();
@@ -332,8 +332,9 @@ impl PoolEngine {
         let on = |name: &str| temp.number(&ds.dir(), name) != 0;
         MountFlags {
             source: ds.name(),
-            readonly: on("readonly") || self.pool.is_readonly(),
-            readonly_mount: temp.readonly == Some(true)
+            readonly: on("readonly") || ds.is_snapshot() || self.pool.is_readonly(),
+            readonly_mount: ds.is_snapshot()
+                || temp.readonly == Some(true)
                 || self.pool.is_readonly()
                 || on("readonly") && !self.writes_within(ds),
             exec: on("exec"),
@@ -436,7 +437,7 @@ impl PoolEngine {
             let why = format!("filesystem already mounted at '{}'", path.display());
             return Err(Error::new(ErrorKind::Busy, why));
         }
-        if ds.dir().prop("canmount").0.num() == 0 {
+        if ds.dir().prop("canmount").0.num() == 0 && !ds.is_snapshot() {
             return Err(Error::invalid("'canmount' property is set to 'off'"));
         }
         if ds.redaction().is_some() && !temp.redacted {
@@ -445,6 +446,9 @@ impl PoolEngine {
         }
         let path = match (at, self.mount_point(&ds.dir())) {
             (Some(at), _) => at.to_path_buf(),
+            (None, _) if ds.is_snapshot() => {
+                return Err(Error::invalid(format!("a snapshot has no mountpoint: use 'mount -t zfs {name} DIR'")));
+            }
             (None, MountPoint::Path(path)) => path,
             (None, MountPoint::Legacy) => {
                 return Err(Error::invalid(format!(
@@ -484,8 +488,13 @@ impl PoolEngine {
                 return Err(e);
             }
         };
-        self.watch_acls(&zfs, ds).await;
-        let snaps = SnapshotsOf::new(self.pool.dsl().clone(), ds.clone());
+        let snaps = match ds.is_snapshot() {
+            true => None,
+            false => {
+                self.watch_acls(&zfs, ds).await;
+                Some(SnapshotsOf::new(self.pool.dsl().clone(), ds.clone()))
+            }
+        };
         let others = || self.mounts.attached();
         match front_end.mount(self.pool.rt(), zfs.clone(), &path, &flags, snaps, &others).await {
             Ok(front) => {
@@ -635,7 +644,11 @@ impl PoolEngine {
     pub async fn mount_again(&self, unmounted: &[Unmounted]) -> Vec<Error> {
         let mut errors = Vec::new();
         for Unmounted { name, temp, at } in unmounted {
-            let result = match self.pool.dsl().find(name) {
+            let found = match name.contains('@') {
+                true => self.pool.dsl().find_snapshot(name).await,
+                false => self.pool.dsl().find(name),
+            };
+            let result = match found {
                 Ok(ds) => self.mount_alone(&ds, *temp, at.as_deref()).await,
                 Err(e) => Err(e),
             };

@@ -6,7 +6,7 @@
 //! pool; if the change fails, the file systems are mounted again.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Result};
@@ -14,7 +14,7 @@ use dsl::props::{self, DatasetKind, PropKind, PropValue};
 use dsl::{Dataset, Dir, NewHead, check_name};
 use ondisk::objset::ObjsetType;
 
-use crate::engine::PoolEngine;
+use crate::engine::{PoolEngine, front_end};
 use crate::fs::files::{self, OnceProps};
 use crate::fs::keys::take_crypt;
 use crate::fs::mounts::{self, MountPoint, Unmounted, make_dirs, remove_dirs};
@@ -588,6 +588,8 @@ impl PoolEngine {
         {
             mounts::remove_dir(path).await;
         }
+        // Those of snapshots stay.
+        self.mounts.renamed(&from, to);
         let mut errors = Vec::new();
         for name in created {
             let parent = dsl.find(&name)?;
@@ -626,10 +628,20 @@ impl PoolEngine {
     /// `zfs mount`. The answer is a list of warnings.
     pub async fn fs_mount(&self, name: &str, how: MountHow, at: Option<MountAt>) -> Result<Vec<String>> {
         let _admin = self.admin.acquire(1).await;
+        if name.contains('@') {
+            return self.mount_snapshot(name, how, at).await;
+        }
         let ds = self.find(name)?;
         self.check_mountable_kind(&ds).await?;
         if let Some(at) = at.as_ref().filter(|_| !how.remount) {
             self.check_given_place(&ds, at)?;
+            if let Some(there) = self.mounts.path_of(&ds.name())
+                && there != Path::new(&at.path)
+            {
+                // One file system has one mount, which may be at several places.
+                let bound = front_end()?.bind(&there, Path::new(&at.path)).await;
+                return bound.map(|()| Vec::new()).map_err(|e| e.at(format!("cannot mount '{name}'")));
+            }
         }
         self.mounts.take_notices();
         if how.remount {
@@ -639,6 +651,23 @@ impl PoolEngine {
             self.mount_at(&ds, how.temp, at.as_deref()).await?;
         }
         Ok(self.mounts.take_notices())
+    }
+
+    /// `mount -t zfs` of a snapshot.
+    async fn mount_snapshot(&self, name: &str, how: MountHow, at: Option<MountAt>) -> Result<Vec<String>> {
+        let ds = self.pool.dsl().find_snapshot(name).await?;
+        self.check_mountable_kind(&ds).await?;
+        if how.remount {
+            let cannot = |e: Error| e.at(format!("cannot remount '{name}'"));
+            return match (self.mounts.path_of(name), how.temp.readonly) {
+                (None, _) => Err(cannot(Error::not_found("not currently mounted"))),
+                (Some(_), Some(false)) => Err(cannot(Error::new(ErrorKind::ReadOnly, "a snapshot is read-only"))),
+                (Some(_), _) => Ok(Vec::new()),
+            };
+        }
+        let at = at.map(|at| PathBuf::from(at.path));
+        self.mount_at(&ds, how.temp, at.as_deref()).await?;
+        Ok(Vec::new())
     }
 
     /// Whether mount(8) may mount a file system at a place of its choice.

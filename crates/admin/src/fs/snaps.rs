@@ -11,6 +11,7 @@ use crate::engine::{PoolEngine, Progress};
 use crate::fs::dependents::{destroy_refusal, rollback_refusal};
 use crate::fs::mounts::{self, Unmounted};
 use crate::fs::ops::{NewHow, parse_props};
+use crate::fs::owners::take_limits;
 use crate::fs::temp_props::TempProps;
 use crate::view::{Destroyed, HoldView};
 
@@ -338,7 +339,8 @@ impl PoolEngine {
         }
         // What can be written is of the newest version, and so is its clone.
         let is_newest = |p: &&(String, String)| p.0 == "version" && matches!(p.1.as_str(), "5" | "current");
-        let given: Vec<_> = given.iter().filter(|p| !is_newest(p)).cloned().collect();
+        let mut given: Vec<_> = given.iter().filter(|p| !is_newest(p)).cloned().collect();
+        let limits = take_limits(&mut given, kind).map_err(|e| e.at(what()))?;
         let mut props = parse_props(&given, kind, false).map_err(|e| e.at(what()))?;
         if kind == DatasetKind::Filesystem {
             self.check_future_place(name, &props).await.map_err(|e| e.at(what()))?;
@@ -370,12 +372,16 @@ impl PoolEngine {
                 .await
                 .map_err(|e| e.at(format!("'{name}' is made but not mounted")))?;
         }
-        Ok(())
+        self.set_limits(&ds, &limits).await.map_err(|e| e.at(format!("'{name}' is made, without its limits")))
     }
 
     /// `zfs promote`.
     pub async fn promote(&self, name: &str) -> Result<()> {
         let _admin = self.admin.acquire(1).await;
+        // As in OpenZFS, the name of what a receive has not finished is not a name.
+        if name.split('/').any(|part| part.starts_with('%')) {
+            return Err(Error::invalid(format!("cannot promote '{name}': '%' begins the name of a receive")));
+        }
         let ds = self.find(name)?;
         self.pool.dsl().promote(&ds.name()).await
     }
@@ -389,7 +395,9 @@ impl PoolEngine {
         };
         self.pool.dsl().find_snapshot(from).await?;
         let done = self.pool.dsl().rename_snapshot(from, &to, recursive).await;
-        done.map_err(|e| e.at(format!("cannot rename '{from}'")))
+        done.map_err(|e| e.at(format!("cannot rename '{from}'")))?;
+        self.mounts.renamed(from, &to);
+        Ok(())
     }
 
     /// `zfs hold` and `zfs release`: all at once if possible, else one by one; returns the errors.

@@ -373,6 +373,8 @@ mod tests {
             "ChangeKey",
             "Allow",
             "Unallow",
+            "Share",
+            "Unshare",
         ];
         assert_eq!(of(Rights::Delegable), delegable);
         assert!(of(Rights::Owner).iter().all(|name| name.starts_with("Pool") || !name.starts_with("Fs")));

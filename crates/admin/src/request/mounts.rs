@@ -143,7 +143,8 @@ impl Request for Mounted {
         let mut all: Vec<(String, String)> = Vec::new();
         for running in cx.pools.all_running() {
             let list = cx.on(&running, |e| async move { Ok(e.mounts.list()) });
-            all.extend(list.unwrap_or_default().into_iter().map(|(n, p)| (n, p.display().to_string())));
+            let list = list.unwrap_or_default().into_iter().filter(|(n, _)| !n.contains('@'));
+            all.extend(list.map(|(n, p)| (n, p.display().to_string())));
         }
         Ok(all)
     }
