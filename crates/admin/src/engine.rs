@@ -76,6 +76,7 @@ impl PoolEngine {
     pub fn tune(&self, settings: &Settings) {
         self.pool.tune(&settings.engine);
         self.mounts_redacted.set(settings.allow_redacted_mount);
+        self.volumes.redacted.set(settings.allow_redacted_mount);
         if let Some(host) = host::Handle::of(self.pool.rt()) {
             let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
             host.set_keep_awake(settings.keep_awake);

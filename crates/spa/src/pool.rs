@@ -86,6 +86,8 @@ pub struct EngineOpts {
     pub discard_per_txg: u64,
     /// Events of errors.
     pub events: EventTunables,
+    /// `fault_diagnosis`: devices with many errors are degraded or faulted, and spares stand in.
+    pub fault_diagnosis: bool,
 }
 
 impl EngineOpts {
@@ -108,6 +110,7 @@ impl EngineOpts {
             rebuild: RebuildTunables::default(),
             l2: L2Tunables::default(),
             admin_snapshot: false,
+            fault_diagnosis: true,
             freed_per_txg: dsl::core::FREED_PER_TXG,
             nesting: dsl::NESTING_MAX,
             unlink_suspended: false,
@@ -658,6 +661,7 @@ impl Pool {
         self.devices.evacuator().set_tunables(opts.removal);
         self.devices.works().set_tunables(opts.works);
         self.devices.rebuilds().set_tunables(opts.rebuild);
+        self.devices.set_diagnosis(opts.fault_diagnosis);
         stack.core.zil.set_tunables(opts.zil);
         stack.core.admin_snapshot.set(opts.admin_snapshot);
         stack.core.freed_per_txg.set(opts.freed_per_txg);

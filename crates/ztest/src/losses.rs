@@ -312,8 +312,14 @@ async fn mend(r: &mut Runner, rng: &mut Rng, losses: &[Loss], had: &mut BTreeSet
                 disk.fault(Fault::Offline);
             }
             let new = fresh(&r.lab, &pool, had)?;
-            no_rebuild(&pool).await?;
-            pool.devices().replace(&name, NewDevice::Device(new), None, false).await.map_err(at)?;
+            // A distributed spare may begin to stand in at any time.
+            loop {
+                no_rebuild(&pool).await?;
+                match pool.devices().replace(&name, NewDevice::Device(new.clone()), None, false).await {
+                    Err(e) if e.kind() == ErrorKind::Busy && pool.devices().rebuilds().is_active() => {}
+                    done => break done.map_err(at)?,
+                }
+            }
             met.replaced += 1;
         }
         for _ in 0..rng.below(3) {

@@ -25,6 +25,8 @@ pub struct VolumeOpts {
     pub sync: SyncMode,
     /// `logbias=throughput`: synchronous writes go to their final blocks, not into the log.
     pub throughput: bool,
+    /// Open it also if it was received redacted: blocks that were left out read as zeros.
+    pub redacted: bool,
 }
 
 impl VolumeOpts {
@@ -35,6 +37,7 @@ impl VolumeOpts {
             readonly: num("readonly") != 0,
             sync: SyncMode::from_number(num("sync")),
             throughput: num("logbias") == 1,
+            redacted: false,
         }
     }
 }
@@ -72,7 +75,11 @@ impl Volume {
     /// `Corrupt` if its objects are not those of a volume, and those of a replay.
     pub async fn open(ds: &Rc<Dataset>, opts: VolumeOpts) -> Result<Rc<Volume>> {
         let place = || format!("volume '{}'", ds.name());
-        ds.check_complete()?;
+        if opts.redacted {
+            ds.check_received()?;
+        } else {
+            ds.check_complete()?;
+        }
         let os = ds.objset().await?;
         if os.os_type() != ObjsetType::Zvol {
             return Err(Error::invalid(format!("dataset '{}' is no volume", ds.name())));

@@ -58,6 +58,8 @@ pub struct OpenVolumes {
     opening: Semaphore,
     /// A volume was closed, or holds were revoked.
     changed: Notify,
+    /// Those that were received redacted may be opened.
+    pub(crate) redacted: Cell<bool>,
     next_id: Cell<u64>,
 }
 
@@ -69,6 +71,7 @@ impl OpenVolumes {
             open: RefCell::default(),
             opening: Semaphore::new(1),
             changed: Notify::default(),
+            redacted: Cell::new(false),
             next_id: Cell::new(0),
         })
     }
@@ -87,7 +90,10 @@ impl OpenVolumes {
                 return Err(Error::new(ErrorKind::Busy, format!("volume '{}' is being closed", ds.name())));
             }
             Some(known) => known,
-            None => (Volume::open(ds, VolumeOpts::from_props(ds)).await?, Rc::default()),
+            None => {
+                let opts = VolumeOpts { redacted: self.redacted.get(), ..VolumeOpts::from_props(ds) };
+                (Volume::open(ds, opts).await?, Rc::default())
+            }
         };
         let id = self.next_id.get();
         self.next_id.set(id + 1);

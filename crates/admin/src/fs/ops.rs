@@ -643,6 +643,11 @@ impl PoolEngine {
                 return bound.map(|()| Vec::new()).map_err(|e| e.at(format!("cannot mount '{name}'")));
             }
         }
+        // The tunable is for what is mounted by itself.
+        if ds.redaction().is_some() && !how.temp.redacted && !how.remount {
+            let why = "Dataset is not complete, was created by receiving a redacted zfs send stream.";
+            return Err(Error::invalid(format!("cannot mount '{name}': {why}")));
+        }
         self.mounts.take_notices();
         if how.remount {
             self.remount(&ds, how.temp).await.map_err(|e| e.at(format!("cannot remount '{name}'")))?;

@@ -460,7 +460,7 @@ impl PoolEngine {
             props = parse_given(&plain_props(what)).map_err(|e| e.at(place()))?;
         }
         if is_new && part.props.is_some() {
-            let came = part.received(what).filter(|(name, _)| !DELAYED.contains(&name.as_str()));
+            let came = part.received(what).filter(|(name, value)| !self.is_delayed(name, value));
             let passed_over = part.passed_over(what).into_iter().map(|name| format!("{name}$inherit"));
             let marks = passed_over.chain(["$hasrecvd".to_string()]).map(|name| (name, PropValue::Num(0)));
             props.extend(came.map(|(name, value)| (format!("{name}$recvd"), value.clone())).chain(marks));
@@ -565,6 +565,13 @@ impl PoolEngine {
         done
     }
 
+    /// Whether a new file system does not have that value from the beginning. One whose feature is
+    /// not enabled cannot be set at all, and a warning says so.
+    fn is_delayed(&self, name: &str, value: &PropValue) -> bool {
+        let is_enabled = |id| self.pool.dsl().features().is_enabled(id);
+        DELAYED.contains(&name) || props::check_feature(name, value, is_enabled).is_err()
+    }
+
     /// Sets the properties that came with a snapshot, but for those that a new file system has, and
     /// its holds.
     async fn set_received(
@@ -577,8 +584,8 @@ impl PoolEngine {
         let _admin = self.admin.acquire(1).await;
         let (fs, dsl) = (target.split('@').next().unwrap_or_default(), self.pool.dsl().clone());
         if part.props.is_some() {
-            let is_left = |name: &str| !is_new || DELAYED.contains(&name);
-            let left: Vec<_> = part.received(what).filter(|(name, _)| is_left(name)).cloned().collect();
+            let is_left = |name: &str, value: &PropValue| !is_new || self.is_delayed(name, value);
+            let left: Vec<_> = part.received(what).filter(|(name, value)| is_left(name, value)).cloned().collect();
             let names: Vec<String> = left.iter().map(|(name, _)| name.clone()).collect();
             let set = async {
                 for (name, e) in dsl.set_received(fs, left, part.passed_over(what), !is_new).await {

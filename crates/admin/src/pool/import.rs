@@ -646,6 +646,11 @@ async fn close(engine: &Rc<PoolEngine>, force: bool, state: PoolState) -> Result
         }
         return Ok(());
     }
+    // As in OpenZFS, faults keep it: they would be gone without notice.
+    if !engine.injections.is_empty() {
+        let why = "pool is busy: faults are injected into it: 'zinject -c all' ends them";
+        return Err(Error::new(ErrorKind::Busy, why));
+    }
     let command = if state == PoolState::Destroyed { "zpool destroy -f" } else { "zpool export -f" };
     let unmounted = engine.end_all_use(force).await.map_err(|e| advise_force(e, command))?;
     if let Err(e) = engine.pool.close(state).await {

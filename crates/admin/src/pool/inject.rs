@@ -47,6 +47,12 @@ impl Injection {
 #[derive(Default)]
 pub(crate) struct Injections(RefCell<BTreeMap<u64, Injection>>);
 
+impl Injections {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+}
+
 /// The operations of a word.
 fn ops(word: &str) -> Result<FaultyOps> {
     match word {

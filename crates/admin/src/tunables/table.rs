@@ -670,6 +670,16 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.works.trim_txg_batch = v
     ),
     field!(
+        "fault_diagnosis",
+        Unit::Count,
+        0,
+        1,
+        WEIR,
+        "with 1 devices with many errors are degraded or faulted and spares stand in for them, as zed has it",
+        |o| u64::from(o.engine.fault_diagnosis),
+        |o, v| o.engine.fault_diagnosis = v != 0
+    ),
+    field!(
         "zfs_async_block_max_blocks",
         Unit::Count,
         1,

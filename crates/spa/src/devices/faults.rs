@@ -4,7 +4,8 @@
 //! operations make it *faulted*, wrong contents *degraded*. A device without a replica is degraded
 //! only, never faulted. After a failed operation the device is probed; one that cannot read its
 //! labels is removed. A hot spare, if there is one, stands in for a device that is removed, faulted
-//! or degraded, as zed has it.
+//! or degraded, as zed has it. Without diagnosis (`fault_diagnosis`), as where zed does not run,
+//! devices that do not answer are removed, and nothing else is done.
 
 use base::{ErrorKind, Guid};
 use ondisk::feature::FeatureId;
@@ -17,6 +18,11 @@ use super::find::in_tree;
 use super::presence::REASON_BYTES;
 
 impl Devices {
+    /// `fault_diagnosis`.
+    pub(crate) fn set_diagnosis(&self, on: bool) {
+        self.diagnoses.set(on);
+    }
+
     /// Faults or degrades leaves with too many errors, at the beginning of the sync of a txg. True
     /// if a device was faulted or degraded.
     fn apply_error_limits(&self) -> bool {
@@ -24,7 +30,7 @@ impl Devices {
         let tops = self.stack.tree.tops.borrow().clone();
         for top in tops {
             for leaf in top.open_leaves() {
-                let Some(cause) = leaf.condition.take_fault() else { continue };
+                let Some(cause) = leaf.condition.take_fault().filter(|_| self.diagnoses.get()) else { continue };
                 let guid = leaf.guid();
                 let needed = !top.kind().outage(Some(guid)).is_empty();
                 let health = match cause {
@@ -66,7 +72,9 @@ impl Devices {
             if suspects {
                 me.probe_devices().await;
             }
-            me.activate_spares().await;
+            if me.diagnoses.get() {
+                me.activate_spares().await;
+            }
         });
     }
 

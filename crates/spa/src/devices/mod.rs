@@ -43,7 +43,7 @@ mod reopen;
 pub(crate) mod split;
 pub(crate) mod state;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 
@@ -96,6 +96,8 @@ pub struct Devices {
     evacuator: Rc<Evacuator>,
     rebuilds: Rc<Rebuilds>,
     door: RefCell<Option<Rc<dyn DeviceDoor>>>,
+    /// Errors have consequences: see `faults`.
+    diagnoses: Cell<bool>,
     /// Devices with a spare beside them that a command put into use again.
     is_back: RefCell<BTreeSet<Guid>>,
     /// Settings of new leaves, kept when the last leaf may be closed.
@@ -136,6 +138,7 @@ impl Devices {
             rebuilds: Rebuilds::new(stack, scan, &changes, events),
             changes,
             door: RefCell::default(),
+            diagnoses: Cell::new(true),
             is_back: RefCell::default(),
             maker: RefCell::default(),
             me: me.clone(),
