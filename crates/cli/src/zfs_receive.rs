@@ -119,7 +119,7 @@ fn said(s: &ReceivedView, dry: bool) -> String {
 
 /// What could not be done beside the snapshots is an error of the command, as in OpenZFS.
 fn warn(view: &ReceiveView) -> Done {
-    view.warnings.iter().for_each(|w| eprintln!("{w}"));
+    view.refused.iter().chain(&view.warnings).for_each(|w| eprintln!("{w}"));
     if view.warnings.is_empty() { Ok(()) } else { Err(Fail::AlreadyReported) }
 }
 

@@ -81,6 +81,8 @@ fn devices_fail_on_purpose_until_that_is_cancelled() {
         list.contains("DELAY (ms)") && list.lines().last().unwrap().contains("          20      3  100.0000%"),
         "{list}"
     );
+    w.fails("zpool export tank", &["pool is busy: faults are injected into it"]);
+    w.ok("zinject -c all");
     w.ok("zpool export tank");
     w.ok("zpool import -d . tank");
     assert!(w.ok("zinject").starts_with("No handlers registered.\n"));

@@ -197,6 +197,19 @@ impl Paths {
         let file = host::open_untrusted(&self.runtime.join(LOCK_FILE));
         file.is_ok_and(|f| matches!(f.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
+
+    /// As [`Paths::is_held`], with what the daemon has written there: its pid. A daemon that has
+    /// just begun has nothing there yet.
+    pub fn holder(&self) -> Option<String> {
+        use std::io::Read;
+        let file = host::open_untrusted(&self.runtime.join(LOCK_FILE)).ok()?;
+        if !matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
+            return None;
+        }
+        let mut pid = String::new();
+        file.take(32).read_to_string(&mut pid).ok()?;
+        Some(pid)
+    }
 }
 
 /// The file that a daemon keeps locked; its content is the pid.

@@ -19,6 +19,7 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt, TXG_SIZE, Txg, VdevId};
 use ondisk::blkptr::Dva;
+use ondisk::vdev_config::MetaslabCounts;
 use rt::sync::Notify;
 use vdev::Top;
 
@@ -151,6 +152,11 @@ impl Allocator {
                 trims: BTreeSet::new(),
             }),
         })
+    }
+
+    /// How many metaslabs new vdevs have.
+    pub fn counts(&self) -> MetaslabCounts {
+        self.inner.borrow().tunables.counts
     }
 
     /// Changes the tunables, which take effect from the next decision on.

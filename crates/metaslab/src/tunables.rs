@@ -1,10 +1,14 @@
 //! Tunables of the allocator, with OpenZFS's defaults (`metaslab.c`) except where noted at a field.
 
+use ondisk::vdev_config::MetaslabCounts;
+
 use crate::pick::Method;
 
 /// Tunables of the allocator.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AllocTunables {
+    /// How many metaslabs new vdevs have.
+    pub counts: MetaslabCounts,
     /// `zfs_active_allocator`: how a metaslab chooses a segment.
     pub method: Method,
     /// `metaslab_aliquot`: bytes that a group gets before the rotor moves on, scaled by how free
@@ -47,6 +51,7 @@ pub struct AllocTunables {
 impl Default for AllocTunables {
     fn default() -> AllocTunables {
         AllocTunables {
+            counts: MetaslabCounts::default(),
             method: Method::Dynamic,
             aliquot: 1 << 20,
             df_max_search: 16 << 20,

@@ -626,16 +626,36 @@ fn highbit64(v: u64) -> u32 {
     u64::BITS - v.leading_zeros()
 }
 
+/// How many metaslabs a new top-level vdev is to have, each at least 1; OpenZFS's defaults.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MetaslabCounts {
+    /// So many at least, if they are not too small then (`zfs_vdev_min_ms_count`).
+    pub min: u64,
+    /// So many at most, if they are not too large then (`zfs_vdev_default_ms_count`).
+    pub default: u64,
+}
+
+impl Default for MetaslabCounts {
+    fn default() -> MetaslabCounts {
+        MetaslabCounts { min: 16, default: 200 }
+    }
+}
+
 /// log2 of the metaslab size for a new top-level vdev of `asize` bytes (format page 01 section 8):
 /// about 16 to 200 metaslabs, 512 MiB each in between, never below 16 MiB, above 16 GiB only when
 /// there would be more than [`METASLAB_COUNT_MAX`].
 pub fn metaslab_shift_for(asize: u64) -> u32 {
+    metaslab_shift_of(asize, MetaslabCounts::default())
+}
+
+/// As [`metaslab_shift_for`], with other numbers of metaslabs.
+pub fn metaslab_shift_of(asize: u64, counts: MetaslabCounts) -> u32 {
     const DEFAULT_SHIFT: u32 = 29;
     let count = asize >> DEFAULT_SHIFT;
-    let shift = if count < 16 {
-        highbit64(asize / 16)
-    } else if count > 200 {
-        highbit64(asize / 200)
+    let shift = if count < counts.min {
+        highbit64(asize / counts.min.max(1))
+    } else if count > counts.default {
+        highbit64(asize / counts.default.max(1))
     } else {
         DEFAULT_SHIFT
     };

@@ -75,6 +75,14 @@ pub struct RenameHow {
     pub maker: Maker,
 }
 
+/// Refuses the name of what a receive has not finished, which is no name, as in OpenZFS.
+pub(super) fn check_not_partial(name: &str) -> Result<()> {
+    match name.split('/').any(|part| part.starts_with('%')) {
+        true => Err(Error::invalid(format!("invalid character '%' in name '{name}'"))),
+        false => Ok(()),
+    }
+}
+
 /// Whether the value is valid, for share properties; true for others.
 fn is_share(name: &str, value: &str) -> bool {
     match name {
@@ -250,7 +258,8 @@ impl PoolEngine {
             let os_type = if how.volume.is_some() { ObjsetType::Zvol } else { ObjsetType::Zfs };
             dsl.create_dataset(name, NewHead { os_type, props, crypt, creator: how.maker.uid, init }).await?;
             created.push(name.to_string());
-            if !how.no_mount && path.is_some() {
+            // Parents may be mounted where the new one is not to be.
+            if !how.no_mount && (path.is_some() || mounts::usable().is_ok()) {
                 self.mount_new(&created).await?;
             }
             self.set_limits(&dsl.find(name)?, &limits).await
@@ -528,6 +537,7 @@ impl PoolEngine {
         RenameHow { parents, no_remount, force, maker }: RenameHow,
     ) -> Result<()> {
         let from = ds.name();
+        check_not_partial(&from)?;
         check_name(to)?;
         let dsl = self.pool.dsl();
         if to.split('/').next() != Some(self.pool.name().as_str()) {

@@ -589,7 +589,7 @@ impl PoolEngine {
             let names: Vec<String> = left.iter().map(|(name, _)| name.clone()).collect();
             let set = async {
                 for (name, e) in dsl.set_received(fs, left, part.passed_over(what), !is_new).await {
-                    view.warnings.push(format!("cannot receive {name} property on {fs}: {e}"));
+                    view.refused.push(format!("cannot receive {name} property on {fs}: {e}"));
                 }
                 Ok(())
             };

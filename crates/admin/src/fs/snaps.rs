@@ -10,7 +10,7 @@ use dsl::{Dataset, check_name};
 use crate::engine::{PoolEngine, Progress};
 use crate::fs::dependents::{destroy_refusal, rollback_refusal};
 use crate::fs::mounts::{self, Unmounted};
-use crate::fs::ops::{NewHow, parse_props};
+use crate::fs::ops::{NewHow, check_not_partial, parse_props};
 use crate::fs::owners::take_limits;
 use crate::fs::temp_props::TempProps;
 use crate::view::{Destroyed, HoldView};
@@ -378,10 +378,7 @@ impl PoolEngine {
     /// `zfs promote`.
     pub async fn promote(&self, name: &str) -> Result<()> {
         let _admin = self.admin.acquire(1).await;
-        // As in OpenZFS, the name of what a receive has not finished is not a name.
-        if name.split('/').any(|part| part.starts_with('%')) {
-            return Err(Error::invalid(format!("cannot promote '{name}': '%' begins the name of a receive")));
-        }
+        check_not_partial(name).map_err(|e| e.at(format!("cannot promote '{name}'")))?;
         let ds = self.find(name)?;
         self.pool.dsl().promote(&ds.name()).await
     }

@@ -85,6 +85,9 @@ pub struct ReceiveView {
     pub snapshots: Vec<ReceivedView>,
     /// What could not be done beside them, such as mounts.
     pub warnings: Vec<String>,
+    /// Properties that could not be received, one sentence each: all the same a success.
+    #[serde(default)]
+    pub refused: Vec<String>,
 }
 
 impl Request for ReceiveStream {

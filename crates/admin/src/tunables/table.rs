@@ -1040,6 +1040,26 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.zil.immediate_write_sz = v
     ),
     field!(
+        "zfs_vdev_min_ms_count",
+        Unit::Count,
+        1,
+        1 << 17,
+        OZ,
+        "metaslabs of a new top-level vdev at least, of 16 MiB or more",
+        |o| o.engine.alloc.counts.min,
+        |o, v| o.engine.alloc.counts.min = v
+    ),
+    field!(
+        "zfs_vdev_default_ms_count",
+        Unit::Count,
+        1,
+        1 << 17,
+        OZ,
+        "metaslabs of a new top-level vdev at most, of 16 GiB or less",
+        |o| o.engine.alloc.counts.default,
+        |o, v| o.engine.alloc.counts.default = v
+    ),
+    field!(
         "metaslab_aliquot",
         Unit::Bytes,
         512,

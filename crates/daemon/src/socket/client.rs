@@ -298,10 +298,11 @@ impl Client {
         let Some(Connection::Full(stream) | Connection::Public(stream)) = self.connect_running()? else {
             return Ok(false);
         };
+        let holder = self.paths.holder();
         converse(stream, &Stop { force }, None, &mut |_, _, _| {})?;
         let end = Instant::now() + STOP_TIMEOUT;
-        // A daemon releases the lock last.
-        while self.paths.is_held() {
+        // A daemon releases the lock last, and another command may start the next one at once.
+        while holder.is_some() && self.paths.holder() == holder {
             if Instant::now() > end {
                 return Err(Error::new(ErrorKind::Busy, "the daemon does not end: see its log"));
             }

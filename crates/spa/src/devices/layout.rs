@@ -6,7 +6,7 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, Guid, ObjectId, Result, TXG_INITIAL, VdevId};
 use bdev::BlockDev;
 use ondisk::feature::FeatureId;
-use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind, metaslab_shift_for};
+use ondisk::vdev_config::{MetaslabCounts, VdevConfig, VdevKind as ConfigKind, metaslab_shift_of};
 use rt::Rt;
 use vdev::geometry::Draid;
 use vdev::width::Expansions;
@@ -234,6 +234,7 @@ pub(crate) struct LeafMaker {
     pub rt: Rt,
     pub gauge: DirtyGauge,
     pub queue: QueueTunables,
+    pub counts: MetaslabCounts,
 }
 
 impl LeafMaker {
@@ -307,7 +308,7 @@ pub(crate) fn make_top(maker: &LeafMaker, id: u32, group: &Group, wanted: Option
             (config, VdevKind::Draid(Rc::new(draid)), asize)
         }
     };
-    let ms_shift = metaslab_shift_for(asize) as u8;
+    let ms_shift = metaslab_shift_of(asize, maker.counts) as u8;
     let is_log = group.bias == Bias::Log;
     config.ashift = Some(u64::from(ashift));
     config.asize = Some(asize);

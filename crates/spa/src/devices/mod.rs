@@ -225,12 +225,13 @@ impl Devices {
 
     /// The settings of new leaves.
     fn leaf_maker(&self) -> Result<LeafMaker> {
+        let counts = self.stack.alloc.counts();
         let leaves = self.stack.tree.leaves();
         let Some(like) = leaves.first() else {
             let kept = self.maker.borrow().clone();
             return kept.ok_or_else(|| Error::not_found("the pool has no device"));
         };
-        Ok(LeafMaker { rt: self.stack.rt.clone(), gauge: like.gauge(), queue: like.tunables() })
+        Ok(LeafMaker { rt: self.stack.rt.clone(), gauge: like.gauge(), queue: like.tunables(), counts })
     }
 
     /// Keeps the settings of new leaves, before a leaf is closed.

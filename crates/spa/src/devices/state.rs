@@ -132,6 +132,10 @@ impl Devices {
         }
         drop(admin);
         self.events.post_states();
+        if !suspended {
+            // As in OpenZFS, which writes its cache file then.
+            self.events.post("config_sync");
+        }
         if let Some(e) = failed {
             return Err(e.at(format!("cannot clear errors for {}", self.config.name())));
         }

@@ -1,6 +1,7 @@
 //! Layouts of new pools: what is refused, and the vdevs that are made.
 
 use ondisk::feature::FeatureId;
+use ondisk::vdev_config::MetaslabCounts;
 use rt::Rt;
 use vdev::{DirtyGauge, QueueTunables, VdevKind};
 
@@ -13,7 +14,7 @@ fn group(kind: GroupKind, bias: Bias, devices: Vec<DevSpec>) -> Group {
 }
 
 fn maker(rt: Rt) -> LeafMaker {
-    LeafMaker { rt, gauge: DirtyGauge::default(), queue: QueueTunables::default() }
+    LeafMaker { rt, gauge: DirtyGauge::default(), queue: QueueTunables::default(), counts: MetaslabCounts::default() }
 }
 
 const DRAID: GroupKind = GroupKind::Draid { parity: 1, data: Some(2), spares: 1 };
