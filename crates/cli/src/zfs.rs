@@ -353,6 +353,10 @@ fn rename(p: &Parsed) -> Done {
             None => format!("{fs}@{to}"),
             Some(_) => to.clone(),
         };
+        if p.has('p') {
+            let why = format!("cannot open '{from}': operation not applicable to datasets of this type");
+            return Err(Error::invalid(why).into());
+        }
         let from = from.clone();
         return ask(&SnapRename { from, to, recursive: p.has('r') });
     }

@@ -446,6 +446,7 @@ pub(crate) async fn arbitrate(
         Some(prio) if verify.is_some() => write_second_places(parts, &expected, prio),
         _ => Vec::new(),
     };
+    let repair = repair.map(|class| (class, prio == Prio::Scrub));
     let verdict = repair_replicas(&states, block, expected, verify.is_some(), written, repair, again);
     Verdict { doubtful, ..verdict }
 }
@@ -497,15 +498,15 @@ async fn compare(rt: &Rt, states: &[StripeState<'_>], block: Bytes, prio: Prio) 
     expected
 }
 
-/// Counts every replica that differs, and rewrites it if `repair` has a class; `writes` are repairs
-/// that were queued before.
+/// Counts every replica that differs, and rewrites it if `repair` has a class, with whether a scan
+/// does it; `writes` are repairs that were queued before.
 fn repair_replicas(
     states: &[StripeState<'_>],
     block: Bytes,
     expected: Vec<Vec<Expected>>,
     verified: bool,
     written: Txg,
-    repair: Option<Prio>,
+    repair: Option<(Prio, bool)>,
     mut writes: Vec<WriteDone>,
 ) -> Verdict {
     let (mut bad, mut repaired) = (0, 0);
@@ -525,11 +526,11 @@ fn repair_replicas(
                         r.leaf.count_checksum_error(place.offset, place.size);
                     }
                 }
-                if let Some(prio) = repair
+                if let Some((prio, is_scan)) = repair
                     && r.leaf.dev.info().writable
                 {
                     repaired += place.size;
-                    if prio == Prio::Scrub {
+                    if is_scan {
                         r.leaf.condition.note_scan_repair(place.size);
                     }
                     let pad = place.size as usize - want.len();

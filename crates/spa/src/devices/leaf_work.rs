@@ -17,7 +17,7 @@ use std::cell::{Cell, RefCell};
 use std::num::NonZeroU64;
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Guid, Nanos, Result, ResultExt};
+use base::{Error, ErrorKind, Guid, Nanos, Result, ResultExt, TXG_DEFER, Txg};
 use bdev::Bytes;
 use dmu::{Tx, zap};
 use ondisk::label::DATA_START;
@@ -597,6 +597,12 @@ impl LeafWorks {
 
     /// Processes the remaining metaslabs; false if it was stopped.
     async fn process_metaslabs(&self, work: &Rc<LeafWork>, top: &Rc<Top>) -> Result<bool> {
+        if work.kind == WorkKind::Trim && work.offset.get() == 0 {
+            // What was freed just before can be allocated only after these.
+            for _ in 0..=TXG_DEFER {
+                self.stack.txg.wait_synced(Txg(0)).await?;
+            }
+        }
         let mut pace = Pace { bytes: 0, start: self.stack.rt.now(), rate: work.rate.get() };
         for ms in 0..top.ms_count() {
             let end = (ms + 1) << top.ms_shift.get();
