@@ -52,6 +52,7 @@ pub fn clone(p: &Parsed) -> Done {
         return usage(what, "clone");
     };
     let props = properties(p, 'o', "clone")?;
+    let props = crate::zfs_owners::with_numbers(props, &format!("cannot create '{name}'"))?;
     let (parents, no_mount) = (p.has('p'), p.has('u'));
     let clone = FsClone { snapshot: snapshot.clone(), name: name.clone(), props, parents, no_mount };
     crate::zfs::ask_and_warn(&clone)

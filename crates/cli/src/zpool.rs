@@ -165,6 +165,7 @@ fn create(p: &Parsed) -> Done {
     }
     let fs_props = pairs('O')?;
     let key = crate::zfs_key::key_for_new(name, &fs_props)?;
+    let fs_props = crate::zfs_owners::with_numbers(fs_props, &format!("cannot create '{name}'"))?;
     let request = PoolCreate {
         name: name.to_string(),
         devices,
