@@ -649,6 +649,7 @@ impl PoolEngine {
                 && there != Path::new(&at.path)
             {
                 // One file system has one mount, which may be at several places.
+                self.check_mount_place(PathBuf::from(&at.path)).await?;
                 let bound = front_end()?.bind(&there, Path::new(&at.path)).await;
                 return bound.map(|()| Vec::new()).map_err(|e| e.at(format!("cannot mount '{name}'")));
             }

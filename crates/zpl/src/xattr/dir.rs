@@ -32,8 +32,11 @@ impl Zfs {
         let Some(x) = self.xattr_dir(owner).await? else { return Ok(()) };
         self.follow_owner(&x, owner).await?;
         for entry in zap::list(&x.dn).await? {
-            if let Some(found) = self.find(&x, &entry.name).await? {
-                self.follow_owner(&self.node(found.obj()).await?, owner).await?;
+            // It may be removed meanwhile.
+            if let Some(found) = self.find(&x, &entry.name).await?
+                && let Some(file) = self.node_if_there(found.obj()).await?
+            {
+                self.follow_owner(&file, owner).await?;
             }
         }
         Ok(())

@@ -13,7 +13,7 @@
 //! Sharing never fails a command that is about something else: what goes wrong is a warning. The
 //! programs of the system may take long, so they run on a thread of their own, with a limit.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -147,13 +147,16 @@ fn apply(root: &ShareRoot, shares: &[Share], all: bool) -> Vec<String> {
             [first, rest @ ..] => format!("'{first}' and {} others are not shared by NFS: {why}", rest.len()),
         });
     }
-    let there = smb::list(&root.usershares());
+    let mut there: HashMap<PathBuf, Vec<String>> = HashMap::new();
+    for (name, place) in smb::list(&root.usershares()) {
+        there.entry(place).or_default().push(name);
+    }
     for Share { name, place, smb, .. } in shares {
-        let mut old = there.iter().filter(|(_, at)| at == place);
+        let mut old = there.get(place).into_iter().flatten();
         let done = match smb {
             None => Ok(()),
             Some(wanted) => {
-                let ended = old.try_for_each(|(share, _)| run(&root.net(), &smb::delete(share)));
+                let ended = old.try_for_each(|share| run(&root.net(), &smb::delete(share)));
                 ended.and_then(|()| match wanted {
                     true if !root.net().exists() || !root.usershares().is_dir() => {
                         Err("install Samba and let it have usershares".to_string())
@@ -181,8 +184,8 @@ fn apply_nfs(root: &ShareRoot, shares: &[Share], all: bool) -> std::result::Resu
     let wanted = of.iter().any(|(_, lines)| !lines.is_empty());
     // Without a share there is nothing to wait for, nor rights to have.
     if !wanted {
-        let there = nfs::places(&nfs::read(&file).map_err(failed)?);
-        if there.is_empty() || !all && !of.iter().any(|(p, _)| there.iter().any(|q| q == p)) {
+        let there: HashSet<PathBuf> = nfs::places(&nfs::read(&file).map_err(failed)?).into_iter().collect();
+        if there.is_empty() || !all && !of.iter().any(|(p, _)| there.contains(*p)) {
             return Ok(());
         }
     }
@@ -198,7 +201,8 @@ fn apply_nfs(root: &ShareRoot, shares: &[Share], all: bool) -> std::result::Resu
     let old = nfs::read(&file).map_err(failed)?;
     let known = if all { nfs::places(&old) } else { Vec::new() };
     let table = if all { host::MountTable::read().map_err(|e| e.to_string())? } else { host::MountTable::default() };
-    let is_stale = |p: &&PathBuf| !of.iter().any(|(q, _)| q == p) && table.top_at(p).is_none();
+    let told: HashSet<&Path> = of.iter().map(|(p, _)| *p).collect();
+    let is_stale = |p: &&PathBuf| !told.contains(p.as_path()) && table.top_at(p).is_none();
     let stale: Vec<&PathBuf> = known.iter().filter(is_stale).collect();
     of.extend(stale.into_iter().map(|p| (p.as_path(), &[][..])));
     let new = nfs::with_lines(&old, &of);
