@@ -593,6 +593,26 @@ fn old_pools_of_several_devices_are_imported() {
     }
 }
 
+/// As with a mirror of OpenZFS's test suite, of whose one device the end was cut off.
+#[test]
+fn a_mirror_does_without_a_device_that_is_too_small() {
+    let w = World::new("cli-cut");
+    w.files(&["a", "b"], 128 * MIB);
+    w.ok(&format!("{NEW} tank mirror a b"));
+    w.ok("zpool export tank");
+    for name in ["a", "b"] {
+        std::fs::OpenOptions::new().write(true).open(w.path(name)).unwrap().set_len(100 * MIB).unwrap();
+        if name == "a" {
+            w.ok("zpool import -d . tank");
+            let status = w.ok("zpool status tank");
+            assert!(status.contains("state: DEGRADED") && status.contains("UNAVAIL"), "{status}");
+            w.ok("zpool export tank");
+        } else {
+            w.fails("zpool import -d . tank", "cannot import 'tank'");
+        }
+    }
+}
+
 #[test]
 fn errors_name_what_could_not_be_done() {
     let w = World::new("cli-errors");

@@ -114,7 +114,21 @@ impl Assembly<'_> {
     }
 
     fn children(&self, config: &VdevConfig, share: u64) -> Result<Vec<VdevKind>> {
-        config.children.iter().map(|c| self.node(c, share)).collect()
+        config
+            .children
+            .iter()
+            .map(|c| if self.is_cut(c, share) { Ok(absent(c)) } else { self.node(c, share) })
+            .collect()
+    }
+
+    /// Whether the device of a leaf has lost its end. As one that is missing, the others may do
+    /// without it.
+    fn is_cut(&self, config: &VdevConfig, asize: u64) -> bool {
+        self.device_of(config).is_some_and(|found| leaf_asize(found.dev.size()) < asize)
+    }
+
+    fn device_of(&self, config: &VdevConfig) -> Option<&FoundDevice> {
+        self.devices.iter().filter(|d| d.config.guid == config.guid).max_by_key(|d| d.config.txg)
     }
 
     /// A leaf, or a mirror, replacing or spare node, of at least `asize` bytes.
@@ -147,6 +161,7 @@ impl Assembly<'_> {
     }
 
     fn leaf(&self, config: &VdevConfig, asize: u64) -> Result<VdevKind> {
+        let Some(found) = self.device_of(config) else { return Ok(absent(config)) };
         // An import examines the devices anew: only what the administrator said stays.
         let is_faulted = config.faulted && config.aux_state.as_deref() == Some(FAULTED_BY_COMMAND);
         let health = match () {
@@ -155,14 +170,6 @@ impl Assembly<'_> {
             () => Health::Online,
         };
         let condition = Rc::new(Condition::new(health));
-        let own = self.devices.iter().filter(|d| d.config.guid == config.guid);
-        let Some(found) = own.max_by_key(|d| d.config.txg) else {
-            let path = config.path.clone().unwrap_or_else(|| format!("guid {}", config.guid));
-            if health != Health::Offline {
-                condition.set_health(Health::Unavail);
-            }
-            return Ok(VdevKind::Absent(Rc::new(Absent { guid: config.guid, path, condition })));
-        };
         let info = found.dev.info();
         // It may have grown since it was opened.
         if leaf_asize(found.dev.size()) < asize {
@@ -180,6 +187,13 @@ impl Assembly<'_> {
         leaf.note_labels(&found.labels);
         Ok(VdevKind::Leaf(leaf))
     }
+}
+
+/// A leaf whose device is of no use.
+fn absent(config: &VdevConfig) -> VdevKind {
+    let path = config.path.clone().unwrap_or_else(|| format!("guid {}", config.guid));
+    let condition = Rc::new(Condition::new(if config.offline { Health::Offline } else { Health::Unavail }));
+    VdevKind::Absent(Rc::new(Absent { guid: config.guid, path, condition }))
 }
 
 /// Paths of the devices below a vdev that are absent or not in use.
