@@ -1,8 +1,7 @@
-//! `zfs upgrade`: the versions of file systems. weir makes them of the newest version only, and
-//! reads older ones, which it does not change.
+//! `zfs upgrade`: the versions of file systems.
 
-use admin::request::{Datasets, Select};
-use base::Error;
+use admin::request::{Datasets, FsUpgrade, Select};
+use base::ErrorKind;
 use ondisk::zpl::ZPL_VERSION;
 
 use crate::opts::Parsed;
@@ -32,7 +31,9 @@ fn versions(names: Vec<String>, recursive: bool) -> Result<Vec<(String, u64)>, F
 /// `zfs upgrade`
 pub fn upgrade(p: &Parsed) -> Done {
     let usage = |what: &str| Err(Fail::Usage(what.to_string(), "upgrade"));
-    let wanted = match p.value('V').map(|v| v.parse::<u64>().ok().filter(|n| (1..=ZPL_VERSION).contains(n))) {
+    let wanted = match p.value('V').map(|v| {
+        if v == "current" { Ok(ZPL_VERSION) } else { v.parse::<u64>() }.ok().filter(|n| (1..=ZPL_VERSION).contains(n))
+    }) {
         None => ZPL_VERSION,
         Some(Some(version)) => version,
         Some(None) => return usage(&format!("invalid version {}", p.value('V').unwrap_or_default())),
@@ -60,12 +61,14 @@ pub fn upgrade(p: &Parsed) -> Done {
             print("All filesystems are formatted with the current version.\n");
             return Ok(());
         }
-        print("The following filesystems are out of date. weir reads them; OpenZFS can upgrade them.\n\n");
+        print(
+            "The following filesystems are out of date. After being\nupgraded, these filesystems can not be used by older software.\n\n",
+        );
         print("VER  FILESYSTEM\n---  ------------\n");
         print(&old.iter().map(|(name, v)| format!("{v:>2}   {name}\n")).collect::<String>());
         return Ok(());
     }
-    let (mut same, mut failed) = (0, None);
+    let (mut upgraded, mut same, mut failed) = (0, 0, None);
     for (name, version) in versions(names.clone(), p.has('r') || all)? {
         match version.cmp(&wanted) {
             std::cmp::Ordering::Equal => same += 1,
@@ -73,13 +76,21 @@ pub fn upgrade(p: &Parsed) -> Done {
                 print(&format!("{name}: can not be downgraded; it is already at version {version}\n"));
                 failed = failed.or(Some(Fail::AlreadyReported));
             }
-            std::cmp::Ordering::Less => {
-                let why = format!("cannot upgrade '{name}': weir reads version {version} but does not change it");
-                failed = Some(Error::unsupported(why).into());
-            }
+            std::cmp::Ordering::Less => match ask(&FsUpgrade { name: name.clone(), version: wanted }) {
+                Ok(()) => upgraded += 1,
+                Err(Fail::Error(e)) if e.kind() == ErrorKind::Unsupported => {
+                    print(&format!("{name}: can not be upgraded; the pool version needs to be upgraded\nfirst\n\n"));
+                    failed = failed.or(Some(Fail::AlreadyReported));
+                }
+                Err(Fail::Error(e)) => {
+                    eprintln!("{e}");
+                    failed = failed.or(Some(Fail::AlreadyReported));
+                }
+                Err(other) => return Err(other),
+            },
         }
     }
-    print("0 filesystems upgraded\n");
+    print(&format!("{upgraded} filesystems upgraded\n"));
     if same > 0 {
         print(&format!("{same} filesystems already at this version\n"));
     }

@@ -1,16 +1,18 @@
-//! `zpool upgrade`: the features that pools do not have yet, and enabling them.
+//! `zpool upgrade`: the features that pools do not have yet, and enabling them; newer versions for
+//! pools from before feature flags.
 
 use std::fmt::Write;
 
 use admin::request::{PoolUpgradable, PoolUpgrade, Pools};
+use admin::view::PoolView;
 use ondisk::feature::{FEATURES, FeatureZap};
 
 use crate::opts::Parsed;
 use crate::zpool::for_each_name;
 use crate::{Done, Fail, ask, print};
 
-/// The version of pools with feature flags (`SPA_VERSION_FEATURES`), which all of weir's are.
-const VERSION: u64 = 5000;
+/// The version of pools with feature flags (`SPA_VERSION_FEATURES`).
+const VERSION: u64 = ondisk::version::FEATURES;
 /// The last version before it, 28, and the first.
 const LEGACY: std::ops::RangeInclusive<u64> = 1..=ADDED.len() as u64;
 /// What each of them added to the one before.
@@ -71,29 +73,82 @@ pub(crate) fn run(p: &Parsed) -> Done {
         (true, false) => Err(usage("-a cannot be combined with names of pools")),
         (false, true) if picks => Err(usage("-V needs -a or the names of pools")),
         (false, true) => missing(),
-        (true, true) => upgrade(&names()?, version),
+        (true, true) => upgrade_all(version),
         (false, false) => upgrade(&p.operands, version),
     }
 }
 
-fn names() -> Result<Vec<String>, Fail> {
-    Ok(ask(&Pools { names: Vec::new() })?.into_iter().map(|pool| pool.name).collect())
+/// Names and versions of pools, all of them without names.
+fn versions(names: &[String]) -> Result<Vec<(String, u64)>, Fail> {
+    let version = |pool: &PoolView| {
+        let shown = pool.props.iter().find(|p| p.name == "version").and_then(|p| p.exact.parse().ok());
+        shown.unwrap_or(VERSION)
+    };
+    Ok(ask(&Pools { names: names.to_vec() })?.iter().map(|pool| (pool.name.clone(), version(pool))).collect())
+}
+
+/// `-a`: says nothing of pools that stay as they are.
+fn upgrade_all(version: u64) -> Done {
+    let pools = versions(&[])?;
+    print(FLAGS);
+    let mut changed = false;
+    let names: Vec<String> = pools.iter().map(|(name, _)| name.clone()).collect();
+    let done = for_each_name(&names, |pool| {
+        let old = pools.iter().find(|(name, _)| *name == pool).map_or(VERSION, |(_, old)| *old);
+        if old > version {
+            return Ok(());
+        }
+        let text = upgraded(&pool, old, version)?;
+        changed |= !text.is_empty();
+        print(&text);
+        Ok(())
+    });
+    if done.is_ok() && !changed {
+        print(&match version {
+            VERSION => "All pools are already formatted using feature flags.\n\nEvery feature flags pool already has all supported and requested features enabled.\n".to_string(),
+            _ => format!("All pools are already formatted with version {version} or higher.\n"),
+        });
+    }
+    done?
+}
+
+/// Upgrades a pool of version `old`; what was done, nothing if it stays as it is.
+fn upgraded(pool: &str, old: u64, version: u64) -> Result<String, Fail> {
+    let enabled = ask(&PoolUpgrade { pool: pool.to_string(), version })?;
+    let mut text = String::new();
+    if old < version {
+        let what = if version == VERSION { "feature flags".to_string() } else { format!("version {version}") };
+        let _ = writeln!(text, "Successfully upgraded '{pool}' from version {old} to {what}.");
+    }
+    if !enabled.is_empty() {
+        let _ = write!(text, "Enabled the following features on '{pool}':\n{}", indented(&enabled, "  "));
+    }
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    Ok(text)
 }
 
 fn upgrade(pools: &[String], version: u64) -> Done {
-    let mut head = FLAGS;
+    print(FLAGS);
     for_each_name(pools, |pool| {
-        if version < VERSION {
-            print(&format!("{head}Pool '{pool}' is already formatted using feature flags.\n\n"));
-            head = "";
-            return Ok(());
-        }
-        let enabled = ask(&PoolUpgrade { pool: pool.clone() })?;
-        print(&match enabled.is_empty() {
-            true => format!("{head}Pool '{pool}' already has all supported and requested features enabled.\n\n"),
-            false => format!("{head}Enabled the following features on '{pool}':\n{}\n", indented(&enabled, "  ")),
+        let one = [pool.to_string()];
+        let old = versions(&one)?.first().map_or(VERSION, |(_, old)| *old);
+        print(&match () {
+            () if old > version => match old {
+                VERSION => format!("Pool '{pool}' is already formatted using feature flags.\n\n"),
+                _ => format!("Pool '{pool}' is already formatted using more current version '{old}'.\n\n"),
+            },
+            () if old == version && version != VERSION => {
+                format!("Pool '{pool}' is already formatted using version {version}.\n\n")
+            }
+            () => match upgraded(&pool, old, version)? {
+                text if text.is_empty() => {
+                    format!("Pool '{pool}' already has all supported and requested features enabled.\n\n")
+                }
+                text => text,
+            },
         });
-        head = "";
         Ok(())
     })?
 }
@@ -106,14 +161,29 @@ fn indented(names: &[String], by: &str) -> String {
 /// Shows the pools that could have more features.
 fn missing() -> Done {
     let mut lines = String::new();
-    for pool in names()? {
+    let pools = versions(&[])?;
+    for (pool, _) in pools.iter().filter(|(_, version)| *version == VERSION) {
         let missing = ask(&PoolUpgradable { pool: pool.clone() })?;
         if !missing.is_empty() {
             let _ = writeln!(lines, "{pool}\n{}", indented(&missing, "      "));
         }
     }
     print(FLAGS);
-    print("All pools are formatted using feature flags.\n\n");
+    let old: Vec<_> = pools.iter().filter(|(_, version)| *version < VERSION).collect();
+    print(&match old.is_empty() {
+        true => "All pools are formatted using feature flags.\n\n".to_string(),
+        false => format!(
+            "These pools have versions from before feature flags. 'zpool upgrade POOL'
+gives them those; software that has none cannot use the pool any more. With
+the property compatibility=legacy a pool is left as it is.
+
+VER  POOL
+---  ------------
+{}
+'zpool upgrade -v' lists what each version added.\n\n",
+            old.iter().map(|(pool, version)| format!("{version:>2}   {pool}\n")).collect::<String>()
+        ),
+    });
     print(&match lines.is_empty() {
         true => "Every feature flags pool has all supported and requested features enabled.\n".to_string(),
         false => format!(
@@ -137,7 +207,7 @@ fn supported() -> String {
         let note = if feature.zap == FeatureZap::Write { " (read-only compatible)" } else { "" };
         let _ = writeln!(out, "{:<37}{note}\n     {}", feature.name, feature.description);
     }
-    out += "\nThese versions from before feature flags can be imported:\n\nVER  DESCRIPTION\n---  ";
+    out += "\nThese versions from before feature flags are supported as well:\n\nVER  DESCRIPTION\n---  ";
     let _ = writeln!(out, "{}", "-".repeat(56));
     for (version, added) in LEGACY.zip(ADDED) {
         let _ = writeln!(out, " {version:<3} {added}");

@@ -89,6 +89,7 @@ impl World {
         let init = InitOwner { uid: 0, gid: 0, mode: 0o755, time: sim.rt().wall_clock() };
         let recordsize = case.record.to_string();
         let spec = PoolSpec {
+            version: None,
             name: "lab".into(),
             devices: Layout { groups, ..Layout::default() },
             ashift: Some(12),

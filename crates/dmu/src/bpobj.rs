@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use base::{Error, Nanos, ObjectId, Result, ResultExt, Txg};
 use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
-use ondisk::bpobj::{BPOBJ_BLKSZ, BPOBJ_SIZE_V2, BpobjPhys};
+use ondisk::bpobj::{BPOBJ_BLKSZ, BPOBJ_SIZE_V2, BpobjPhys, header_size};
 use ondisk::object_type::ObjectType;
 use rt::LocalBoxFuture;
 use rt::cost::DMU_POINTER;
@@ -73,10 +73,10 @@ fn sub_space(h: &mut BpobjPhys, s: BpobjSpace) {
 /// Makes an empty list with blocks of `blksz` bytes (`BPOBJ_BLKSZ`, or `SYNC_BPLIST_BLKSZ` for
 /// deferred frees).
 pub async fn create(os: &Objset, blksz: u32, tx: &Tx) -> Result<ObjectId> {
-    create_with_header(os, blksz, BPOBJ_SIZE_V2, tx).await
+    create_with_header(os, blksz, header_size(os.ctx().features().pool_version), tx).await
 }
 
-/// As [`create`], with a header of `size` bytes (one of `BPOBJ_SIZE_*`), for pools of an old
+/// As [`create`], with a header of `size` bytes (one of `BPOBJ_SIZE_*`), not that of the pool's
 /// version.
 pub async fn create_with_header(os: &Objset, blksz: u32, size: usize, tx: &Tx) -> Result<ObjectId> {
     let spec = ObjSpec::new(ObjectType::BPOBJ, blksz).bonus(ObjectType::BPOBJ_HDR, size as u16);

@@ -14,6 +14,7 @@ use bdev::Bytes;
 use codec::{ChecksumAlgo, CompressAlgo, Compression};
 use ondisk::blkptr::Blkptr;
 use ondisk::object_type::ObjectType;
+use ondisk::version;
 use rt::Rt;
 use txg::TxgPool;
 use zio::{DataKey, DedupMode, Prio, WriteDone, Zio};
@@ -190,8 +191,10 @@ impl ObjsetProps {
 }
 
 /// Feature flags that change how blocks are written; pushed down by the pool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DmuFeatures {
+    /// Version of the pool: 1 to 28, or 5000 with feature flags.
+    pub pool_version: u64,
     /// `hole_birth` is active: holes remember when they were punched.
     pub hole_birth: bool,
     /// `embedded_data` is enabled: tiny blocks go into their pointers.
@@ -206,6 +209,21 @@ pub struct DmuFeatures {
     pub large_microzap: bool,
     /// `physical_rewrite` is enabled: blocks that are written anew may keep their logical birth.
     pub physical_rewrite: bool,
+}
+
+impl Default for DmuFeatures {
+    fn default() -> DmuFeatures {
+        DmuFeatures {
+            pool_version: version::FEATURES,
+            hole_birth: false,
+            embedded_data: false,
+            lz4: false,
+            zilsaxattr: false,
+            longname: false,
+            large_microzap: false,
+            physical_rewrite: false,
+        }
+    }
 }
 
 /// Tunables of the DMU.

@@ -15,7 +15,8 @@ use base::{Error, ErrorKind, ObjectId, Result, ResultExt, TXG_SIZE, Txg};
 use ondisk::blkptr::Blkptr;
 use ondisk::dnode::{DNODE_SIZE, DNODES_PER_BLOCK, DnodePhys, MAX_OBJECT, Slot, slots};
 use ondisk::object_type::ObjectType;
-use ondisk::objset::{ObjsetPhys, ObjsetType};
+use ondisk::objset::{OBJSET_SIZE_V1, ObjsetPhys, ObjsetType};
+use ondisk::version;
 use ondisk::zil::ZilHeader;
 use rt::LocalBoxFuture;
 use rt::TaskId;
@@ -343,7 +344,10 @@ impl Objset {
         txg: Txg,
     ) -> Objset {
         let levels = if os_type == ObjsetType::Meta { 1 } else { META_LEVELS };
-        let phys = ObjsetPhys::new(os_type, levels);
+        let mut phys = ObjsetPhys::new(os_type, levels);
+        if ctx.features().pool_version < version::USERSPACE {
+            phys.size = OBJSET_SIZE_V1;
+        }
         let os = Objset::build(ctx, id, phys, Blkptr::hole(), props, hooks, true, false);
         os.0.change_header(txg, |h| h.touch = true);
         os

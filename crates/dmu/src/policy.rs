@@ -9,6 +9,7 @@ use base::{BlkId, ObjectId, SYNC_PASS_DONT_COMPRESS, Txg};
 use bdev::Bytes;
 use codec::{ChecksumAlgo, CompressAlgo, Compression};
 use ondisk::object_type::ObjectType;
+use ondisk::version;
 use zio::{ClassKind, DedupMode, Prio, WriteReq};
 
 use crate::ctx::{DmuFeatures, ObjsetProps, RedundantMetadata};
@@ -98,6 +99,7 @@ fn policy(props: &ObjsetProps, features: DmuFeatures, salted: bool, kind: BlockK
             (checksum, dedup) = (algo, Some(mode));
         }
     }
+    let copies = if features.pool_version < version::DITTO { 1 } else { copies };
     let class = match otype {
         ObjectType::DDT_ZAP | ObjectType::DDT_STATS => ClassKind::Dedup,
         _ if metadata => ClassKind::Special,

@@ -17,7 +17,8 @@ use bdev::Buf;
 use ondisk::blkptr::Blkptr;
 use ondisk::dnode::{DNODE_SIZE, DNODE_USEROBJUSED_ACCOUNTED, DNODE_USERUSED_ACCOUNTED, DNODES_PER_BLOCK};
 use ondisk::object_type::ObjectType;
-use ondisk::objset::{OBJSET_USERACCOUNTING_COMPLETE, OBJSET_USEROBJACCOUNTING_COMPLETE, ObjsetType};
+use ondisk::objset::{OBJSET_SIZE_V3, OBJSET_USERACCOUNTING_COMPLETE, OBJSET_USEROBJACCOUNTING_COMPLETE, ObjsetType};
+use ondisk::version;
 use ondisk::zil::ZilHeader;
 use zio::WriteDone;
 
@@ -81,6 +82,13 @@ impl Objset {
             needs.into_iter().for_each(|guid| feat.activate(guid, txg));
         }
         let flags = change.flags.unwrap_or(self.0.phys.borrow().flags);
+        // In an upgraded pool there is room for the space of owners from now on.
+        if self.0.ctx.features().pool_version >= version::USERSPACE {
+            let mut phys = self.0.phys.borrow_mut();
+            if !phys.has_user_accounting() {
+                phys.size = OBJSET_SIZE_V3;
+            }
+        }
         let accounts = self.os_type() == ObjsetType::Zfs && self.0.phys.borrow().has_user_accounting();
         let mut dn_flags = 0;
         if accounts && flags & OBJSET_USERACCOUNTING_COMPLETE != 0 {

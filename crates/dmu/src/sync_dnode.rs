@@ -12,6 +12,7 @@ use base::{Nanos, Result};
 use bdev::Bytes;
 use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
 use ondisk::dnode::DnodePhys;
+use ondisk::version;
 use rt::cost::{DMU_BLOCK, REAP};
 use zio::Packed;
 
@@ -88,7 +89,10 @@ impl SyncCx<'_> {
         t.free_given_up()?;
 
         self.sync_bonus(&mut t, dn, &mut phys).await?;
-        phys.set_used_bytes(t.used);
+        match self.os.0.ctx.features().pool_version < version::DNODE_BYTES {
+            true => phys.set_used_sectors(t.used),
+            false => phys.set_used_bytes(t.used),
+        }
         phys.flags |= flags;
         drop(t);
         if phys.extra_slots > 0

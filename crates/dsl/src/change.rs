@@ -132,7 +132,7 @@ impl DslPool {
         if !known.settable() {
             return Err(Error::new(ErrorKind::ReadOnly, format!("'{prop}' is readonly")));
         }
-        props::check_feature(prop, value, |id| self.features().is_enabled(id))?;
+        self.check_value(prop, value)?;
         let phys = dir.phys();
         match (prop, value.num()) {
             // It is stored in the volume, whose user changes it.

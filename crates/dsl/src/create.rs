@@ -2,8 +2,8 @@
 //! 05 sections 3 and 7, 10 section 2).
 //!
 //! In the format every head is a clone of a snapshot: ordinary file systems are clones of the empty
-//! snapshot `$ORIGIN@$ORIGIN`, which every pool has. A new head gets a new object set that its
-//! initialiser fills in the same txg.
+//! snapshot `$ORIGIN@$ORIGIN`, which pools have since version 11. A new head gets a new object set
+//! that its initialiser fills in the same txg.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -18,6 +18,7 @@ use ondisk::dsl::{
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
 use ondisk::objset::ObjsetType;
+use ondisk::version;
 use rt::LocalBoxFuture;
 
 use crate::crypto::NewCrypt;
@@ -128,15 +129,25 @@ impl DslPool {
         zap::add_u64(pool.directory(), b"root_dataset", root.object.0, &tx).await?;
         pool.set_root(root.clone());
         pool.make_dir(Some(&root), "$MOS", &tx).await?;
-        pool.make_dir(Some(&root), "$FREE", &tx).await?;
-        let free = dmu::bpobj::create(pool.mos(), ondisk::bpobj::BPOBJ_BLKSZ, &tx).await?;
-        zap::add_u64(pool.directory(), b"free_bpobj", free.0, &tx).await?;
-        pool.set_free_list(free);
-        pool.make_origin(&root, &tx).await?;
-        let origin = pool.hold_dataset(pool.origin_snap()).await?;
-        let head = pool.make_head(&root, &origin, &tx).await?;
+        if pool.version() >= version::DEADLISTS {
+            pool.make_free_list(&root, &tx).await?;
+        }
+        if pool.version() >= version::ORIGIN {
+            pool.make_origin(&root, &tx).await?;
+        }
+        let origin = pool.hold_origin().await?;
+        let head = pool.make_head(&root, origin.as_ref(), &tx).await?;
         pool.fill_head(ObjsetType::Zfs, &head, props, init, tx).await?;
         Ok(pool)
+    }
+
+    /// The list of blocks to be freed in the background, and the directory of their space.
+    pub(crate) async fn make_free_list(&self, root: &Rc<Dir>, tx: &Tx) -> Result<()> {
+        self.make_dir(Some(root), "$FREE", tx).await?;
+        let free = dmu::bpobj::create(self.mos(), ondisk::bpobj::BPOBJ_BLKSZ, tx).await?;
+        zap::add_u64(self.directory(), b"free_bpobj", free.0, tx).await?;
+        self.set_free_list(free);
+        Ok(())
     }
 
     // The fields are those of a record inside it.
@@ -152,7 +163,9 @@ impl DslPool {
         phys.parent_obj = parent.map_or(0, |p| p.object.0);
         phys.props_zapobj = props.object().0;
         phys.child_dir_zapobj = children.object().0;
-        phys.flags = DD_FLAG_USED_BREAKDOWN;
+        if self.version() >= version::BREAKDOWN {
+            phys.flags = DD_FLAG_USED_BREAKDOWN;
+        }
         dn.set_bonus(&phys.to_bytes(), tx)?;
         if let Some(parent) = parent {
             let map = mos.hold(ObjectId(parent.phys().child_dir_zapobj)).await?;
@@ -174,7 +187,9 @@ impl DslPool {
         phys.creation_txg = if tx.txg() == TXG_INITIAL { 1 } else { tx.txg().0 };
         phys.fsid_guid = (rt.new_guid().0 >> 8).max(1);
         phys.guid = rt.new_guid().0;
-        phys.flags = DS_FLAG_UNIQUE_ACCURATE;
+        if self.version() >= version::UNIQUE {
+            phys.flags = DS_FLAG_UNIQUE_ACCURATE;
+        }
         phys
     }
 
@@ -187,11 +202,13 @@ impl DslPool {
     }
 
     /// `$ORIGIN` and its snapshot, both without an object set.
-    async fn make_origin(&self, root: &Rc<Dir>, tx: &Tx) -> Result<()> {
+    pub(crate) async fn make_origin(&self, root: &Rc<Dir>, tx: &Tx) -> Result<()> {
         let mos = self.mos();
         let dir = self.make_dir(Some(root), "$ORIGIN", tx).await?;
         let snapnames = zap::create(mos, ObjectType::DSL_DS_SNAP_MAP, 2, tx).await?;
         let mut snap = self.new_dataset_phys(&dir, tx);
+        // Older than any block, also if an upgrade makes it.
+        snap.creation_txg = 1;
         snap.num_children = 1;
         snap.deadlist_obj = Deadlist::create(self, [], tx).await?.object.0;
         snap.next_clones_obj = zap::create(mos, ObjectType::NEXT_CLONES, 0, tx).await?.object().0;
@@ -205,10 +222,13 @@ impl DslPool {
         snap.next_snap_obj = head_obj.0;
         mos.hold(snap_obj).await?.set_bonus(&snap.to_bytes(), tx)?;
         zap::add_u64(&snapnames, b"$ORIGIN", snap_obj.0, tx).await?;
-        let clones = zap::create(mos, ObjectType::DSL_CLONES, 0, tx).await?;
+        let clones = match self.version() >= version::DEADLISTS {
+            true => zap::create(mos, ObjectType::DSL_CLONES, 0, tx).await?.object().0,
+            false => 0,
+        };
         dir.change(|p| {
             p.head_dataset_obj = head_obj.0;
-            p.clones = clones.object().0;
+            p.clones = clones;
         });
         let ds = self.new_dataset(head_obj, head, Some(Default::default()), dir.clone(), false);
         dir.set_head(Some(ds));
@@ -217,9 +237,19 @@ impl DslPool {
     }
 
     /// Makes a head in `dir` from the snapshot `origin`: with its content and features, or, from
-    /// `$ORIGIN`, without an object set yet.
-    pub(crate) async fn make_head(&self, dir: &Rc<Dir>, origin: &Rc<Dataset>, tx: &Tx) -> Result<Rc<Dataset>> {
+    /// `$ORIGIN`, without an object set yet. Before pool version 11 there is no `$ORIGIN`: none.
+    pub(crate) async fn make_head(&self, dir: &Rc<Dir>, origin: Option<&Rc<Dataset>>, tx: &Tx) -> Result<Rc<Dataset>> {
         let mos = self.mos();
+        let Some(origin) = origin else {
+            let mut phys = self.new_dataset_phys(dir, tx);
+            phys.snapnames_zapobj = zap::create(mos, ObjectType::DSL_DS_SNAP_MAP, 2, tx).await?.object().0;
+            phys.deadlist_obj = Deadlist::create(self, [0], tx).await?.object.0;
+            let object = self.write_new_dataset(&phys, tx).await?;
+            dir.change(|p| p.head_dataset_obj = object.0);
+            let ds = self.new_dataset(object, phys, Some(BTreeMap::new()), dir.clone(), true);
+            dir.set_head(Some(ds.clone()));
+            return Ok(ds);
+        };
         let from = origin.phys();
         let children = from.num_children.checked_add(1).ok_or_else(|| {
             Error::corrupt(format!("snapshot '{}' has a count of clones that cannot grow", origin.name()))
@@ -243,12 +273,10 @@ impl DslPool {
         }
         phys.deadlist_obj = Deadlist::create(self, keys, tx).await?.object.0;
         let object = self.write_new_dataset(&phys, tx).await?;
-        if from.next_clones_obj == 0 {
-            let clones = zap::create(mos, ObjectType::NEXT_CLONES, 0, tx).await?.object().0;
-            origin.change(|p| p.next_clones_obj = clones);
-        }
         origin.change(|p| p.num_children = children);
-        zap::add_int(&mos.hold(ObjectId(origin.phys().next_clones_obj)).await?, object.0, object.0, tx).await?;
+        if self.version() >= version::ORIGIN {
+            self.add_next_clone(origin, object, tx).await?;
+        }
         self.add_clone(&origin_dir, object, tx).await?;
         dir.change(|p| {
             p.head_dataset_obj = object.0;
@@ -261,9 +289,23 @@ impl DslPool {
         Ok(ds)
     }
 
+    /// Adds a dataset to the list of those that follow a snapshot as clones; makes the list if
+    /// there is none.
+    pub(crate) async fn add_next_clone(&self, snap: &Dataset, object: ObjectId, tx: &Tx) -> Result<()> {
+        let mos = self.mos();
+        if snap.phys().next_clones_obj == 0 {
+            let clones = zap::create(mos, ObjectType::NEXT_CLONES, 0, tx).await?.object().0;
+            snap.change(|p| p.next_clones_obj = clones);
+        }
+        zap::add_int(&mos.hold(ObjectId(snap.phys().next_clones_obj)).await?, object.0, object.0, tx).await
+    }
+
     /// Adds a head to the list of clones of a directory's snapshots; makes the list if there is
-    /// none.
+    /// none. Pools before version 26 have no such lists.
     pub(crate) async fn add_clone(&self, origin_dir: &Rc<Dir>, head: ObjectId, tx: &Tx) -> Result<()> {
+        if self.version() < version::DEADLISTS {
+            return Ok(());
+        }
         if origin_dir.phys().clones == 0 {
             let clones = zap::create(self.mos(), ObjectType::DSL_CLONES, 0, tx).await?.object().0;
             origin_dir.change(|p| p.clones = clones);
@@ -313,7 +355,7 @@ impl DslPool {
         let account = head.account().clone();
         let mut flags = 0;
         // Only file systems account for owners.
-        if os_type == ObjsetType::Zfs {
+        if os_type == ObjsetType::Zfs && self.version() >= version::USERSPACE {
             flags = ondisk::objset::OBJSET_USERACCOUNTING_COMPLETE;
             for (id, flag) in [
                 (FeatureId::UserobjAccounting, ondisk::objset::OBJSET_USEROBJACCOUNTING_COMPLETE),
@@ -384,7 +426,7 @@ impl DslPool {
                     let (parent, last) = pool.parent_for_new(&name)?;
                     pool.check_parent(&parent).await?;
                     for (prop, value) in &props {
-                        props::check_feature(prop, value, |id| pool.features().is_enabled(id))?;
+                        pool.check_value(prop, value)?;
                     }
                     pool.check_space(SpaceCheck::Normal, 20)?;
                     let crypt = pool.plan_crypt(&name, parent.crypt(), &crypt)?;
@@ -396,8 +438,8 @@ impl DslPool {
                         pool.make_crypt(&dir, crypt, &tx).await?;
                     }
                     pool.give_grants(&dir, grants, &tx).await?;
-                    let origin = pool.hold_dataset(pool.origin_snap()).await?;
-                    let head = pool.make_head(&dir, &origin, &tx).await?;
+                    let origin = pool.hold_origin().await?;
+                    let head = pool.make_head(&dir, origin.as_ref(), &tx).await?;
                     pool.core().log_internal_ds("create", (name, head.object), String::new(), &tx);
                     pool.fill_head(os_type, &head, props, init, tx).await?;
                     Ok(head)

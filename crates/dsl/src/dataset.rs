@@ -14,7 +14,7 @@ use codec::{ChecksumAlgo, Compression};
 use dmu::zap::{self, ZapValue};
 use dmu::{
     BlockAccounting, DmuCtx, FeatureUse, Objset, ObjsetHooks, ObjsetProps, Prefetch, PrimaryCache, RedundantMetadata,
-    Reservation, SpaceGate, TxSpace,
+    Reservation, SpaceGate, Tx, TxSpace,
 };
 use ondisk::blkptr::Blkptr;
 use ondisk::dsl::{DS_FLAG_INCONSISTENT, DslDatasetPhys};
@@ -344,6 +344,11 @@ impl Dataset {
     }
     pub(crate) fn set_dir(&self, dir: Rc<Dir>) {
         *self.account.dir.borrow_mut() = dir;
+    }
+
+    /// Adds an event to the pool's history.
+    pub fn note(&self, event: &'static str, text: String, tx: &Tx) {
+        self.account.core.log_internal_ds(event, (self.name(), self.object), text, tx);
     }
 
     /// `pool/fs` or `pool/fs@snapshot`.

@@ -19,6 +19,7 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, ObjectId, Result};
 use dmu::{Dnode, Tx, zap};
 use ondisk::object_type::ObjectType;
+use ondisk::version;
 use rt::LocalBoxFuture;
 
 use crate::dir::Dir;
@@ -26,8 +27,6 @@ use crate::pool::DslPool;
 use crate::props::{self, PropKind};
 use crate::space::SpaceCheck;
 
-/// The pool version that permissions came with (`SPA_VERSION_DELEGATED_PERMS`).
-const VERSION: u64 = 8;
 /// Longest name of a set, with its `@` (`ZFS_PERMSET_MAXLEN` less its NUL).
 const SET_NAME_MAX: usize = 63;
 
@@ -336,11 +335,7 @@ impl DslPool {
 
     /// Fails for a pool that is too old to keep permissions.
     fn check_permissions_kept(&self) -> Result<()> {
-        if self.version() < VERSION {
-            let why = format!("permissions need pool version {VERSION}: 'zpool upgrade' gives the pool a newer one");
-            return Err(Error::unsupported(why));
-        }
-        Ok(())
+        self.check_version(version::PERMISSIONS, "pool must be upgraded to use 'allow' or 'unallow'")
     }
 
     fn log_grant(&self, name: &'static str, dir: &Dir, text: String, tx: &Tx) {

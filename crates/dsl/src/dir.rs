@@ -12,8 +12,8 @@ use std::rc::{Rc, Weak};
 
 use base::{Error, ObjectId, Result, TXG_SIZE, Txg, WallTime};
 use dmu::TxSpace;
-use ondisk::dsl::DslDirPhys;
 pub use ondisk::dsl::Used;
+use ondisk::dsl::{DD_FLAG_USED_BREAKDOWN, DslDirPhys};
 
 use crate::core::{Space, change, signed};
 use crate::crypto::KeyObject;
@@ -239,8 +239,10 @@ impl Dir {
             p.used_bytes = p.used_bytes.saturating_add_signed(space.used);
             p.compressed_bytes = p.compressed_bytes.saturating_add_signed(space.compressed);
             p.uncompressed_bytes = p.uncompressed_bytes.saturating_add_signed(space.uncompressed);
-            let share = &mut p.used_breakdown[kind as usize];
-            *share = share.saturating_add_signed(space.used);
+            if p.flags & DD_FLAG_USED_BREAKDOWN != 0 {
+                let share = &mut p.used_breakdown[kind as usize];
+                *share = share.saturating_add_signed(space.used);
+            }
             above
         });
         if let Some(parent) = self.parent() {
@@ -249,9 +251,10 @@ impl Dir {
         }
     }
 
-    /// Moves bytes from one share to another (`dsl_dir_transfer_space`).
+    /// Moves bytes from one share to another (`dsl_dir_transfer_space`). Directories of pools
+    /// before version 13 have none.
     pub(crate) fn transfer(&self, delta: i64, from: Used, to: Used) {
-        if delta != 0 {
+        if delta != 0 && self.phys().flags & DD_FLAG_USED_BREAKDOWN != 0 {
             self.change(|p| {
                 let f = &mut p.used_breakdown[from as usize];
                 *f = f.saturating_add_signed(delta.saturating_neg());

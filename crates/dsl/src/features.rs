@@ -2,13 +2,14 @@
 //! section 8). Pools older than feature flags (versions 1 to 28) have no features and none of these
 //! objects.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 
 use base::{Error, ObjectId, Result};
 use dmu::{DmuFeatures, Dnode, Objset, Tx, zap};
 use ondisk::feature::{Feature, FeatureId, FeatureZap};
 use ondisk::object_type::ObjectType;
+use ondisk::version;
 
 /// Names of the MOS directory entries.
 const FOR_READ: &[u8] = b"features_for_read";
@@ -26,41 +27,51 @@ struct Zaps {
 /// The features of a pool.
 pub struct Features {
     mos: Objset,
-    /// None in a pool without feature flags.
-    zaps: Option<Zaps>,
+    /// Version of the pool: 1 to 28, or 5000 with feature flags.
+    version: Cell<u64>,
+    /// Empty in a pool without feature flags.
+    zaps: OnceCell<Zaps>,
     enabled_txg: RefCell<Option<Dnode>>,
     counts: RefCell<BTreeMap<String, u64>>,
     label_changed: Cell<bool>,
 }
 
 impl Features {
-    /// Makes the three ZAPs of a new pool and their entries in the MOS directory (syncing context).
-    pub async fn create(mos: &Objset, directory: &Dnode, tx: &Tx) -> Result<Features> {
+    /// No features, for a pool of a version from before feature flags, or a new one.
+    pub fn none(mos: &Objset, version: u64) -> Features {
+        Features {
+            mos: mos.clone(),
+            version: Cell::new(version),
+            zaps: OnceCell::new(),
+            enabled_txg: RefCell::new(None),
+            counts: RefCell::default(),
+            label_changed: Cell::new(false),
+        }
+    }
+
+    /// Version of the pool: 1 to 28, or 5000 with feature flags.
+    pub fn version(&self) -> u64 {
+        self.version.get()
+    }
+
+    /// The pool has this version from now on. With feature flags makes the three ZAPs and their
+    /// entries in the MOS directory (syncing context).
+    pub async fn set_version(&self, version: u64, directory: &Dnode, tx: &Tx) -> Result<()> {
+        self.version.set(version);
+        // The labels have it, too.
+        self.label_changed.set(true);
+        if version < version::FEATURES || self.zaps.get().is_some() {
+            return Ok(());
+        }
         let mut made = Vec::new();
         for name in [FOR_READ, FOR_WRITE, DESCRIPTIONS] {
-            let dn = zap::create(mos, ObjectType::OTN_ZAP_METADATA, 0, tx).await?;
+            let dn = zap::create(&self.mos, ObjectType::OTN_ZAP_METADATA, 0, tx).await?;
             zap::add_u64(directory, name, dn.object().0, tx).await?;
             made.push(dn);
         }
         let [read, write, descriptions] = <[Dnode; 3]>::try_from(made).expect("three were made");
-        Ok(Features {
-            mos: mos.clone(),
-            zaps: Some(Zaps { read, write, descriptions }),
-            enabled_txg: RefCell::new(None),
-            counts: RefCell::default(),
-            label_changed: Cell::new(false),
-        })
-    }
-
-    /// No features, for a pool without feature flags.
-    pub fn none(mos: &Objset) -> Features {
-        Features {
-            mos: mos.clone(),
-            zaps: None,
-            enabled_txg: RefCell::new(None),
-            counts: RefCell::default(),
-            label_changed: Cell::new(false),
-        }
+        let _ = self.zaps.set(Zaps { read, write, descriptions });
+        Ok(())
     }
 
     /// Reads them from the MOS directory.
@@ -84,7 +95,8 @@ impl Features {
         }
         Ok(Features {
             mos: mos.clone(),
-            zaps: Some(Zaps { read, write, descriptions }),
+            version: Cell::new(version::FEATURES),
+            zaps: OnceCell::from(Zaps { read, write, descriptions }),
             enabled_txg: RefCell::new(enabled_txg),
             counts: RefCell::new(counts),
             label_changed: Cell::new(false),
@@ -93,16 +105,16 @@ impl Features {
 
     /// Features of the read ZAP with their counts, unknown ones included.
     pub async fn read_counts(&self) -> Result<Vec<(String, u64)>> {
-        Self::counts_of(self.zaps.as_ref().map(|z| &z.read)).await
+        Self::counts_of(self.zaps.get().map(|z| &z.read)).await
     }
     /// Features of the write ZAP with their counts, unknown ones included.
     pub async fn write_counts(&self) -> Result<Vec<(String, u64)>> {
-        Self::counts_of(self.zaps.as_ref().map(|z| &z.write)).await
+        Self::counts_of(self.zaps.get().map(|z| &z.write)).await
     }
 
     /// The pool's description of a feature, by guid, if there is one.
     pub async fn description(&self, guid: &str) -> Result<Option<String>> {
-        let Some(zaps) = &self.zaps else { return Ok(None) };
+        let Some(zaps) = self.zaps.get() else { return Ok(None) };
         let text = zap::lookup(&zaps.descriptions, guid.as_bytes()).await?;
         Ok(text.and_then(|v| v.as_text()))
     }
@@ -128,6 +140,7 @@ impl Features {
     /// Those that change what the DMU writes: for a pool that is made, imported, or gets features.
     pub fn for_dmu(&self) -> DmuFeatures {
         DmuFeatures {
+            pool_version: self.version(),
             hole_birth: self.is_active(FeatureId::HoleBirth),
             embedded_data: self.is_active(FeatureId::EmbeddedData),
             lz4: self.is_active(FeatureId::Lz4Compress),
@@ -149,7 +162,7 @@ impl Features {
     }
 
     fn zaps(&self) -> Result<&Zaps> {
-        self.zaps.as_ref().ok_or_else(|| Error::unsupported("the pool is older than feature flags: upgrade it first"))
+        self.zaps.get().ok_or_else(|| Error::unsupported("the pool is older than feature flags: upgrade it first"))
     }
 
     fn zap_of(&self, feature: &Feature) -> Result<&Dnode> {

@@ -50,6 +50,7 @@ pub mod space;
 mod sync;
 #[cfg(test)]
 mod tests;
+pub mod upgrade;
 pub mod volume;
 pub mod walk;
 

@@ -60,7 +60,6 @@ pub struct DslPool {
     /// Redaction lists that are being made or read.
     pub(crate) lists_in_use: ListsInUse,
     writable: bool,
-    version: u64,
 }
 
 /// The parts of a pool that its DSL needs.
@@ -79,8 +78,6 @@ pub struct DslSetup {
     pub features: Rc<Features>,
     /// False for a read-only import.
     pub writable: bool,
-    /// Its version: 1 to 28, or 5000 with feature flags.
-    pub version: u64,
 }
 
 impl DslPool {
@@ -103,13 +100,12 @@ impl DslPool {
             freeing: Freeing::default(),
             lists_in_use: ListsInUse::default(),
             writable: setup.writable,
-            version: setup.version,
         })
     }
 
     /// Its version: 1 to 28, or 5000 with feature flags.
-    pub(crate) fn version(&self) -> u64 {
-        self.version
+    pub fn version(&self) -> u64 {
+        self.features.version()
     }
 
     /// Checks the name of a dataset that is to be made: [`check_name`], and not deeper than
@@ -351,6 +347,13 @@ impl DslPool {
     }
     pub(crate) fn origin_snap(&self) -> ObjectId {
         self.origin_snap.get()
+    }
+    /// The empty snapshot that file systems are clones of; none before pool version 11.
+    pub(crate) async fn hold_origin(&self) -> Result<Option<Rc<Dataset>>> {
+        match self.origin_snap() {
+            ObjectId(0) => Ok(None),
+            object => Ok(Some(self.hold_dataset(object).await?)),
+        }
     }
     pub(crate) fn set_origin_snap(&self, object: ObjectId) {
         self.origin_snap.set(object);

@@ -30,6 +30,7 @@ fn main() -> base::Result<()> {
             let (uid, gid) = (host::effective_uid(), host::effective_gid());
             let owner = InitOwner { uid, gid, mode: 0o755, time: rt.wall_clock() };
             let spec = PoolSpec {
+                version: None,
                 name: "tank".into(),
                 devices: vec![DevSpec { dev, is_disk: false }].into(),
                 ashift: Some(12),

@@ -75,6 +75,7 @@ pub async fn new_fs_on(
         Ok::<_, Error>((name.to_string(), known.parse(value)?))
     };
     let spec = PoolSpec {
+        version: None,
         name: "lab".into(),
         devices,
         ashift: Some(ashift),

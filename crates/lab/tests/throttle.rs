@@ -111,6 +111,7 @@ fn dirty_when_one_half_is_written(policy: ThrottlePolicy) -> (u64, u64) {
     let prop = |name: &str, value| (name.to_string(), dsl::props::find(name).unwrap().parse(value).unwrap());
     let handle = sim.handle();
     let spec = PoolSpec {
+        version: None,
         name: "lab".into(),
         devices: Layout { groups: vec![group], ..Layout::default() },
         ashift: Some(12),

@@ -356,6 +356,11 @@ impl DnodePhys {
         self.used = used;
         self.flags |= DNODE_USED_BYTES;
     }
+    /// Sets the space charged as pools before version 3 have it: in sectors.
+    pub fn set_used_sectors(&mut self, used: u64) {
+        self.used = used / 512;
+        self.flags &= !DNODE_USED_BYTES;
+    }
     /// The pointers in use.
     pub fn bps(&self) -> &[Blkptr] {
         &self.blkptr[..usize::from(self.nblkptr)]

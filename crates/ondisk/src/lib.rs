@@ -29,6 +29,7 @@ pub mod space_map;
 pub mod stream;
 pub mod uberblock;
 pub mod vdev_config;
+pub mod version;
 pub mod zap;
 pub mod zil;
 pub mod zil_record;

@@ -331,6 +331,27 @@ pub fn znode_acl(aces: &[Ace], version: u64) -> Option<[u8; ZNODE_SIZE - ZNODE_A
     Some(out)
 }
 
+/// The entries of the ACL of a znode; none if it is in an object of its own, or damaged.
+pub fn znode_aces(acl: &[u8]) -> Option<Vec<Ace>> {
+    let acl = acl.get(..ZNODE_SIZE - ZNODE_ACL).filter(|acl| le64(acl, 0) == 0)?;
+    let is_new = le16(acl, 12) != 0;
+    let (first, second) = (le32(acl, 8) as usize, usize::from(le16(acl, 14)));
+    let (size, count) = if is_new { (first, second) } else { (second, first) };
+    let bytes = acl.get(16..16usize.checked_add(size)?)?;
+    if is_new {
+        return parse_aces(bytes).ok().filter(|aces| aces.len() == count);
+    }
+    let aces: Vec<Ace> = bytes.chunks_exact(OLD_ACE_SIZE).map(old_ace).collect();
+    Some(aces).filter(|aces| aces.len() == count && bytes.len() == count * OLD_ACE_SIZE)
+}
+
+/// An ACE of ZPL versions 1 and 2.
+fn old_ace(b: &[u8]) -> Ace {
+    let (flags, kind) = (le16(b, 8), le16(b, 10));
+    let names = ace_len(kind, flags) > 8;
+    Ace { kind, flags, mask: le32(b, 4), who: names.then(|| le32(b, 0).into()) }
+}
+
 /// The bonus of a file before ZPL version 5.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ZnodePhys {
@@ -440,8 +461,12 @@ mod tests {
         let old = znode_acl(&trivial_acl(0o755, false), 1).unwrap();
         assert_eq!((le32(&old, 8), le16(&old, 12), le16(&old, 14)), (3, 0, 36));
         assert_eq!((le32(&old, 16), le32(&old, 20), le16(&old, 24), le16(&old, 26)), (0, 0x1E_01BF, 0x1000, 0));
-        // All that a mode comes to fits.
+        // All that a mode comes to fits, and is found again.
         for mode in 0..0o1000 {
+            for version in 1..5 {
+                let aces = trivial_acl(mode, version % 2 == 0);
+                assert_eq!(znode_aces(&znode_acl(&aces, version).unwrap()), Some(aces));
+            }
             assert!(
                 znode_acl(&trivial_acl(mode, false), 2).is_some() && znode_acl(&trivial_acl(mode, true), 4).is_some()
             );
@@ -468,7 +493,7 @@ mod tests {
 
         #[test]
         fn hostile_bytes_never_panic(b in proptest::collection::vec(any::<u8>(), 0..600)) {
-            let _ = parse_aces(&b);
+            let _ = (parse_aces(&b), znode_aces(&b));
             if let Ok(z) = ZnodePhys::parse(&b) {
                 let _ = z.symlink_target();
             }

@@ -136,7 +136,7 @@ pub(crate) fn init_of(rt: &rt::Rt, props: &mut Vec<(String, PropValue)>) -> dsl:
                 }
             }
             "utf8only" => fs.utf8only = value.num() != 0,
-            "version" => fs.version = value.num(),
+            "version" => fs.version = Some(value.num()),
             _ => return true,
         }
         false

@@ -603,7 +603,16 @@ async fn create_here(
         }
     }
     let holds = layout.devices().filter_map(Device::inner_id).collect();
-    let spec = PoolSpec { name, devices, ashift: options.ashift, features, comment: options.comment, fs_props, init };
+    let spec = PoolSpec {
+        version: None,
+        name,
+        devices,
+        ashift: options.ashift,
+        features,
+        comment: options.comment,
+        fs_props,
+        init,
+    };
     let pool = spa::Pool::create(inside.rt().clone(), spec, engine_opts(options.memory)).await?;
     made.keep();
     if options.compatibility.is_some() {

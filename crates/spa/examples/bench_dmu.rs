@@ -114,6 +114,7 @@ impl Bench {
     async fn create(&self) -> Result<Rc<Pool>> {
         let compression = self.args.get("compression").and_then(|v| v.parse().ok());
         let spec = PoolSpec {
+            version: None,
             name: "bench".into(),
             devices: vec![DevSpec { dev: self.dev()?, is_disk: false }].into(),
             ashift: Some(12),

@@ -19,6 +19,7 @@ fn main() -> base::Result<()> {
         }
         let init: Init = Box::new(|_, _| Box::pin(async { Ok(()) }));
         let spec = PoolSpec {
+            version: None,
             name,
             devices: devices.into(),
             ashift: None,

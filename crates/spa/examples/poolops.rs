@@ -26,6 +26,7 @@ fn main() -> base::Result<()> {
     engine.block_on(async {
         let devices: Vec<DevSpec> = open(&rt, &files)?.into_iter().map(|dev| DevSpec { dev, is_disk: false }).collect();
         let spec = PoolSpec {
+            version: None,
             name: name.clone(),
             devices: devices.into(),
             ashift: None,

@@ -52,6 +52,7 @@ mod scan;
 mod stack;
 #[cfg(test)]
 mod tests;
+mod upgrade;
 mod zevent;
 
 pub use commit::ddt::{DedupFigures, PruneBy, QUOTA_AUTO as DEDUP_QUOTA_AUTO, QUOTA_NONE as DEDUP_QUOTA_NONE};

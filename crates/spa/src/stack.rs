@@ -189,8 +189,8 @@ impl Stack {
         assert!(self.dsl.set(dsl).is_ok(), "the DSL is opened once");
     }
 
-    /// The parts that the DSL needs, for a pool of this version.
-    pub(crate) fn dsl_setup(&self, version: u64) -> DslSetup {
+    /// The parts that the DSL needs.
+    pub(crate) fn dsl_setup(&self) -> DslSetup {
         DslSetup {
             ctx: self.ctx.clone(),
             txg: self.txg.clone(),
@@ -199,7 +199,6 @@ impl Stack {
             directory: self.directory.clone(),
             features: self.features.clone(),
             writable: !self.readonly,
-            version,
         }
     }
 

@@ -113,6 +113,7 @@ pub struct Top {
     pub ms_array: Cell<ObjectId>,
     /// Whether it is a log device.
     pub is_log: bool,
+    undeflated: Cell<bool>,
     kind: RefCell<VdevKind>,
     config: RefCell<VdevConfig>,
 }
@@ -127,6 +128,7 @@ impl Top {
             ms_shift: Cell::new(spec.ms_shift),
             ms_array: Cell::new(spec.ms_array),
             is_log: spec.is_log,
+            undeflated: Cell::new(false),
             kind: RefCell::new(spec.kind),
             config: RefCell::new(spec.config),
         })
@@ -219,9 +221,17 @@ impl Top {
         }
     }
 
+    /// Whether datasets are charged all that it allocates, as in pools from before version 3.
+    pub fn set_undeflated(&self, undeflated: bool) {
+        self.undeflated.set(undeflated);
+    }
+
     /// Charge to datasets for each allocated byte, in 512ths of a byte: 512 without redundancy
     /// (format page 05; measured with a block of 128 KiB of the original width).
     pub fn deflate_ratio(&self) -> u64 {
+        if self.undeflated.get() {
+            return 512;
+        }
         let of_128k = self.asize_of(128 << 10, ORIGINAL) >> 9;
         (128 << 10) / of_128k
     }
@@ -479,6 +489,16 @@ impl VdevTree {
             committed: Cell::new(Txg(0)),
             gate: FailGate::default(),
         })
+    }
+
+    /// Whether datasets are charged all that the vdevs allocate, with their parity
+    /// ([`Top::set_undeflated`]).
+    pub fn set_undeflated(&self, undeflated: bool) {
+        self.tops.borrow().iter().for_each(|top| top.set_undeflated(undeflated));
+    }
+    /// The same, of one that is to be added.
+    pub fn is_undeflated(&self) -> bool {
+        self.tops.borrow().iter().any(|top| top.undeflated.get())
     }
 
     /// The pool's guid, which is the root's.

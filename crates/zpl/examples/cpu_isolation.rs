@@ -100,6 +100,7 @@ impl Bench {
         opts.txg.dirty_data_max = 128 * MIB;
         let dev = HostDev::open(&rt, &image, OpenOpts { write: true, ..OpenOpts::default() })?;
         let spec = PoolSpec {
+            version: None,
             name: "bench".into(),
             devices: vec![DevSpec { dev, is_disk: false }].into(),
             ashift: Some(12),

@@ -438,6 +438,7 @@ async fn make(rt: &Rt, image: &str) -> Result<()> {
     // 2 is "off" (format page 03).
     let off = PropValue::Num(2);
     let spec = PoolSpec {
+        version: None,
         name: POOL.into(),
         devices: vec![DevSpec { dev: device(rt, image)?, is_disk: false }].into(),
         ashift: None,

@@ -36,6 +36,7 @@ async fn start(sim: &Sim, disk: &SimDisk) -> Result<(Rc<Pool>, Rc<Zfs>)> {
         fs_props.push((name.to_string(), known.parse(value)?));
     }
     let spec = PoolSpec {
+        version: None,
         name: "cost".into(),
         devices: vec![DevSpec { dev: disk.dev(), is_disk: false }].into(),
         ashift: Some(12),

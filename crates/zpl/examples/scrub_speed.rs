@@ -123,6 +123,7 @@ async fn work(rt: Rt, files: Vec<String>, keys: BTreeMap<String, String>) -> Res
     }
     let owner = InitOwner { uid: 0, gid: 0, mode: 0o755, time: WallTime { secs: 1_700_000_000, nanos: 0 } };
     let spec = PoolSpec {
+        version: None,
         name: "bench".into(),
         devices: layout(&kind, devices(&rt, &files)?),
         ashift: Some(12),

@@ -91,6 +91,7 @@ async fn make(sim: &Sim, disk: &SimDisk, dedup: bool, entries: u64) -> Result<()
         props.extend([("checksum", sha256), ("dedup", 1), ("redundant_metadata", 3), ("primarycache", 0)]);
     }
     let spec = PoolSpec {
+        version: None,
         name: "tank".into(),
         devices: vec![DevSpec { dev: disk.dev(), is_disk: false }].into(),
         ashift: Some(9),

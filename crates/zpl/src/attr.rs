@@ -79,8 +79,9 @@ impl Zfs {
                 SetTime::At(t) => times(t),
             }
         };
-        let sa = SaHandle::open(&n.dn, self.sa.as_ref())?;
         let lock = n.st.attrs.lock().await;
+        self.convert(n, &tx).await?;
+        let sa = SaHandle::open(&n.dn, self.sa.get())?;
         let mut a = sa.attrs().await?;
         if let Some(t) = self.take_atime(n.obj()) {
             a.atime = t;
@@ -118,7 +119,7 @@ impl Zfs {
         if kind_of(obj, a.mode)? != FileKind::Symlink {
             return Err(Error::invalid(format!("object {obj} is no symbolic link")));
         }
-        let target = SaHandle::open(&n.dn, self.sa.as_ref())?.symlink().await?;
+        let target = SaHandle::open(&n.dn, self.sa.get())?.symlink().await?;
         let target = target.ok_or_else(|| Error::corrupt(format!("symbolic link {obj} has no target")))?;
         self.stamp_atime(&n, &a);
         Ok(target)
@@ -139,7 +140,7 @@ impl Zfs {
         let n = self.node(obj).await?;
         let a = self.live_attrs(&n).await?;
         let inherits = flags & ioc_flags::PROJINHERIT != 0;
-        if inherits && (!self.projects || !matches!(kind_of(obj, a.mode)?, FileKind::File | FileKind::Dir)) {
+        if inherits && (!self.projects.get() || !matches!(kind_of(obj, a.mode)?, FileKind::File | FileKind::Dir)) {
             return Err(Error::unsupported(format!("object {obj} cannot hand down a project")));
         }
         let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
@@ -164,7 +165,7 @@ impl Zfs {
         }
         let n = self.node(obj).await?;
         let a = self.live_attrs(&n).await?;
-        if !self.projects || !matches!(kind_of(obj, a.mode)?, FileKind::File | FileKind::Dir) {
+        if !self.projects.get() || !matches!(kind_of(obj, a.mode)?, FileKind::File | FileKind::Dir) {
             return Err(Error::unsupported(format!("object {obj} cannot belong to a project")));
         }
         check_flags(obj, &a, pflags::IMMUTABLE)?;
@@ -172,8 +173,9 @@ impl Zfs {
             self.check_new_owner(PROJECT, projid.into()).await?;
         }
         let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
-        let sa = SaHandle::open(&n.dn, self.sa.as_ref())?;
         let lock = n.st.attrs.lock().await;
+        self.convert(&n, &tx).await?;
+        let sa = SaHandle::open(&n.dn, self.sa.get())?;
         let mut a = sa.attrs().await?;
         a.projid = projid.into();
         a.flags |= pflags::PROJID;

@@ -1,7 +1,7 @@
 //! A mounted file system: open, unmount, space, durability, and the state that all operations
 //! share.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
@@ -44,7 +44,7 @@ pub struct Zfs {
     pub(crate) os: Objset,
     pub(crate) rt: Rt,
     opts: Cell<MountOpts>,
-    version: u64,
+    version: Cell<u64>,
     pub(crate) normflags: u64,
     pub(crate) case: Case,
     pub(crate) utf8only: bool,
@@ -54,11 +54,11 @@ pub struct Zfs {
     /// The unlinked set; every writable file system has one.
     unlinked_set: Option<Dnode>,
     /// None before version 5.
-    pub(crate) sa: Option<Rc<SaTable>>,
+    pub(crate) sa: OnceCell<Rc<SaTable>>,
     /// Objects that a new attribute layout changes.
-    sa_objects: Vec<Dnode>,
+    sa_objects: RefCell<Vec<Dnode>>,
     /// New files and directories have a project id.
-    pub(crate) projects: bool,
+    pub(crate) projects: Cell<bool>,
     pub(crate) quotas: Quotas,
     pub(crate) rename_lock: Mutex<()>,
     /// Objects that are open.
@@ -97,9 +97,9 @@ fn can_write(ds: &Dataset, os: &Objset, unlinked_set: Option<&Dnode>) -> bool {
 }
 
 impl Zfs {
-    /// Opens the file system of a dataset. A snapshot, a dataset of a pool imported read-only, and
-    /// a file system before version 5 are read-only regardless of `opts`. If it is writable, a
-    /// background task begins to free the objects that a crash left in the unlinked set.
+    /// Opens the file system of a dataset. A snapshot and a dataset of a pool imported read-only
+    /// are read-only regardless of `opts`. If it is writable, a background task begins to free the
+    /// objects that a crash left in the unlinked set.
     pub async fn open(ds: &Rc<Dataset>, opts: MountOpts) -> Result<Rc<Zfs>> {
         let fs = Zfs::load(ds, opts).await?;
         ds.begin_use();
@@ -149,14 +149,14 @@ impl Zfs {
             n => return Err(Error::corrupt(format!("{}: casesensitivity is {n}", place()))),
         };
         let utf8only = get(master_key::UTF8ONLY).await?.unwrap_or(0) != 0;
-        let mut sa = None;
+        let sa = OnceCell::new();
         let mut sa_objects = Vec::new();
         if version >= ZPL_VERSION_SA {
             let table = SaTable::load(&os, ObjectId(need(master_key::SA_ATTRS).await?)).await.at(place)?;
             for obj in table.objects() {
                 sa_objects.push(os.hold(obj).await.at(place)?);
             }
-            sa = Some(table);
+            let _ = sa.set(table);
         }
         let unlinked_set = match get(master_key::DELETE_QUEUE).await? {
             Some(obj) => Some(os.hold(ObjectId(obj)).await.at(place)?),
@@ -164,7 +164,7 @@ impl Zfs {
         };
         let writable = can_write(ds, &os, unlinked_set.as_ref());
         let opts = MountOpts { readonly: opts.readonly || !writable, ..opts };
-        let projects = sa.is_some() && os.flags() & OBJSET_PROJECTQUOTA_COMPLETE != 0;
+        let projects = sa.get().is_some() && os.flags() & OBJSET_PROJECTQUOTA_COMPLETE != 0;
         let quotas = Quotas::load(&os, &master).await.at(place)?;
         let fs = Rc::new_cyclic(|me| Zfs {
             me: me.clone(),
@@ -172,7 +172,7 @@ impl Zfs {
             rt: os.ctx().rt().clone(),
             os,
             opts: Cell::new(opts),
-            version,
+            version: Cell::new(version),
             normflags: crate::names::normflags(normalization, case),
             case,
             utf8only,
@@ -180,8 +180,8 @@ impl Zfs {
             root,
             unlinked_set,
             sa,
-            sa_objects,
-            projects,
+            sa_objects: RefCell::new(sa_objects),
+            projects: Cell::new(projects),
             quotas,
             rename_lock: Mutex::new(ranks::RENAME, ()),
             opened: RefCell::default(),
@@ -206,7 +206,9 @@ impl Zfs {
         // Another user of the object set may have opened its log already.
         if writable && !fs.os.has_log() {
             let done = zil::replay::replay(&fs.os, &*fs).await.at(|| format!("{}: its intent log", place()))?;
-            let clean = done.failed.is_none();
+            // Old pools have logs of another form, which are read only: changes wait for their txg.
+            let has_form = fs.os.ctx().features().pool_version >= ondisk::version::SLIM_ZIL;
+            let clean = has_form && done.failed.is_none();
             *fs.replayed.borrow_mut() = done;
             if clean {
                 let data: Rc<dyn GetData> = fs.clone();
@@ -262,9 +264,19 @@ impl Zfs {
     pub fn names_are_exact(&self) -> bool {
         self.normflags == 0
     }
+    /// It has this version from now on, and a table of attributes since version 5.
+    pub(crate) fn set_version(&self, version: u64, sa: Option<(Rc<SaTable>, Vec<Dnode>)>) {
+        self.version.set(version);
+        if let Some((table, objects)) = sa
+            && self.sa.set(table).is_ok()
+        {
+            *self.sa_objects.borrow_mut() = objects;
+            self.projects.set(self.os.flags() & OBJSET_PROJECTQUOTA_COMPLETE != 0);
+        }
+    }
     /// ZPL version.
     pub fn version(&self) -> u64 {
-        self.version
+        self.version.get()
     }
     /// Calls `watch` with the first object found whose NFSv4 ACL is not trivial. Such ACLs are
     /// kept, but not evaluated.
@@ -275,7 +287,7 @@ impl Zfs {
     pub(crate) fn check_foreign_acl(&self, obj: ObjectId, flags: u64) {
         // Before version 5 trivial ACLs may lack the flag.
         if flags & (pflags::ACL_TRIVIAL | pflags::XATTR) == 0
-            && self.sa.is_some()
+            && self.sa.get().is_some()
             && let Some(watch) = self.foreign_acl_watch.borrow_mut().take()
         {
             watch(obj);
@@ -348,11 +360,11 @@ impl Zfs {
     /// The value of a directory's entry for an object; before version 2 it has no type.
     pub(crate) fn entry_for(&self, mode: u64, obj: ObjectId) -> u64 {
         let entry = Dirent::new(mode, obj.0);
-        if self.version < ZPL_VERSION_DIRENT { Dirent { dtype: 0, ..entry }.pack() } else { entry.pack() }
+        if self.version() < ZPL_VERSION_DIRENT { Dirent { dtype: 0, ..entry }.pack() } else { entry.pack() }
     }
     /// Flags that a change of content sets.
     pub(crate) fn modified_flags(&self) -> u64 {
-        modified_pflags(self.version)
+        modified_pflags(self.version())
     }
     /// The unlinked set, if it has one.
     pub(crate) fn unlinked(&self) -> Option<&Dnode> {
@@ -392,7 +404,7 @@ impl Zfs {
     /// An empty plan of a transaction that may add an attribute layout: a layout that one txg adds
     /// must not be used by an older one.
     pub(crate) fn plan_layout(&self) -> TxPlan {
-        self.sa_objects.iter().fold(self.plan(), |plan, dn| plan.bonus(dn))
+        self.sa_objects.borrow().iter().fold(self.plan(), |plan, dn| plan.bonus(dn))
     }
     /// Ends a transaction that completes an operation. With `sync=always` [`Zfs::commit_if_always`]
     /// follows after all locks are released.

@@ -8,9 +8,8 @@ use dmu::sa::{NewZnode, SaHandle, SaTable, ZnodeAttrs};
 use dmu::{ObjSpec, Objset, Tx, zap};
 use ondisk::object_type::ObjectType;
 use ondisk::objset::OBJSET_PROJECTQUOTA_COMPLETE;
-use ondisk::zpl::{
-    MASTER_NODE_OBJ, S_IFDIR, ZPL_VERSION, ZPL_VERSION_SA, aces_to_bytes, master_key, new_pflags, trivial_acl,
-};
+use ondisk::version;
+use ondisk::zpl::{MASTER_NODE_OBJ, S_IFDIR, ZPL_VERSION_SA, aces_to_bytes, master_key, new_pflags, trivial_acl};
 
 use crate::node::{new_file_spec, times};
 use crate::types::Case;
@@ -37,8 +36,8 @@ pub struct FsCreateProps {
     pub casesensitivity: Case,
     /// Whether names must be UTF-8. Normalisation implies it.
     pub utf8only: bool,
-    /// ZPL version, 1 to 5.
-    pub version: u64,
+    /// ZPL version, 1 to 5; by default the newest that the pool may have.
+    pub version: Option<u64>,
     /// Limits of owners without one of their own, in the order of [`master_key::DEFAULT_QUOTAS`];
     /// 0: none.
     pub default_quotas: [u64; 6],
@@ -50,7 +49,7 @@ impl Default for FsCreateProps {
             normalization: 0,
             casesensitivity: Case::Sensitive,
             utf8only: false,
-            version: ZPL_VERSION,
+            version: None,
             default_quotas: [0; 6],
         }
     }
@@ -63,8 +62,10 @@ pub fn init_fs(owner: InitOwner, props: FsCreateProps) -> dsl::Init {
 
 async fn fill(os: Objset, tx: Rc<Tx>, owner: InitOwner, props: FsCreateProps) -> Result<()> {
     let tx = &*tx;
-    if !(1..=ZPL_VERSION).contains(&props.version) {
-        return Err(Error::invalid(format!("file systems have versions 1 to {ZPL_VERSION}, not {}", props.version)));
+    let newest = version::zpl_of(os.ctx().features().pool_version);
+    let version = props.version.unwrap_or(newest);
+    if !(1..=newest).contains(&version) {
+        return Err(Error::invalid(format!("file systems have versions 1 to {newest} here, not {version}")));
     }
     let master_spec = ObjSpec::new(ObjectType::MASTER_NODE, 512);
     let master = zap::create_at(&os, ObjectId(MASTER_NODE_OBJ), master_spec, 0, tx).await?;
@@ -78,12 +79,12 @@ async fn fill(os: Objset, tx: Rc<Tx>, owner: InitOwner, props: FsCreateProps) ->
     put(master_key::NORMALIZATION, props.normalization).await?;
     put(master_key::UTF8ONLY, u64::from(utf8only)).await?;
     put(master_key::CASESENSITIVITY, case).await?;
-    put(master_key::VERSION, props.version).await?;
+    put(master_key::VERSION, version).await?;
     for (key, limit) in master_key::DEFAULT_QUOTAS.into_iter().zip(props.default_quotas).filter(|(_, n)| *n != 0) {
         put(key, limit).await?;
     }
 
-    let has_attrs = props.version >= ZPL_VERSION_SA;
+    let has_attrs = version >= ZPL_VERSION_SA;
     let table = match has_attrs {
         true => {
             let sa_master = SaTable::create(&os, tx).await?;
@@ -108,7 +109,7 @@ async fn fill(os: Objset, tx: Rc<Tx>, owner: InitOwner, props: FsCreateProps) ->
         uid: owner.uid.into(),
         gid: owner.gid.into(),
         parent: root.object().0,
-        flags: new_pflags(mode, projid, props.version),
+        flags: new_pflags(mode, projid, version),
         atime: time,
         mtime: time,
         ctime: time,
@@ -122,7 +123,7 @@ async fn fill(os: Objset, tx: Rc<Tx>, owner: InitOwner, props: FsCreateProps) ->
             let more = NewZnode { aces: &aces_to_bytes(&aces), projid, ..NewZnode::default() };
             SaHandle::create_znode(&root, table, &attrs, more, tx).await?;
         }
-        None => SaHandle::create_old(&root, props.version, (&attrs, &aces), None, tx).await?,
+        None => SaHandle::create_old(&root, version, (&attrs, &aces), None, tx).await?,
     }
     put(master_key::ROOT, root.object().0).await
 }

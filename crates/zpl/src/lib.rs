@@ -51,6 +51,7 @@ mod quota;
 mod ranks;
 mod reap;
 mod types;
+mod upgrade;
 mod xattr;
 
 pub use acl::{Acl, AclEntry, AclKind, AclTag};

@@ -136,7 +136,7 @@ impl Zfs {
 
     /// The stored attributes.
     pub(crate) async fn stored_attrs(&self, n: &Node) -> Result<ZnodeAttrs> {
-        SaHandle::open(&n.dn, self.sa.as_ref())?.attrs().await
+        SaHandle::open(&n.dn, self.sa.get())?.attrs().await
     }
 
     /// The attributes with a pending access time. An error if the object has been freed.
@@ -200,7 +200,7 @@ impl Zfs {
 
     /// Changes attributes of fixed length under the object's lock.
     pub(crate) async fn change_attrs<R>(&self, n: &Node, tx: &Tx, f: impl FnOnce(&mut ZnodeAttrs) -> R) -> Result<R> {
-        let sa = SaHandle::open(&n.dn, self.sa.as_ref())?;
+        let sa = SaHandle::open(&n.dn, self.sa.get())?;
         let _lock = n.st.attrs.lock().await;
         let mut a = sa.attrs().await?;
         if let Some(t) = self.take_atime(n.obj()) {

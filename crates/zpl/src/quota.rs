@@ -110,7 +110,7 @@ impl Zfs {
     /// Space and objects of the file system, or of the project whose limits a directory hands down.
     pub async fn statfs_at(&self, obj: ObjectId) -> Result<StatFs> {
         let mut stat = self.statfs();
-        if !self.projects {
+        if !self.projects.get() {
             return Ok(stat);
         }
         let a = self.attrs(&self.node(obj).await?).await?;

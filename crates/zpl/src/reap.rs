@@ -87,7 +87,7 @@ impl Zfs {
     /// The object that holds the ACL of an object from before version 5, if there is one (format
     /// page 16 section 3).
     pub(crate) fn acl_object(&self, n: &Node) -> Result<Option<ObjectId>> {
-        let sa = SaHandle::open(&n.dn, self.sa.as_ref())?;
+        let sa = SaHandle::open(&n.dn, self.sa.get())?;
         if !sa.is_znode() {
             return Ok(None);
         }

@@ -83,6 +83,8 @@ pub struct Layout {
     pub ashift: u8,
     /// Features to enable.
     pub features: Vec<FeatureId>,
+    /// A version from before feature flags.
+    pub version: Option<u64>,
     /// `zfs_dirty_data_max`.
     pub dirty_max: u64,
     /// `zfs_arc_max`.
@@ -113,6 +115,7 @@ impl Layout {
             shape: &SHAPES[0],
             ashift: if rng.percent(50) { 9 } else { 12 },
             features,
+            version: None,
             dirty_max: [2 << 20, 8 << 20, 64 << 20][rng.below(3) as usize],
             arc_max: [1 << 20, 16 << 20, 256 << 20][rng.below(3) as usize],
             txg_timeout: Nanos::from_secs(5),
@@ -249,6 +252,7 @@ impl Lab {
             },
         };
         let spec = PoolSpec {
+            version: layout.version,
             name: POOL.into(),
             devices,
             ashift: Some(layout.ashift),

@@ -130,7 +130,8 @@ impl Volume {
             busy: Gate::new(),
             closed: Cell::new(false),
         });
-        if writable {
+        // Old pools have logs of another form, which are read only: flushes wait for their txg.
+        if writable && vol.os.ctx().features().pool_version >= ondisk::version::SLIM_ZIL {
             let source: Rc<dyn GetData> = vol.clone();
             let log = Zilog::new(&vol.os, Rc::downgrade(&source), ds.intent_logs().clone());
             log.set_throughput(opts.throughput);

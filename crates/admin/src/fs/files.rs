@@ -7,12 +7,14 @@ use dmu::zap;
 use dsl::props::PropValue;
 use dsl::{Dataset, Init};
 use ondisk::objset::ObjsetType;
-use ondisk::zpl::{MASTER_NODE_OBJ, master_key};
+use ondisk::version;
+use ondisk::zpl::{MASTER_NODE_OBJ, ZPL_VERSION, ZPL_VERSION_FUID, master_key};
 use rt::Rt;
 use zpl::{Case, FsCreateProps, InitOwner, MountOpts, init_fs};
 
 pub use zpl::Zfs;
 
+use crate::engine::PoolEngine;
 use crate::fs::temp_props::TempProps;
 
 /// Properties that the file system itself stores, fixed at creation; none: as its parent, or the
@@ -51,6 +53,17 @@ impl OnceProps {
         }
     }
 
+    /// Refuses what a pool of this version cannot have, or a file system of the version that is
+    /// asked for.
+    pub fn check(&self, pool: u64) -> Result<()> {
+        let version = self.version.unwrap_or(version::zpl_of(pool));
+        let names = [self.normalization, self.casesensitivity, self.utf8only].iter().any(Option::is_some);
+        if version::needed_by_zpl(version) > pool || names && version < ZPL_VERSION_FUID {
+            return Err(Error::unsupported("pool must be upgraded to set this property or value"));
+        }
+        Ok(())
+    }
+
     /// The same, with those of the parent for what is not said.
     pub async fn below(self, parent: &Dataset) -> Result<OnceProps> {
         let os = match parent.objset().await {
@@ -80,6 +93,16 @@ impl OnceProps {
     }
 }
 
+/// Takes the version that a file system is to get from properties that are set.
+pub(crate) fn take_version(given: &mut Vec<(String, String)>) -> Result<Option<u64>> {
+    let Some(at) = given.iter().rposition(|(name, _)| name == "version") else { return Ok(None) };
+    let text = given[at].1.clone();
+    given.retain(|(name, _)| name != "version");
+    let version = if text == "current" { Some(ZPL_VERSION) } else { text.parse().ok() };
+    let version = version.filter(|n| (1..=ZPL_VERSION).contains(n));
+    version.map(Some).ok_or_else(|| Error::invalid("'version' must be one of '1 | 2 | 3 | 4 | 5 | current'"))
+}
+
 /// The initialization of a new file system. Its root directory belongs to `owner`, a user and a
 /// group; none: those of the daemon.
 pub fn init_root(rt: &Rt, once: OnceProps, owner: Option<(u32, u32)>) -> Init {
@@ -94,10 +117,29 @@ pub fn init_root(rt: &Rt, once: OnceProps, owner: Option<(u32, u32)>) -> Init {
             _ => Case::Mixed,
         },
         utf8only: once.utf8only.map_or(default.utf8only, |n| n != 0),
-        version: once.version.unwrap_or(default.version),
+        version: once.version,
         default_quotas: once.default_quotas,
     };
     init_fs(owner, props)
+}
+
+impl PoolEngine {
+    /// `zfs upgrade` of a file system, which is opened for that if it is not mounted.
+    pub async fn fs_upgrade(&self, name: &str, version: u64) -> Result<()> {
+        let _admin = self.admin.acquire(1).await;
+        let ds = self.find(name)?;
+        let upgraded = self.set_version(&ds, version).await;
+        upgraded.map_err(|e| e.at(format!("cannot set property for '{name}'")))
+    }
+
+    pub(crate) async fn set_version(&self, ds: &Rc<Dataset>, version: u64) -> Result<()> {
+        if let Some(zfs) = self.mounts.zfs_of(&ds.name()) {
+            return zfs.upgrade(version).await;
+        }
+        let zfs = Zfs::open(ds, MountOpts::default()).await?;
+        let done = zfs.upgrade(version).await;
+        done.and(zfs.unmount().await)
+    }
 }
 
 /// The mount options of a file system, with its temporary properties.

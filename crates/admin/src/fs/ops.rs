@@ -227,6 +227,7 @@ impl PoolEngine {
             Some(volume) => self.plan_volume(volume, &mut props)?,
             None => {
                 let once = OnceProps::take(&mut props)?;
+                once.check(self.pool.version())?;
                 files::init_root(self.pool.rt(), once.below(&above).await?, how.maker.owner)
             }
         };
@@ -353,6 +354,8 @@ impl PoolEngine {
         let cannot = |e: Error| e.at(format!("cannot set property for '{name}'"));
         let mut given = given.to_vec();
         let limits = take_limits(&mut given, kind).map_err(cannot)?;
+        let version = if kind == DatasetKind::Filesystem { files::take_version(&mut given) } else { Ok(None) };
+        let version = version.map_err(cannot)?;
         let values = parse_props(&given, kind, false).map_err(cannot)?;
         // A mounted file system stays so, unless it is not to be mounted at all.
         let stays = |(n, v): &&(String, PropValue)| n == "canmount" && v.num() != 0 && self.mounts.is_open(&ds.name());
@@ -367,6 +370,9 @@ impl PoolEngine {
             }
         }
         self.check_limits(&ds, &limits).await.map_err(cannot)?;
+        if let Some(version) = version {
+            self.set_version(&ds, version).await.map_err(cannot)?;
+        }
         if values.is_empty() {
             return self.set_limits(&ds, &limits).await.map_err(cannot);
         }

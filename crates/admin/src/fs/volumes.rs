@@ -12,6 +12,7 @@ use dsl::props::{DatasetKind, PropValue};
 use dsl::volume::BLOCK_SIZE;
 use dsl::{Dataset, Init, check_name};
 use ondisk::objset::ObjsetType;
+use ondisk::version;
 use serde::{Deserialize, Serialize};
 use zvol::{DATA_OBJ, PROPS_OBJ, SIZE_KEY, Volume, check_size, init_volume};
 
@@ -117,7 +118,9 @@ impl PoolEngine {
         let plan = self.plan_of(new, props)?;
         plan.warning.into_iter().for_each(|w| self.mounts.add_notice(w));
         if let Some(reserved) = plan.refreservation {
-            put(props, "refreservation", reserved);
+            // Old pools have the other one only, which counts what is below as well: nothing.
+            let is_old = self.pool.version() < version::REFQUOTA;
+            put(props, if is_old { "reservation" } else { "refreservation" }, reserved);
         }
         props.retain(|(n, _)| n != "volblocksize");
         init_volume(plan.size, plan.block_size)

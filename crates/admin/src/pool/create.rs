@@ -18,6 +18,7 @@ use bdev::{BlockDev, HeldDev};
 use dsl::props::{DatasetKind, PropValue};
 use host::{Direct, HostDev, Lock, OpenOpts};
 use ondisk::feature::FeatureId;
+use ondisk::version;
 use rt::Rt;
 use spa::{DEVICE_SIZE_MIN, DevSpec, EngineOpts, Group, Layout, Pool, PoolSpec, check_pool_name};
 use vdev::labels::clear_labels;
@@ -103,6 +104,7 @@ impl Plan {
         let limits = take_limits(&mut given, DatasetKind::Filesystem)?;
         let mut fs_props = parse_props(&given, DatasetKind::Filesystem, true)?;
         let once = OnceProps::take(&mut fs_props)?;
+        once.check(wanted.version.unwrap_or(version::FEATURES))?;
         let altroot = request.altroot.clone().or(wanted.altroot.clone());
         if altroot.as_ref().is_some_and(|r| !r.starts_with('/')) {
             return Err(Error::invalid("the alternate root must be an absolute path"));
@@ -313,6 +315,7 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, in_use: InUse) -> Res
     let are_files = devices.values().all(|d| !d.is_disk);
     let spec = PoolSpec {
         name: plan.request.name.clone(),
+        version: plan.wanted.version,
         devices: layout,
         ashift: plan.wanted.ashift.or(plan.file_ashift.filter(|_| are_files)),
         features: plan.features,

@@ -15,4 +15,5 @@ mod split;
 pub mod trace;
 pub mod vdev_props;
 pub mod vdev_spec;
+mod version;
 pub mod zevents;

@@ -12,7 +12,9 @@ use dmu::{Tx, zap};
 use dsl::DslPool;
 use dsl::props::is_user_prop;
 use ondisk::feature::{FEATURES, FeatureId, default_features, enable_closure_ids};
+use ondisk::label::version_supported;
 use ondisk::object_type::ObjectType;
+use ondisk::version;
 use rt::LocalBoxFuture;
 
 use crate::engine::{PoolEngine, say};
@@ -87,7 +89,7 @@ const PROPS: &[Prop] = &[
     prop("altroot", Kind::Own(take_altroot, |l| l.optional(l.engine.altroot.clone()))),
     prop("health", Kind::Computed(|l| l.fixed(l.state, "-"))),
     prop("guid", Kind::Computed(|l| l.fixed(&l.engine.pool.guid().0.to_string(), "-"))),
-    prop("version", Kind::Own(take_version, |l| l.fixed("-", "default"))),
+    prop("version", Kind::Own(take_version, show_version)),
     prop("bootfs", Kind::Own(take_bootfs, show_bootfs)),
     prop("delegation", Kind::Words(ON_OFF, 1)),
     prop("autoreplace", Kind::Words(ON_OFF, 0)),
@@ -168,6 +170,8 @@ pub struct Wanted {
     pub compatibility: Option<String>,
     /// `cachefile`
     pub cache_file: Option<CacheFile>,
+    /// `version`, if it is not the usual one.
+    pub version: Option<u64>,
     /// `bootfs`, to be looked up.
     pub bootfs: Option<String>,
 }
@@ -271,6 +275,12 @@ impl Wanted {
 
     /// The features of a new pool, dependencies included; `none_by_default` is `-d`.
     pub fn feature_set(&self, none_by_default: bool) -> Result<Vec<FeatureId>> {
+        if self.version.is_some() {
+            if !self.features.is_empty() {
+                return Err(Error::invalid("'feature@' and 'version' properties cannot be specified together"));
+            }
+            return Ok(Vec::new());
+        }
         let mut set = if none_by_default { Vec::new() } else { default_features() };
         if let Some(allowed) = &self.allowed {
             set.retain(|f| allowed.contains(f));
@@ -308,10 +318,22 @@ fn take_altroot(to: &mut Wanted, value: &str, when: When) -> Result<()> {
     Ok(())
 }
 
-fn take_version(_: &mut Wanted, value: &str, _: When) -> Result<()> {
-    match value {
-        "5000" => Ok(()),
-        _ => Err(Error::unsupported("weir makes pools of version 5000 (feature flags) only")),
+fn take_version(to: &mut Wanted, value: &str, when: When) -> Result<()> {
+    if when == When::Import {
+        return Err(Error::invalid("property 'version' cannot be set at import time"));
+    }
+    let number = value.parse::<u64>().ok().filter(|n| version_supported(*n));
+    let number = number.ok_or_else(|| Error::unsupported(format!("property 'version' number {value} is invalid")))?;
+    // A new pool has feature flags if nothing else is said.
+    to.version = Some(number).filter(|n| when == When::Set || *n < version::FEATURES);
+    Ok(())
+}
+
+/// Pools with feature flags have no version to show.
+fn show_version(l: &Look<'_>) -> PropView {
+    match l.engine.pool.version() {
+        version::FEATURES => l.fixed("-", "default"),
+        n => l.fixed(&n.to_string(), "local"),
     }
 }
 
@@ -562,6 +584,9 @@ impl PoolEngine {
     /// The features that `zpool upgrade` would enable: those that weir writes, that the pool does
     /// not have, and that are allowed with all that they depend on.
     pub(crate) fn features_to_enable(&self, allowed: Option<&[FeatureId]>) -> Vec<FeatureId> {
+        if self.pool.version() < version::FEATURES {
+            return Vec::new();
+        }
         let is_allowed = |id: &FeatureId| allowed.is_none_or(|a| a.contains(id));
         let missing = |id: &FeatureId| {
             let closure = enable_closure_ids(&[*id]);
@@ -575,6 +600,7 @@ impl PoolEngine {
     pub async fn set_pool_props(&self, wanted: Wanted) -> Result<()> {
         let dsl = self.pool.dsl().clone();
         let mut notes = notes_of(&wanted);
+        self.upgrade_for(&wanted).await?;
         let features: Vec<FeatureId> = wanted.features.iter().filter(|f| f.1).map(|f| f.0).collect();
         if let Some(allowed) = &wanted.allowed
             && let Some(id) = enable_closure_ids(&features).iter().find(|id| !allowed.contains(id))
@@ -725,7 +751,9 @@ mod tests {
             ("feature@lz4_compress", "active", When::Create),
             ("feature@lz4_compress", "disabled", When::Set),
             ("feature@draid_failure_domains", "enabled", When::Create),
-            ("version", "28", When::Create),
+            ("version", "29", When::Create),
+            ("version", "-1", When::Set),
+            ("version", "28", When::Import),
             ("org.test:slot", "1", When::Import),
             ("-org.test:slot", "1", When::Set),
             ("org.test:slot", &"x".repeat(TEXT_MAX), When::Set),

@@ -18,6 +18,7 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::of::<FsDestroy>(),
     Kind::of::<Datasets>(),
     Kind::of::<FsSet>(),
+    Kind::of::<FsUpgrade>(),
     Kind::of::<FsInherit>(),
     Kind::of::<FsRename>(),
     Kind::of::<OwnerUses>(),
@@ -258,6 +259,33 @@ impl Request for FsSet {
                 e.fs_set(&name, &props, no_remount).await
             }
         })
+    }
+}
+
+/// `zfs upgrade` of a file system.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FsUpgrade {
+    /// The file system.
+    pub name: String,
+    /// Its new version; not older than the one that it has.
+    pub version: u64,
+}
+
+impl Request for FsUpgrade {
+    const NAME: &'static str = "FsUpgrade";
+    const TITLE: &'static str = "zfs upgrade";
+    const RIGHTS: Rights = Rights::Delegable;
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::pool_of(&self.name)
+    }
+    fn needs(&self, _who: &Identity) -> Vec<Need> {
+        vec![Need::on(&self.name, &["version"])]
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        let FsUpgrade { name, version } = self;
+        let running = cx.pools.need_running(pool_part(&name))?;
+        cx.on(&running, move |e| async move { e.fs_upgrade(&name, version).await })
     }
 }
 

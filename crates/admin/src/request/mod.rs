@@ -352,6 +352,7 @@ mod tests {
             "FsCreate",
             "FsDestroy",
             "FsSet",
+            "FsUpgrade",
             "FsInherit",
             "FsRename",
             "OwnerUses",

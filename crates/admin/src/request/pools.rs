@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use base::Result;
+use base::{Error, Result};
 use ondisk::feature::FeatureId;
+use ondisk::version;
 use serde::{Deserialize, Serialize};
 
 use super::{Changes, Cx, Direction, Kind, Lane, Report, Request, Rights, Secret};
@@ -437,12 +438,14 @@ impl Request for PoolUpgradable {
     }
 }
 
-/// `zpool upgrade` of a pool: enables all features that weir writes and `compatibility` allows; the
-/// reply names them.
+/// `zpool upgrade` of a pool: gives it a version, and with feature flags enables all features that
+/// weir writes and `compatibility` allows; the reply names them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PoolUpgrade {
     /// The pool.
     pub pool: String,
+    /// Its new version; not older than the one that it has.
+    pub version: u64,
 }
 
 impl Request for PoolUpgrade {
@@ -456,7 +459,17 @@ impl Request for PoolUpgrade {
         let pool = self.pool;
         let running = cx.pools.need_running(&pool)?;
         let allowed = allowed_on(&running)?;
+        let to = self.version;
         cx.on(&running, move |e| async move {
+            let legacy = e.pool.mos_config().head.compatibility.as_deref() == Some("legacy");
+            if to > e.pool.version() && legacy {
+                let why = "Upgrade not performed because 'compatibility' property set to 'legacy'.";
+                return Err(Error::invalid(why));
+            }
+            e.pool.upgrade(to).await.map_err(|e| e.at(format!("cannot upgrade '{pool}'")))?;
+            if to < version::FEATURES {
+                return Ok(Vec::new());
+            }
             let missing = e.features_to_enable(allowed.as_deref());
             let features = missing.iter().map(|id| (*id, true)).collect();
             let wanted = Wanted { features, ..Wanted::default() };

@@ -8,6 +8,7 @@ use metaslab::ClassKind;
 use ondisk::indirect::{MAPPING_ENTRY_SIZE, RemovalState};
 use ondisk::scan::{ScanFunc, ScanState};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
+use ondisk::version;
 use spa::{WorkKind, WorkState};
 use vdev::{Condition, Health, Prio, Top, VdevKind};
 
@@ -179,6 +180,9 @@ impl PoolEngine {
         if !notices.is_empty() {
             return (Some(notices.join(" ")), None);
         }
+        if self.pool.version() < version::FEATURES {
+            return (Some(LEGACY.0.to_string()), Some(LEGACY.1.to_string()));
+        }
         // With a value its sets may be in files: the request looks there.
         let is_open = self.pool.mos_config().head.compatibility.is_none();
         match is_open && !self.features_to_enable(None).is_empty() {
@@ -321,6 +325,12 @@ fn node_view(view: &mut VdevView, kind: &VdevKind) {
         node_view(view, kind);
     }
 }
+
+/// Status and action texts of a pool from before feature flags.
+const LEGACY: (&str, &str) = (
+    "The pool is formatted using a legacy on-disk format. The pool can still be used, but some features are unavailable.",
+    "Upgrade the pool using 'zpool upgrade'. Once this is done, the pool will no longer be accessible on software that does not support feature flags.",
+);
 
 /// Status and action texts of a pool that lacks features that it may have.
 pub(crate) const DISABLED: (&str, &str) = (

@@ -532,8 +532,8 @@ names all that somebody has. What is given on a dataset above stays.
         usage: &["upgrade [-v]", "upgrade [-r] [-V version] <-a | filesystem ...>"],
         text: "\
 Without names: the file systems that are not of the newest version, 5. With
-names: what is of that version is left as it is. Older ones, which pools before
-version 24 have, are read but not changed: OpenZFS can upgrade them.
+names: gives them that version. Pools before version 24 cannot have it:
+'zpool upgrade' comes first. What is in them stays as it is until it is changed.
 
   -v  what each version added
   -V  another version    -r  and everything below    -a  all file systems

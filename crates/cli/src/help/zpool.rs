@@ -301,11 +301,12 @@ more when the same data is written again. The data itself stays.
 Without an operand: the pools that do not have all features that weir writes.
 With the names of pools: enables them. A feature cannot be disabled again, and
 software that does not know it cannot use the pool once it is active. What the
-pool's property 'compatibility' does not allow is left out.
+pool's property 'compatibility' does not allow is left out. Pools of versions
+1 to 28, which are older than features, get those first.
 
   -a  all pools
-  -v  only list the features that weir writes
-  -V  a version of OpenZFS's pools before features: none of weir's is older
+  -v  only list the features that weir writes, and the older versions
+  -V  not further than to this version: 1 to 28, or 5000 for features
 ",
     },
     Page {

@@ -8,7 +8,10 @@ use bdev::Bytes;
 use ondisk::bytes::{le16, le64};
 use ondisk::object_type::ObjectType;
 use ondisk::sa::{SPILL_MAX, build, is_swapped, plan, swap_buffer};
-use ondisk::zpl::{Ace, ZNODE_ACL, ZNODE_SIZE, ZPL_VERSION_FUID, ZnodePhys, znode_acl};
+use ondisk::zpl::{
+    Ace, S_IFBLK, S_IFCHR, S_IFLNK, S_IFMT, ZNODE_ACL, ZNODE_SIZE, ZPL_VERSION_FUID, ZnodePhys, aces_to_bytes, pflags,
+    znode_aces, znode_acl,
+};
 
 use super::{SaAttr, SaTable, Span, ZnodeAttrs};
 use crate::{Dnode, Tx};
@@ -142,6 +145,25 @@ impl<'a> SaHandle<'a> {
             b[ZNODE_ACL..ZNODE_SIZE].copy_from_slice(&acl);
         }
         self.dn.set_bonus(&b, tx)
+    }
+
+    /// Gives an object with a znode attributes instead. One with an ACL of its own, a symbolic
+    /// link, and one with more behind the znode stay as they are. `projid`: it belongs to project
+    /// 0 then.
+    pub async fn convert(dn: &Dnode, table: &Rc<SaTable>, projid: bool, tx: &Tx) -> Result<()> {
+        let old = SaHandle { dn, table: Some(table) };
+        let Some(z) = old.znode()? else { return Ok(()) };
+        let kind = z.mode & S_IFMT;
+        let Some(aces) = znode_aces(&z.acl).filter(|_| kind != S_IFLNK && z.tail.is_empty()) else { return Ok(()) };
+        let mut a = ZnodeAttrs::from_znode(&old.znode_bonus()?);
+        a.dacl_count = aces.len() as u64;
+        if projid {
+            (a.projid, a.flags) = (0, a.flags | pflags::PROJID);
+        }
+        let bytes = aces_to_bytes(&aces);
+        let more = NewZnode { aces: &bytes, symlink: None, projid, rdev: matches!(kind, S_IFCHR | S_IFBLK) };
+        SaHandle::create_znode(dn, table, &a, more, tx).await?;
+        Ok(())
     }
 
     /// The table of an object with attributes.

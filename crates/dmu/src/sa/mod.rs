@@ -12,7 +12,8 @@
 //! layouts, build both sides.
 //!
 //! Objects of file systems before version 5 have a *znode* in the bonus instead (bonus type 17).
-//! They are read, and their fixed fields changed in place; they are not converted.
+//! They are read, and their fixed fields changed in place; in a file system that was upgraded to
+//! version 5 they can be converted.
 //!
 //! There is no lock over an object's attributes: the caller holds the file's lock. Adding a layout
 //! locks the table.

@@ -16,14 +16,12 @@ use base::{Error, ObjectId, Result, ResultExt, Txg};
 use dmu::bpobj::{self, Bpobj};
 use dmu::{Objset, Tx, zap};
 use ondisk::blkptr::Blkptr;
-use ondisk::bpobj::{DEADLIST_SIZE, DeadlistPhys};
+use ondisk::bpobj::{BPOBJ_SIZE_V0, DEADLIST_SIZE, DeadlistPhys};
 use ondisk::object_type::ObjectType;
+use ondisk::version;
 
 use crate::core::Space;
 use crate::pool::DslPool;
-
-/// The first pool version with keys (`SPA_VERSION_DEADLISTS`; format page 05 section 4).
-const VERSION_KEYED: u64 = 26;
 
 /// A deadlist.
 pub struct Deadlist {
@@ -63,9 +61,8 @@ impl Deadlist {
     /// A new, empty deadlist with these keys; a flat one in a pool before version 26.
     pub async fn create(pool: &DslPool, keys: impl IntoIterator<Item = u64>, tx: &Tx) -> Result<Deadlist> {
         let mos = pool.mos().clone();
-        if pool.version() < VERSION_KEYED {
-            let size = ondisk::bpobj::header_size(pool.version());
-            let object = bpobj::create_with_header(&mos, ondisk::bpobj::BPOBJ_BLKSZ, size, tx).await?;
+        if pool.version() < version::DEADLISTS {
+            let object = bpobj::create(&mos, ondisk::bpobj::BPOBJ_BLKSZ, tx).await?;
             return Ok(Deadlist { mos, object, form: Form::Flat });
         }
         let bonus = [0u8; DEADLIST_SIZE];
@@ -100,7 +97,16 @@ impl Deadlist {
     pub async fn space(&self) -> Result<Space> {
         match &self.form {
             Form::Keyed { total, .. } => Ok(*total),
-            Form::Flat => Ok(Space::of_list(Bpobj::open(&self.mos, self.object).await?.space()?)),
+            Form::Flat => {
+                let list = Bpobj::open(&self.mos, self.object).await?;
+                let space = Space::of_list(list.space()?);
+                if list.header()?.size > BPOBJ_SIZE_V0 {
+                    return Ok(space);
+                }
+                // The oldest form has the bytes only.
+                let all = list.space_born(Txg(0), Txg(u64::MAX), &|_| 0).await?;
+                Ok(Space { used: space.used, ..Space::of_list(all) })
+            }
         }
     }
 

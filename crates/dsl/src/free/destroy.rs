@@ -129,16 +129,25 @@ impl DslPool {
         self.free_head_blocks(ds, space, tx).await?;
 
         let phys = ds.phys();
-        let origin = self.hold_dataset(ObjectId(phys.prev_snap_obj)).await?;
-        origin.change(|p| p.num_children = p.num_children.saturating_sub(1));
-        remove_listed(self, origin.phys().next_clones_obj, ds.object, tx).await?;
-        remove_listed(self, origin.dir().phys().clones, ds.object, tx).await?;
+        // Before pool version 11 only clones have one.
+        let origin = match phys.prev_snap_obj {
+            0 => None,
+            object => Some(self.hold_dataset(ObjectId(object)).await?),
+        };
+        if let Some(origin) = &origin {
+            origin.change(|p| p.num_children = p.num_children.saturating_sub(1));
+            remove_listed(self, origin.phys().next_clones_obj, ds.object, tx).await?;
+            remove_listed(self, origin.dir().phys().clones, ds.object, tx).await?;
+        }
         ds.take_deadlist().await?.free(self, tx).await?;
         self.drop_remaps(ds, tx).await?;
         ds.set_objset(None);
         self.free_dataset(ds, tx).await?;
         self.remove_dir(&dir, &parent, tx).await?;
-        self.destroy_if_deferred(&origin, tx).await
+        match &origin {
+            Some(origin) => self.destroy_if_deferred(origin, tx).await,
+            None => Ok(()),
+        }
     }
 
     async fn remove_dir(&self, dir: &Rc<Dir>, parent: &Rc<Dir>, tx: &Tx) -> Result<()> {

@@ -14,6 +14,7 @@ use ondisk::feature::FeatureId;
 use ondisk::objset::{ObjsetPhys, ObjsetType};
 use ondisk::stream::record::Begin;
 use ondisk::stream::{begin_flags, features};
+use ondisk::version;
 use ondisk::zil::ZilHeader;
 use rt::LocalBoxFuture;
 
@@ -25,7 +26,6 @@ use crate::crypto::{PreparedCrypt, ReceivedKeys};
 use crate::dataset::{Dataset, Use};
 use crate::dir::Dir;
 use crate::pool::DslPool;
-use crate::props;
 use crate::redact::same_snaps;
 use crate::snap::snapshot::check_component;
 use crate::space::SpaceCheck;
@@ -202,6 +202,9 @@ impl DslPool {
         check_component(target, snap)?;
         let is_enabled = |id| self.features().is_enabled(id);
         let os_type = check_stream(&head.begin, is_enabled)?;
+        if head.begin.features() & features::SA_SPILL != 0 {
+            self.check_version(version::needed_by_zpl(5), "pool must be upgraded to receive this stream")?;
+        }
         if opts.resumable && !is_enabled(FeatureId::ExtensibleDataset) {
             return Err(Error::unsupported("a receive that can be resumed needs the feature 'extensible_dataset'"));
         }
@@ -211,7 +214,7 @@ impl DslPool {
         };
         let redaction = check_redaction(&head, is_enabled)?;
         for (name, value) in &opts.props {
-            props::check_feature(name, value, is_enabled)?;
+            self.check_value(name, value)?;
         }
         let crypt = std::mem::take(&mut opts.crypt);
         let has_own_crypt = crypt.key.is_some() || matches!(crypt.suite, Some(Some(_)));
@@ -283,9 +286,9 @@ impl DslPool {
             let ds = match &from {
                 Some(from) => {
                     self.share_crypt(&recv, &dir, tx).await?;
-                    self.make_head(&recv, from, tx).await?
+                    self.make_head(&recv, Some(from), tx).await?
                 }
-                None => self.make_head(&recv, &self.hold_origin().await?, tx).await?,
+                None => self.make_head(&recv, self.hold_origin().await?.as_ref(), tx).await?,
             };
             self.begin_dataset(what, os_type, &ds, from.is_some(), tx).await?;
             Ok(Begun { ds: Use::of(&ds), target: Some(head.clone()) })
@@ -333,9 +336,9 @@ impl DslPool {
             let ds = match &origin {
                 Some(origin) => {
                     self.share_crypt(&dir, &origin.dir(), tx).await?;
-                    self.make_head(&dir, origin, tx).await?
+                    self.make_head(&dir, Some(origin), tx).await?
                 }
-                None => self.make_head(&dir, &self.hold_origin().await?, tx).await?,
+                None => self.make_head(&dir, self.hold_origin().await?.as_ref(), tx).await?,
             };
             for (name, value) in &what.opts.props {
                 self.write_prop(&dir, name, Some(value), tx).await?;
@@ -344,10 +347,6 @@ impl DslPool {
             Ok(Begun { ds: Use::of(&ds), target: None })
         };
         self.fail_txg_on_error(made.await)
-    }
-
-    async fn hold_origin(&self) -> Result<Rc<Dataset>> {
-        self.hold_dataset(self.origin_snap()).await
     }
 
     /// Makes a new head receive: marks it, gives it an object set if it is no clone, and keeps the

@@ -81,7 +81,7 @@ impl DslPool {
         let (parent, last) = pool.parent_for_new(name)?;
         pool.check_parent(&parent).await?;
         for (prop, value) in props {
-            props::check_feature(prop, value, |id| pool.features().is_enabled(id))?;
+            pool.check_value(prop, value)?;
         }
         snap.check_received()?;
         // Its block may not be on disk yet, and this txg still changes its deadlist.
@@ -100,7 +100,7 @@ impl DslPool {
             let dir = pool.make_dir(Some(&parent), &last, &tx).await?;
             pool.share_crypt(&dir, &snap.dir(), &tx).await?;
             pool.give_grants(&dir, grants, &tx).await?;
-            let head = pool.make_head(&dir, &snap, &tx).await?;
+            let head = pool.make_head(&dir, Some(&snap), &tx).await?;
             for (prop, value) in props {
                 pool.write_prop(&dir, prop, Some(value), &tx).await?;
             }

@@ -10,9 +10,10 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, ObjectId, Result, WallTime};
 use dmu::zap::ZapValue;
 use dmu::{Tx, zap};
-use ondisk::dsl::DS_FLAG_DEFER_DESTROY;
+use ondisk::dsl::{DS_FLAG_DEFER_DESTROY, DS_FLAG_UNIQUE_ACCURATE};
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
+use ondisk::version;
 use rt::LocalBoxFuture;
 
 use crate::dataset::Dataset;
@@ -99,6 +100,9 @@ impl DslPool {
         }
         if let Some((name, _)) = props.iter().find(|(name, _)| !props::is_user_prop(name)) {
             return Err(Error::invalid(format!("this property can not be modified for snapshots: '{name}'")));
+        }
+        if !props.is_empty() {
+            self.check_version(version::SNAP_PROPS, "pool must be upgraded to set properties of snapshots")?;
         }
         self.sync_task_again(move |pool, tx| -> LocalBoxFuture<'static, Result<()>> {
             let (names, props) = (names.clone(), props.clone());
@@ -234,7 +238,9 @@ impl DslPool {
         keys.insert(h.prev_snap_txg);
         keys.extend(DslPool::mark_txgs(head, h.prev_snap_txg));
         let list = Deadlist::create(self, keys, tx).await?;
+        let accurate = if self.version() >= version::UNIQUE { DS_FLAG_UNIQUE_ACCURATE } else { 0 };
         head.change(|p| {
+            p.flags |= accurate;
             p.deadlist_obj = list.object.0;
             p.prev_snap_obj = object.0;
             p.prev_snap_txg = tx.txg().0;
@@ -446,6 +452,7 @@ impl DslPool {
     ) -> Result<()> {
         let pool = self;
         let snap = pool.find_snapshot(name).await?;
+        pool.check_version(version::SNAP_PROPS, "pool must be upgraded to set properties of snapshots")?;
         if let Some((prop, _)) = values.iter().find(|(prop, _)| !props::is_user_prop(prop)) {
             return Err(Error::invalid(format!("this property can not be modified for snapshots: '{prop}'")));
         }
@@ -562,6 +569,7 @@ impl DslPool {
             let (tag, names) = (tag.clone(), names.clone());
             Box::pin(async move {
                 let snaps = pool.resolve_snapshots(&names, recursive).await?;
+                pool.check_version(version::HOLDS, "pool must be upgraded")?;
                 for snap in &snaps {
                     if pool.holds(snap).await?.iter().any(|h| h.tag == tag) {
                         let why = format!("cannot hold snapshot '{}': tag already exists on this dataset", snap.name());

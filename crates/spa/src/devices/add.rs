@@ -32,6 +32,7 @@ impl Devices {
             let id = ids.next().expect("there is always one more");
             let top = make_top(&maker, id, group, ashift)?;
             top.update_config(|c| c.alloc_bias = group.bias.word().map(str::to_string));
+            top.set_undeflated(self.stack.tree.is_undeflated());
             if top.ms_count() == 0 || top.ms_count() > METASLABS_MAX {
                 return Err(Error::invalid(format!("the new vdev would have {} metaslabs", top.ms_count())));
             }
@@ -47,7 +48,7 @@ impl Devices {
         }
         let aux = AuxDevices::of_new(&self.stack.rt, &layout, &tops);
         label_new_tops(&self.config, &tops).await?;
-        aux.write_labels(&layout).await?;
+        aux.write_labels(&layout, self.config.version()).await?;
         let counts: Vec<(FeatureId, i64)> =
             layout.features().into_iter().map(|id| (id, layout.feature_count(id))).collect();
         let added = self
@@ -78,6 +79,9 @@ impl Devices {
     /// Refuses a layout that cannot be added to this pool.
     fn check_addition(&self, layout: &Layout) -> Result<()> {
         layout.check_devices()?;
+        if layout.check_version(self.config.version()).is_err() {
+            return Err(Error::unsupported("pool must be upgraded to add these vdevs"));
+        }
         for id in layout.features() {
             if !self.stack.features.is_enabled(id) {
                 let name = id.get().name;

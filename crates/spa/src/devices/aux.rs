@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use base::{Error, Guid, ObjectId, Result, ResultExt};
 use dmu::{Dnode, Objset, Tx, zap};
-use ondisk::label::{DeviceLabel, VERSION_FEATURES};
+use ondisk::label::DeviceLabel;
 use ondisk::nvlist::{NvList, NvValue};
 use ondisk::vdev_config::{ConfigForm, VdevConfig};
 use rt::Rt;
@@ -73,13 +73,13 @@ impl AuxDevices {
     }
 
     /// Labels the devices, in the order of the layout.
-    pub(crate) async fn write_labels(&self, layout: &Layout) -> Result<()> {
+    pub(crate) async fn write_labels(&self, layout: &Layout, version: u64) -> Result<()> {
         for (config, d) in self.spares.iter().zip(&layout.spares) {
-            let label = DeviceLabel::Spare { version: VERSION_FEATURES, guid: config.guid };
+            let label = DeviceLabel::Spare { version, guid: config.guid };
             init_labels(&*d.dev, &label.to_nvlist()).await?;
         }
         for (config, d) in self.caches.iter().zip(&layout.caches) {
-            let label = DeviceLabel::Cache { version: VERSION_FEATURES, guid: config.guid };
+            let label = DeviceLabel::Cache { version, guid: config.guid };
             init_labels(&*d.dev, &label.to_nvlist()).await?;
         }
         Ok(())

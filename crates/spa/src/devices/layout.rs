@@ -7,6 +7,7 @@ use base::{Error, ErrorKind, Guid, ObjectId, Result, TXG_INITIAL, VdevId};
 use bdev::BlockDev;
 use ondisk::feature::FeatureId;
 use ondisk::vdev_config::{MetaslabCounts, VdevConfig, VdevKind as ConfigKind, metaslab_shift_of};
+use ondisk::version;
 use rt::Rt;
 use vdev::geometry::Draid;
 use vdev::width::Expansions;
@@ -128,6 +129,24 @@ impl Layout {
             _ => matches!(g.kind, GroupKind::Draid { .. }),
         };
         self.groups.iter().filter(counts).count() as i64
+    }
+
+    /// Refuses what pools of this version cannot have.
+    pub(crate) fn check_version(&self, version: u64) -> Result<()> {
+        let kind = |parity: u8| self.groups.iter().any(|g| matches!(g.kind, GroupKind::Raidz(n) if n == parity));
+        for (there, needed, what) in [
+            (kind(2), version::RAIDZ2, "double-parity raidz"),
+            (kind(3), version::RAIDZ3, "triple-parity raidz"),
+            (self.groups.iter().any(|g| g.bias == Bias::Log), version::SLOGS, "log devices"),
+            (!self.spares.is_empty(), version::SPARES, "hot spares"),
+            (!self.caches.is_empty(), version::CACHES, "cache devices"),
+        ] {
+            if there && version < needed {
+                let why = format!("pools of version {version} have no {what}, which came with version {needed}");
+                return Err(Error::unsupported(why));
+            }
+        }
+        Ok(())
     }
 
     /// Refuses devices and groups that cannot be part of a pool.

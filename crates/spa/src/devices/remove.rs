@@ -9,6 +9,7 @@ use std::rc::Rc;
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt, TXG_CONCURRENT, TXG_DEFER, TXG_SIZE, VdevId};
 use dmu::Tx;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
+use ondisk::version;
 use vdev::{Top, TopSpec, VdevKind};
 
 use super::Devices;
@@ -44,6 +45,9 @@ impl Devices {
             return Err(Error::invalid("it is part of a mirror: detach it, or remove the mirror"));
         }
         if top.is_log {
+            if self.config.version() < version::HOLES {
+                return Err(Error::unsupported("pool must be upgraded to support log removal"));
+            }
             return self.remove_log(&top).await;
         }
         self.checkpoint.check_none()?;

@@ -7,18 +7,19 @@
 use std::rc::Rc;
 
 use base::{Error, ObjectId, Result, TXG_INITIAL, Txg};
-use dmu::{ObjSpec, Objset, ObjsetProps, Tx, zap};
+use dmu::{DmuFeatures, ObjSpec, Objset, ObjsetProps, Tx, zap};
 use dsl::crypto::NewCrypt;
 use dsl::features::Features;
 use dsl::props::PropValue;
 use dsl::{DslPool, Init};
 use ondisk::blkptr::Blkptr;
 use ondisk::feature::{FeatureId, enable_closure_ids};
-use ondisk::label::{ConfigHead, MosConfig, PoolState};
+use ondisk::label::{ConfigHead, MosConfig, PoolState, version_supported};
 use ondisk::object_type::ObjectType;
 use ondisk::objset::ObjsetType;
 use ondisk::uberblock::Uberblock;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
+use ondisk::version;
 use rt::Rt;
 use vdev::labels::init_labels;
 use vdev::{DirtyGauge, VdevTree};
@@ -31,13 +32,12 @@ use crate::devices::objects::{ZAP_MAP, create_top_objects};
 use crate::pool::{EngineOpts, Opening, Pool};
 use crate::stack::{Layers, Mos, mos_hooks};
 
-/// Version of pools with feature flags.
-const SPA_VERSION: u64 = 5000;
-
 /// The specification of a new pool.
 pub struct PoolSpec {
     /// Its name.
     pub name: String,
+    /// A version from before feature flags, 1 to 28 (`ondisk::version`).
+    pub version: Option<u64>,
     /// Its devices; a plain list of them is striped.
     pub devices: Layout,
     /// log2 of the allocation unit; by default the larger of 4 KiB and the device's physical
@@ -51,6 +51,12 @@ pub struct PoolSpec {
     pub fs_props: Vec<(String, PropValue)>,
     /// Fills the root file system.
     pub init: Init,
+}
+
+impl PoolSpec {
+    fn version(&self) -> u64 {
+        self.version.unwrap_or(version::FEATURES)
+    }
 }
 
 /// Checks a pool's name: it begins with a letter and is not a reserved word for a kind of vdev.
@@ -92,13 +98,23 @@ impl Pool {
         }
         crypt.check_of_root(&spec.name)?;
         spec.devices.check()?;
+        let version = spec.version();
+        if !version_supported(version) {
+            return Err(Error::unsupported(format!("there is no pool version {version}")));
+        }
+        spec.devices.check_version(version)?;
         let mut wanted = spec.features.clone();
         wanted.extend(spec.devices.features());
+        if let Some(id) = wanted.first().filter(|_| version < version::FEATURES) {
+            let why = format!("pools of version {version} have no feature flags, and not '{id}'");
+            return Err(Error::unsupported(why));
+        }
         let features = enable_closure_ids(&wanted);
         if crypt.is_on() && !features.contains(&FeatureId::Encryption) {
             return Err(Error::unsupported("encryption needs the pool feature 'encryption', which is not enabled"));
         }
         for (prop, value) in &spec.fs_props {
+            dsl::upgrade::check_version(prop, value, version)?;
             dsl::props::check_feature(prop, value, |id| features.contains(&id))?;
         }
         let gauge = DirtyGauge::default();
@@ -115,7 +131,7 @@ impl Pool {
         let host = rt.host_identity();
         let config = MosConfig {
             head: ConfigHead {
-                version: SPA_VERSION,
+                version,
                 name: spec.name.clone(),
                 state: PoolState::Active,
                 txg: TXG_INITIAL,
@@ -135,7 +151,7 @@ impl Pool {
         };
         let tree = VdevTree::new(guid, tops);
         clear_for_creation(&tree, &config, on_disk_name.as_deref()).await?;
-        aux.write_labels(&spec.devices).await?;
+        aux.write_labels(&spec.devices, version).await?;
         let layers = Layers::new(&rt, tree, TXG_INITIAL, gauge, &opts);
         layers.add_tops(None).await?;
         Pool::first_txg(layers, (config, on_disk_name), features, (spec, crypt), aux).await
@@ -149,17 +165,23 @@ impl Pool {
         aux: AuxDevices,
     ) -> Result<Rc<Pool>> {
         let tx = Rc::new(Tx::syncing(TXG_INITIAL));
-        let ctx = layers.ctx.clone();
+        let (ctx, version) = (layers.ctx.clone(), spec.version());
+        ctx.set_features(DmuFeatures { pool_version: version, ..DmuFeatures::default() });
         let mos = Objset::create(ctx, 0, ObjsetType::Meta, ObjsetProps::mos(), mos_hooks(&layers.core), TXG_INITIAL);
         let directory = mos.alloc_at(ObjectId(1), ObjSpec::new(ObjectType::OBJECT_DIRECTORY, 512), &tx).await?;
         zap::init(&directory, 0, &tx).await?;
-        let flags = Rc::new(Features::create(&mos, &directory, &tx).await?);
+        let flags = Rc::new(Features::none(&mos, version));
+        flags.set_version(version, &directory, &tx).await?;
         for id in &features {
             flags.enable(*id, &directory, &tx).await?;
         }
         mos.ctx().set_features(flags.for_dmu());
-        zap::add_u64(&directory, b"creation_version", SPA_VERSION, &tx).await?;
-        zap::add_u64(&directory, b"deflate", 1, &tx).await?;
+        zap::add_u64(&directory, b"creation_version", version, &tx).await?;
+        if version >= version::DEFLATE {
+            zap::add_u64(&directory, b"deflate", 1, &tx).await?;
+        } else {
+            layers.tree.set_undeflated(true);
+        }
         let config_object = create_packed(&mos, &tx).await?;
         zap::add_u64(&directory, b"config", config_object.0, &tx).await?;
         let sync_bplist = create_sync_bplist(&mos, &tx).await?;
@@ -184,7 +206,7 @@ impl Pool {
         };
         let mos = Mos { mos, directory, features: flags };
         let pool = Pool::assemble(layers, mos, false, opening).await?;
-        let setup = pool.stack.dsl_setup(SPA_VERSION);
+        let setup = pool.stack.dsl_setup();
         let dsl = DslPool::create(setup, &spec.name, spec.fs_props, crypt, spec.init, tx.clone()).await?;
         pool.stack.set_dsl(dsl);
         pool.commit.push_space(0);
@@ -218,7 +240,7 @@ async fn clear_for_creation(tree: &Rc<VdevTree>, config: &MosConfig, on_disk_nam
 /// The deferred-free list is not compressed, so that its size does not depend on its content
 /// (format page 03 section 1).
 async fn create_sync_bplist(mos: &Objset, tx: &Tx) -> Result<ObjectId> {
-    let header = ondisk::bpobj::BPOBJ_SIZE_V2;
+    let header = ondisk::bpobj::header_size(mos.ctx().features().pool_version);
     let mut spec =
         ObjSpec::new(ObjectType::BPOBJ, ondisk::bpobj::SYNC_BPLIST_BLKSZ).bonus(ObjectType::BPOBJ_HDR, header as u16);
     spec.compress = codec::CompressAlgo::Off as u8;

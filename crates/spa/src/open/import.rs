@@ -353,7 +353,7 @@ impl Pool {
             let old = std::mem::replace(&mut config.name, name.clone());
             on_disk_name = import.temporary_name.then_some(old);
         }
-        let (name, version) = (config.name.clone(), config.version);
+        let name = config.name.clone();
         let opening = Opening {
             config,
             config_dirty: false,
@@ -368,7 +368,7 @@ impl Pool {
         };
         let mos = Mos { mos, directory, features };
         let pool = Pool::assemble(layers, mos, import.readonly, opening).await?;
-        pool.stack.set_dsl(DslPool::open(pool.stack.dsl_setup(version), &name).await?);
+        pool.stack.set_dsl(DslPool::open(pool.stack.dsl_setup(), &name).await?);
         let deferred = dmu::bpobj::Bpobj::open(&pool.stack.mos, sync_bplist).await?.space()?.bytes;
         pool.commit.push_space(deferred);
         Ok(pool)
@@ -441,12 +441,14 @@ pub(crate) fn opts_for(candidate: &PoolCandidate, opts: &EngineOpts) -> EngineOp
 async fn open_features(mos: &Objset, directory: &Dnode, version: u64, readonly: bool) -> Result<Rc<Features>> {
     let features = Rc::new(match version {
         VERSION_FEATURES => Features::load(mos, directory).await?,
-        _ => Features::none(mos),
+        _ => Features::none(mos, version),
     });
     Unsupported::in_mos(&features).await?.check(readonly)?;
     mos.ctx().set_features(features.for_dmu());
     let zio = mos.ctx().zio();
-    zio.set_opts(ZioOpts { large_gang_headers: features.is_active(FeatureId::DynamicGangHeader), ..zio.opts() });
+    let large_gang_headers = features.is_active(FeatureId::DynamicGangHeader);
+    zio.set_opts(ZioOpts { large_gang_headers, ..zio.opts() });
+    zio.tree().set_undeflated(zap::lookup_u64(directory, b"deflate").await?.is_none());
     Ok(features)
 }
 

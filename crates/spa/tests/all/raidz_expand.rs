@@ -12,6 +12,7 @@ async fn create(world: &World, disks: usize, features: Vec<FeatureId>) -> std::r
     let devices = (0..disks).map(|n| world.dev(n)).collect();
     let groups = vec![Group { kind: GroupKind::Raidz(1), bias: Bias::Normal, devices }];
     let spec = PoolSpec {
+        version: None,
         name: POOL.into(),
         devices: Layout { groups, ..Layout::default() },
         ashift: Some(12),

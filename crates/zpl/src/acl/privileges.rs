@@ -75,7 +75,7 @@ impl Zfs {
         }
         let _pass = self.enter()?;
         let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
-        let sa = SaHandle::open(&n.dn, self.sa.as_ref())?;
+        let sa = SaHandle::open(&n.dn, self.sa.get())?;
         let lock = n.st.attrs.lock().await;
         let mut a = sa.attrs().await?;
         let kind = kind_of(obj, a.mode)?;

@@ -329,7 +329,7 @@ impl Zfs {
     /// Applies the flags, creation time, project and ACL of a record.
     async fn redo_extra(&self, n: &Node, attr: Option<&LrAttr>, acl: Option<&LrAcl<'_>>) -> Result<()> {
         let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
-        let sa = SaHandle::open(&n.dn, self.sa.as_ref())?;
+        let sa = SaHandle::open(&n.dn, self.sa.get())?;
         let lock = n.st.attrs.lock().await;
         let mut a = sa.attrs().await?;
         let mut projid = None;
@@ -338,7 +338,7 @@ impl Zfs {
             if attr.named & LR_CREATETIME != 0 {
                 a.crtime = attr.crtime;
             }
-            if attr.named & LR_PROJID != 0 && self.projects {
+            if attr.named & LR_PROJID != 0 && self.projects.get() {
                 a.projid = attr.projid;
                 a.flags |= pflags::PROJID;
                 projid = Some(attr.projid.to_le_bytes());

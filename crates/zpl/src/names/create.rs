@@ -172,7 +172,7 @@ impl Zfs {
         if runs_as_group && cred.uid != 0 && !cred.fsetid && !cred.is_member(gid) {
             mode &= !S_ISGID;
         }
-        let has_project = self.projects && matches!(new.kind, FileKind::File | FileKind::Dir);
+        let has_project = self.projects.get() && matches!(new.kind, FileKind::File | FileKind::Dir);
         let mut flags = new_pflags(mode, has_project, self.version());
         let mut projid = 0;
         if has_project && da.flags & pflags::PROJINHERIT != 0 {
@@ -249,7 +249,7 @@ impl Zfs {
             a.generation = tx.txg().0;
         }
         a.dacl_count = aces.len() as u64;
-        let Some(table) = &self.sa else {
+        let Some(table) = self.sa.get() else {
             return SaHandle::create_old(dn, self.version(), (a, &aces), target, tx).await;
         };
         let bytes = aces_to_bytes(&aces);

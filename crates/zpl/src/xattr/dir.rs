@@ -44,13 +44,14 @@ impl Zfs {
 
     async fn follow_owner(&self, n: &Node, owner: &ZnodeAttrs) -> Result<()> {
         let a = self.live_attrs(n).await?;
-        let projid = if self.projects { owner.projid } else { a.projid };
+        let projid = if self.projects.get() { owner.projid } else { a.projid };
         if (a.uid, a.gid, a.projid) == (owner.uid, owner.gid, projid) {
             return Ok(());
         }
         let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
-        let sa = SaHandle::open(&n.dn, self.sa.as_ref())?;
         let lock = n.st.attrs.lock().await;
+        self.convert(n, &tx).await?;
+        let sa = SaHandle::open(&n.dn, self.sa.get())?;
         let mut a = sa.attrs().await?;
         (a.uid, a.gid) = (owner.uid, owner.gid);
         let moves = a.projid != projid;
@@ -109,13 +110,13 @@ impl Zfs {
             uid: owner.uid,
             gid: owner.gid,
             parent: parent.0,
-            flags: new_pflags(mode, self.projects, self.version()) | pflags::XATTR,
+            flags: new_pflags(mode, self.projects.get(), self.version()) | pflags::XATTR,
             atime: now,
             mtime: now,
             ctime: now,
             crtime: now,
             links,
-            projid: if self.projects { owner.projid } else { 0 },
+            projid: if self.projects.get() { owner.projid } else { 0 },
             ..ZnodeAttrs::default()
         }
     }
@@ -211,8 +212,9 @@ impl Zfs {
     /// After a change of extended attributes: sets the owner's change time, its hidden directory
     /// and its mode, if given.
     pub(crate) async fn update_owner(&self, n: &Node, dir: Option<ObjectId>, mode: Option<u32>, tx: &Tx) -> Result<()> {
-        let sa = SaHandle::open(&n.dn, self.sa.as_ref())?;
         let _lock = n.st.attrs.lock().await;
+        self.convert(n, tx).await?;
+        let sa = SaHandle::open(&n.dn, self.sa.get())?;
         let mut a = sa.attrs().await?;
         if let Some(t) = self.take_atime(n.obj()) {
             a.atime = t;

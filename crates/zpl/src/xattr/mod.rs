@@ -58,7 +58,7 @@ impl Zfs {
 
     /// The list in the system attributes; empty if there is none.
     pub(crate) async fn sa_list(&self, n: &Node) -> Result<NvList> {
-        let sa = SaHandle::open(&n.dn, self.sa.as_ref())?;
+        let sa = SaHandle::open(&n.dn, self.sa.get())?;
         if sa.is_znode() {
             return Ok(NvList::new());
         }
@@ -217,7 +217,7 @@ impl Zfs {
     }
 
     fn has_sa(&self, n: &Node) -> Result<bool> {
-        Ok(!SaHandle::open(&n.dn, self.sa.as_ref())?.is_znode())
+        Ok(!SaHandle::open(&n.dn, self.sa.get())?.is_znode())
     }
 
     /// Stores the list in the system attributes; false if it does not fit. `change` is what the log
@@ -234,7 +234,7 @@ impl Zfs {
             return Ok(false);
         }
         let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
-        let sa = SaHandle::open(&n.dn, self.sa.as_ref())?;
+        let sa = SaHandle::open(&n.dn, self.sa.get())?;
         let lock = n.st.attrs.lock().await;
         let mut a = sa.attrs().await?;
         a.ctime = self.now();

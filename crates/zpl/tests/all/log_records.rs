@@ -13,6 +13,7 @@ use crate::tmpfile_crash::{cuts, recover, world};
 
 pub(crate) fn spec(disk: &SimDisk, features: Vec<FeatureId>) -> PoolSpec {
     PoolSpec {
+        version: None,
         name: "tank".into(),
         devices: vec![DevSpec { dev: disk.dev(), is_disk: false }].into(),
         ashift: Some(12),

@@ -59,6 +59,7 @@ fn names_are_durable_with_what_they_name() {
     let rt = sim.rt();
     let (nameless, linked, synced, whiteout, exchanged, before) = sim.block_on(async {
         let spec = PoolSpec {
+            version: None,
             name: "tank".into(),
             devices: vec![DevSpec { dev: disk.dev(), is_disk: false }].into(),
             ashift: Some(12),

@@ -24,6 +24,7 @@ fn one_device(ashift: u8) -> Layout {
         devices: vec![128 << 20],
         shape: &SHAPES[0],
         ashift,
+        version: None,
         features: ondisk::feature::features_of_2_1(),
         dirty_max: 64 << 20,
         arc_max: 16 << 20,

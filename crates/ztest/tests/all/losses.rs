@@ -77,6 +77,7 @@ fn one_wrong_copy_is_found_and_mended() {
             devices: vec![64 << 20; 2],
             shape: &SHAPES[0],
             ashift: 12,
+            version: None,
             features: ondisk::feature::features_of_2_1(),
             dirty_max: 16 << 20,
             arc_max: 16 << 20,

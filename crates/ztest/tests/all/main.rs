@@ -42,6 +42,7 @@ mod scrub_ranges;
 mod snapshots;
 mod splits;
 mod states;
+mod versions;
 mod volumes;
 mod workloads;
 mod works;

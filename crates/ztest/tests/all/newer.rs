@@ -39,6 +39,7 @@ pub(crate) async fn create(lab: &Lab, layout: &Layout) -> Rc<Pool> {
         ..spa::Layout::default()
     };
     let spec = spa::PoolSpec {
+        version: None,
         name: POOL.into(),
         devices,
         ashift: Some(layout.ashift),

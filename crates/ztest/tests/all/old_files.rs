@@ -80,7 +80,7 @@ fn old_file_systems_are_made_and_written() {
         let mut pool = lab.create(&layout, Vec::new()).await.unwrap();
         for version in 1..=4 {
             let owner = InitOwner { uid: 0, gid: 0, mode: 0o755, time: lab.sim.rt().wall_clock() };
-            let props = FsCreateProps { version, ..FsCreateProps::default() };
+            let props = FsCreateProps { version: Some(version), ..FsCreateProps::default() };
             let ds = pool.dsl().create_fs(&name(version), Vec::new(), init_fs(owner, props)).await.unwrap();
             let fs = Zfs::open(&ds, zpl::MountOpts::from_props(&ds)).await.unwrap();
             assert_eq!(fs.version(), version);

@@ -24,6 +24,7 @@ fn layout(ashift: u8) -> Layout {
         devices: vec![96 << 20, 80 << 20],
         shape: &SHAPES[0],
         ashift,
+        version: None,
         features,
         dirty_max: 16 << 20,
         arc_max: 16 << 20,

@@ -82,6 +82,7 @@ pub struct Env {
 
 pub fn features() -> DmuFeatures {
     DmuFeatures {
+        pool_version: ondisk::version::FEATURES,
         hole_birth: true,
         embedded_data: true,
         lz4: true,

@@ -106,6 +106,7 @@ pub async fn create_of(
 ) -> Rc<Pool> {
     let devices = disks.iter().map(|n| world.dev(*n)).collect();
     let spec = PoolSpec {
+        version: None,
         name: name.into(),
         devices: Layout { groups: vec![Group { kind, bias: Bias::Normal, devices }], ..Layout::default() },
         ashift: Some(ashift),

@@ -53,6 +53,7 @@ pub async fn mounted(rt: &rt::Rt, dir: &Path, setup: Setup) -> (Rc<Pool>, Rc<Zfs
     props.retain(|(k, _)| setup.props.iter().all(|(other, _)| k != other));
     props.extend(setup.props);
     let spec = PoolSpec {
+        version: None,
         name: "tank".into(),
         devices: vec![DevSpec { dev: dev as Rc<dyn BlockDev>, is_disk: false }].into(),
         ashift: Some(12),

@@ -59,6 +59,7 @@ impl World {
     /// A pool of that layout with the default features.
     pub async fn create_as(&self, devices: Layout) -> Result<Rc<Pool>> {
         let spec = PoolSpec {
+            version: None,
             name: POOL.into(),
             devices,
             ashift: Some(12),

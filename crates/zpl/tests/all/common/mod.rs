@@ -59,6 +59,7 @@ impl World {
     pub async fn new(rt: rt::Rt, setup: Setup) -> World {
         let dev = Rc::new(MemDev::new(&rt, setup.size));
         let spec = PoolSpec {
+            version: None,
             name: "tank".into(),
             devices: vec![DevSpec { dev: dev.clone() as Rc<dyn BlockDev>, is_disk: false }].into(),
             ashift: Some(12),
