@@ -90,7 +90,7 @@ fn versions(names: &[String]) -> Result<Vec<(String, u64)>, Fail> {
 /// `-a`: says nothing of pools that stay as they are.
 fn upgrade_all(version: u64) -> Done {
     let pools = versions(&[])?;
-    print(FLAGS);
+    let mut head = FLAGS;
     let mut changed = false;
     let names: Vec<String> = pools.iter().map(|(name, _)| name.clone()).collect();
     let done = for_each_name(&names, |pool| {
@@ -100,10 +100,13 @@ fn upgrade_all(version: u64) -> Done {
         }
         let text = upgraded(&pool, old, version)?;
         changed |= !text.is_empty();
-        print(&text);
+        if !text.is_empty() {
+            print(&format!("{}{text}", std::mem::take(&mut head)));
+        }
         Ok(())
     });
     if done.is_ok() && !changed {
+        print(head);
         print(&match version {
             VERSION => "All pools are already formatted using feature flags.\n\nEvery feature flags pool already has all supported and requested features enabled.\n".to_string(),
             _ => format!("All pools are already formatted with version {version} or higher.\n"),
@@ -130,11 +133,11 @@ fn upgraded(pool: &str, old: u64, version: u64) -> Result<String, Fail> {
 }
 
 fn upgrade(pools: &[String], version: u64) -> Done {
-    print(FLAGS);
+    let mut head = FLAGS;
     for_each_name(pools, |pool| {
         let one = [pool.to_string()];
         let old = versions(&one)?.first().map_or(VERSION, |(_, old)| *old);
-        print(&match () {
+        let text = match () {
             () if old > version => match old {
                 VERSION => format!("Pool '{pool}' is already formatted using feature flags.\n\n"),
                 _ => format!("Pool '{pool}' is already formatted using more current version '{old}'.\n\n"),
@@ -148,7 +151,8 @@ fn upgrade(pools: &[String], version: u64) -> Done {
                 }
                 text => text,
             },
-        });
+        };
+        print(&format!("{}{text}", std::mem::take(&mut head)));
         Ok(())
     })?
 }

@@ -142,6 +142,14 @@ pub(crate) fn default_quota(name: &str) -> Option<(Owners, bool)> {
     Some(([Owners::Users, Owners::Groups, Owners::Projects][at % 3], at >= 3))
 }
 
+/// Refuses the limits of all owners, where only those of single ones can be given.
+pub(crate) fn check_no_defaults(given: &[(String, String)]) -> Result<()> {
+    match given.iter().find(|(name, _)| default_quota(name).is_some()) {
+        Some((name, _)) => Err(Error::invalid(format!("'{name}' can be set with 'zfs set' and 'zfs create' only"))),
+        None => Ok(()),
+    }
+}
+
 /// Takes the limits of owners out of properties given for a dataset of that kind. Volumes have
 /// none.
 pub(crate) fn take_limits(given: &mut Vec<(String, String)>, kind: DatasetKind) -> Result<Vec<NewLimit>> {

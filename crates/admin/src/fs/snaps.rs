@@ -11,7 +11,7 @@ use crate::engine::{PoolEngine, Progress};
 use crate::fs::dependents::{destroy_refusal, rollback_refusal};
 use crate::fs::mounts::{self, Unmounted};
 use crate::fs::ops::{NewHow, check_not_partial, parse_props};
-use crate::fs::owners::take_limits;
+use crate::fs::owners::{check_no_defaults, take_limits};
 use crate::fs::temp_props::TempProps;
 use crate::view::{Destroyed, HoldView};
 
@@ -340,6 +340,7 @@ impl PoolEngine {
         // What can be written is of the newest version, and so is its clone.
         let is_newest = |p: &&(String, String)| p.0 == "version" && matches!(p.1.as_str(), "5" | "current");
         let mut given: Vec<_> = given.iter().filter(|p| !is_newest(p)).cloned().collect();
+        check_no_defaults(&given).map_err(|e| e.at(what()))?;
         let limits = take_limits(&mut given, kind).map_err(|e| e.at(what()))?;
         let mut props = parse_props(&given, kind, false).map_err(|e| e.at(what()))?;
         if kind == DatasetKind::Filesystem {

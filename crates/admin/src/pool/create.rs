@@ -28,7 +28,7 @@ use crate::fs::files::{self, OnceProps};
 use crate::fs::keys::take_crypt;
 use crate::fs::mounts::{self, MountPoint, make_dirs, remove_dirs};
 use crate::fs::ops::parse_props;
-use crate::fs::owners::{NewLimit, take_limits};
+use crate::fs::owners::{NewLimit, check_no_defaults, take_limits};
 use crate::fs::places::check_real_place;
 use crate::fs::temp_props::TempProps;
 use crate::keeper::{Keeper, KnownPool};
@@ -101,6 +101,7 @@ impl Plan {
         }
         let crypt_props = given.iter().filter(|p| !rest.contains(p)).cloned().collect();
         given = rest;
+        check_no_defaults(&given)?;
         let limits = take_limits(&mut given, DatasetKind::Filesystem)?;
         let mut fs_props = parse_props(&given, DatasetKind::Filesystem, true)?;
         let once = OnceProps::take(&mut fs_props)?;
