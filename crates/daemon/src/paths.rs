@@ -194,20 +194,21 @@ impl Paths {
     /// Whether a daemon holds the runtime folder. Creates nothing, and follows no links in the
     /// folder.
     pub fn is_held(&self) -> bool {
-        let file = host::open_untrusted(&self.runtime.join(LOCK_FILE));
-        file.is_ok_and(|f| matches!(f.try_lock_shared(), Err(TryLockError::WouldBlock)))
+        self.held_lock().is_some()
+    }
+
+    /// The lock file, if a daemon holds it.
+    fn held_lock(&self) -> Option<File> {
+        let file = host::open_untrusted(&self.runtime.join(LOCK_FILE)).ok()?;
+        matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)).then_some(file)
     }
 
     /// As [`Paths::is_held`], with what the daemon has written there: its pid. A daemon that has
     /// just begun has nothing there yet.
     pub fn holder(&self) -> Option<String> {
         use std::io::Read;
-        let file = host::open_untrusted(&self.runtime.join(LOCK_FILE)).ok()?;
-        if !matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
-            return None;
-        }
         let mut pid = String::new();
-        file.take(32).read_to_string(&mut pid).ok()?;
+        self.held_lock()?.take(32).read_to_string(&mut pid).ok()?;
         Some(pid)
     }
 }

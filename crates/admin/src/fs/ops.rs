@@ -18,7 +18,7 @@ use crate::engine::{PoolEngine, front_end};
 use crate::fs::files::{self, OnceProps};
 use crate::fs::keys::take_crypt;
 use crate::fs::mounts::{self, MountPoint, Unmounted, make_dirs, remove_dirs};
-use crate::fs::owners::take_limits;
+use crate::fs::owners::{no_default, take_limits};
 use crate::fs::places::{check_real_place, path_blocking};
 use crate::fs::shares::{Protocol, nfs};
 use crate::fs::temp_props::{MountHow, TempProps};
@@ -107,7 +107,7 @@ pub fn parse_props(given: &[(String, String)], of: DatasetKind, creating: bool) 
             continue;
         };
         if props::is_default_quota(known.name) {
-            return Err(Error::invalid(format!("'{}' can be set with 'zfs set' and 'zfs create' only", known.name)));
+            return Err(no_default(known.name));
         }
         if !known.applies_to(of) {
             return Err(Error::invalid(format!("'{}' does not apply to datasets of this type", known.name)));

@@ -142,10 +142,15 @@ pub(crate) fn default_quota(name: &str) -> Option<(Owners, bool)> {
     Some(([Owners::Users, Owners::Groups, Owners::Projects][at % 3], at >= 3))
 }
 
+/// The limit of all owners cannot be given here.
+pub(super) fn no_default(name: &str) -> Error {
+    Error::invalid(format!("'{name}' can be set with 'zfs set' and 'zfs create' only"))
+}
+
 /// Refuses the limits of all owners, where only those of single ones can be given.
 pub(crate) fn check_no_defaults(given: &[(String, String)]) -> Result<()> {
     match given.iter().find(|(name, _)| default_quota(name).is_some()) {
-        Some((name, _)) => Err(Error::invalid(format!("'{name}' can be set with 'zfs set' and 'zfs create' only"))),
+        Some((name, _)) => Err(no_default(name)),
         None => Ok(()),
     }
 }

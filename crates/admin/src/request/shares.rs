@@ -1,10 +1,11 @@
 //! Requests about shares.
 
-use base::{Error, ErrorKind, Result};
+use base::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use super::{Changes, Cx, Identity, Kind, Need, Request, Rights};
 use crate::fs::shares::Protocol;
+use crate::pool_set::join_errors;
 
 /// The requests of this file.
 pub(super) const KINDS: &[Kind] = &[Kind::of::<Share>(), Kind::of::<Unshare>()];
@@ -93,7 +94,7 @@ fn on_all(cx: &Cx<'_>, protocols: &[Protocol], share: bool) -> Result<()> {
         let done = cx.on(&running, move |e| async move {
             if share { e.fs_share_all(&protocols).await } else { e.fs_unshare_all(&protocols).await }
         });
-        errors.extend(done.err().map(|e| e.to_string()));
+        errors.extend(done.err());
     }
-    if errors.is_empty() { Ok(()) } else { Err(Error::new(ErrorKind::Io, errors.join("\n"))) }
+    join_errors(errors)
 }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use base::{Error, ErrorKind, Nanos, Result};
-use dsl::Dataset;
+use dsl::{Dataset, Dir};
 use serde::{Deserialize, Serialize};
 
 use super::mounts::MountPoint;
@@ -72,6 +72,11 @@ impl Protocol {
             "smb" => Some(Protocol::Smb),
             _ => None,
         }
+    }
+
+    /// Whether file systems of this directory are to be shared by it.
+    fn is_on(self, dir: &Dir) -> bool {
+        dir.prop(self.prop()).0.text() != "off"
     }
 
     /// Its property.
@@ -132,6 +137,11 @@ fn run(program: &Path, words: &[OsString]) -> std::result::Result<(), String> {
         Ok(out) => Err(format!("{}: {}", program.display(), said(&out.stderr))),
         Err(e) => Err(format!("{}: {e}", program.display())),
     }
+}
+
+/// What went wrong as an error of a command that is about shares.
+fn nothing_wrong(wrong: &[String], between: &str) -> Result<()> {
+    if wrong.is_empty() { Ok(()) } else { Err(Error::new(ErrorKind::Io, wrong.join(between))) }
 }
 
 /// Makes these shares what they are to be, on a thread that may wait; returns what went wrong, a
@@ -289,8 +299,7 @@ impl PoolEngine {
 
     async fn share_one(&self, ds: &std::rc::Rc<Dataset>) -> Result<()> {
         let (dir, name) = (ds.dir(), ds.name());
-        let on: Vec<Protocol> =
-            Protocol::ALL.iter().copied().filter(|p| dir.prop(p.prop()).0.text() != "off").collect();
+        let on: Vec<Protocol> = Protocol::ALL.iter().copied().filter(|p| p.is_on(&dir)).collect();
         if on.is_empty() {
             return Err(Error::invalid(
                 "legacy share: use exports(5) or smb.conf(5) to share this filesystem, or set the sharenfs or sharesmb property",
@@ -318,7 +327,7 @@ impl PoolEngine {
             None => self.mount_alone(ds, TempProps::default(), None).await?,
         }
         let wrong = self.apply_shares(self.shares_of(&[name], Protocol::ALL), false).await;
-        if wrong.is_empty() { Ok(()) } else { Err(Error::new(ErrorKind::Io, wrong.join("; "))) }
+        nothing_wrong(&wrong, "; ")
     }
 
     /// `zfs share -a`: shares all that are to be shared and drops what is left of others; mounts
@@ -327,7 +336,7 @@ impl PoolEngine {
         let _admin = self.admin.acquire(1).await;
         let is_on = |name: &str| {
             let dir = self.pool.dsl().find_dir(name);
-            dir.is_ok_and(|d| protocols.iter().any(|p| d.prop(p.prop()).0.text() != "off"))
+            dir.is_ok_and(|d| protocols.iter().any(|p| p.is_on(&d)))
         };
         let mut wrong = Vec::new();
         for (_, name) in self.places_to_mount(TempProps::default()).await {
@@ -340,7 +349,7 @@ impl PoolEngine {
         }
         let names: Vec<String> = self.mounts.list().into_iter().map(|(n, _)| n).filter(|n| is_on(n)).collect();
         wrong.extend(self.apply_shares(self.shares_of(&names, protocols), true).await);
-        if wrong.is_empty() { Ok(()) } else { Err(Error::new(ErrorKind::Io, wrong.join("\n"))) }
+        nothing_wrong(&wrong, "\n")
     }
 
     /// `zfs unshare`, with a name or mount point.
@@ -350,7 +359,7 @@ impl PoolEngine {
         self.check_mountable_kind(&ds).await?;
         let cannot = |e: Error| e.at(format!("cannot unshare '{name}'"));
         let dir = ds.dir();
-        if Protocol::ALL.iter().all(|p| dir.prop(p.prop()).0.text() == "off") {
+        if !Protocol::ALL.iter().any(|p| p.is_on(&dir)) {
             return Err(cannot(Error::invalid(
                 "legacy share: use exportfs(8) or smbcontrol(1) to unshare this filesystem",
             )));
@@ -362,7 +371,7 @@ impl PoolEngine {
             return Err(none());
         }
         let wrong = self.apply_shares(vec![Share::end(&ds.name(), &place)], false).await;
-        if wrong.is_empty() { Ok(()) } else { Err(cannot(Error::new(ErrorKind::Io, wrong.join("; ")))) }
+        nothing_wrong(&wrong, "; ").map_err(cannot)
     }
 
     /// `zfs unshare -a`, of these protocols.
@@ -377,7 +386,7 @@ impl PoolEngine {
         let mut all = self.mounts.list();
         all.retain(|(_, place)| protocols.iter().any(|p| shared.has(place, *p)));
         let wrong = self.apply_shares(all.into_iter().map(ended).collect(), false).await;
-        if wrong.is_empty() { Ok(()) } else { Err(Error::new(ErrorKind::Io, wrong.join("\n"))) }
+        nothing_wrong(&wrong, "\n")
     }
 }
 

@@ -115,9 +115,10 @@ fn escaped(place: &Path) -> Vec<u8> {
     let mut out = Vec::new();
     for &byte in place.as_os_str().as_bytes() {
         match byte {
-            b'\t' | b'\n' | 0x0b | 0x0c | b'\r' | b' ' | b'\\' => out.extend(format!("\\{byte:03o}").into_bytes()),
-            // A comment, and a quoted path.
-            b'#' | b'"' => out.extend(format!("\\{byte:03o}").into_bytes()),
+            // The last two begin a comment and a quoted path.
+            b'\t' | b'\n' | 0x0b | 0x0c | b'\r' | b' ' | b'\\' | b'#' | b'"' => {
+                out.extend(format!("\\{byte:03o}").into_bytes());
+            }
             _ => out.push(byte),
         }
     }
