@@ -133,11 +133,16 @@ impl PoolEngine {
     }
 
     pub(crate) async fn set_version(&self, ds: &Rc<Dataset>, version: u64) -> Result<()> {
+        self.with_open(ds, async |zfs| zfs.upgrade(version).await).await
+    }
+
+    /// Works on a file system, which is opened for that if it is not mounted.
+    pub(super) async fn with_open(&self, ds: &Rc<Dataset>, work: impl AsyncFnOnce(&Zfs) -> Result<()>) -> Result<()> {
         if let Some(zfs) = self.mounts.zfs_of(&ds.name()) {
-            return zfs.upgrade(version).await;
+            return work(&zfs).await;
         }
         let zfs = Zfs::open(ds, MountOpts::default()).await?;
-        let done = zfs.upgrade(version).await;
+        let done = work(&zfs).await;
         done.and(zfs.unmount().await)
     }
 }

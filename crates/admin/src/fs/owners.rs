@@ -9,7 +9,7 @@ use dsl::Dataset;
 use dsl::props::DatasetKind;
 use ondisk::zpl::master_key::DEFAULT_QUOTAS;
 use serde::{Deserialize, Serialize};
-use zpl::{MountOpts, OwnerKind, Zfs, check_limit, owner_use, owner_uses};
+use zpl::{OwnerKind, Zfs, check_limit, owner_use, owner_uses};
 
 use crate::engine::PoolEngine;
 use crate::view::{PropView, fmt};
@@ -208,25 +208,16 @@ impl PoolEngine {
         if limits.is_empty() {
             return Ok(());
         }
-        let mounted = self.mounts.zfs_of(&ds.name());
-        let zfs = match &mounted {
-            Some(zfs) => zfs.clone(),
-            None => Zfs::open(ds, MountOpts::default()).await?,
-        };
-        let mut done = Ok(());
-        for l in limits {
-            done = match l.id {
-                Some(id) => zfs.set_quota(l.owners.kind(), l.objects, id, l.limit).await,
-                None => zfs.set_default_quota(l.owners.kind(), l.objects, l.limit).await,
-            };
-            if done.is_err() {
-                break;
+        let set = async |zfs: &Zfs| {
+            for l in limits {
+                match l.id {
+                    Some(id) => zfs.set_quota(l.owners.kind(), l.objects, id, l.limit).await?,
+                    None => zfs.set_default_quota(l.owners.kind(), l.objects, l.limit).await?,
+                }
             }
-        }
-        match mounted {
-            Some(_) => done,
-            None => done.and(zfs.unmount().await),
-        }
+            Ok(())
+        };
+        self.with_open(ds, set).await
     }
 
     /// The value of a property of an owner; none if this file system does not count it.
