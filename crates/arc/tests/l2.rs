@@ -93,11 +93,17 @@ fn what_left_memory_is_read_from_the_device() {
         arc.forget(&blocks[0].0);
         assert_eq!(arc.read(&blocks[0].0, Prio::SyncRead).await.unwrap(), blocks[0].1);
         assert_eq!(lab.zio.stats().reads, 1);
-        arc.remove_cache(CACHE).await;
+        let used = arc.l2_stats();
+        arc.offline_cache(CACHE).await;
         for (bp, data) in &blocks[1..] {
             assert_eq!(&arc.read(bp, Prio::SyncRead).await.unwrap(), data);
         }
         assert_eq!((lab.zio.stats().reads, arc.l2_stats().hdr_size, arc.caches().len()), (20, 0, 0));
+        // It still holds what it held, until it is removed.
+        let held = |s: arc::L2Stats| (s.asize, s.held);
+        assert!(used.asize > 0 && held(arc.l2_stats()) == held(used));
+        arc.remove_cache(CACHE).await;
+        assert_eq!(held(arc.l2_stats()), (0, arc::Held::default()));
     });
 }
 

@@ -108,6 +108,16 @@ pub(crate) struct Logs {
     pub(crate) pending: Vec<LogEntry>,
 }
 
+/// What is on a device.
+#[derive(Clone, Copy)]
+pub(crate) struct Content {
+    pub(crate) held: Held,
+    /// Log blocks.
+    pub(crate) log_count: u64,
+    /// Their bytes.
+    pub(crate) log_asize: u64,
+}
+
 /// A cache device in use.
 pub(crate) struct Cache {
     pub(crate) guid: Guid,
@@ -217,19 +227,23 @@ impl Cache {
 
     /// The figures now.
     pub(crate) fn view(&self) -> CacheFigures {
-        let ring = self.ring.get();
-        let logs: u64 = self.logs.borrow().valid.iter().map(LogPtr::asize).sum();
+        let (ring, content) = (self.ring.get(), self.content());
         CacheFigures {
             guid: self.guid,
             size: ring.end - ring.start,
-            alloc: self.held.get().asize + logs,
+            alloc: content.held.asize + content.log_asize,
             ..self.figures.get()
         }
     }
 
     /// What it holds.
-    pub(crate) fn held(&self) -> Held {
-        self.held.get()
+    pub(crate) fn content(&self) -> Content {
+        let logs = self.logs.borrow();
+        Content {
+            held: self.held.get(),
+            log_count: logs.valid.len() as u64,
+            log_asize: logs.valid.iter().map(LogPtr::asize).sum(),
+        }
     }
 
     /// The buffer at an address.

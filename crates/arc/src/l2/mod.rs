@@ -49,14 +49,13 @@ use std::rc::Rc;
 use base::{ErrorKind, Guid, Result};
 use bdev::Bytes;
 use ondisk::blkptr::Blkptr;
-use ondisk::l2arc::LogPtr;
 use rt::sync::Notify;
 use vdev::Prio;
 use zio::DataKey;
 
 use crate::cache::{Arc, Inner};
 use crate::core::Key;
-use cache::{Cache, Slot};
+use cache::{Cache, Content, Slot};
 use stage::{Offer, Stage};
 
 pub use cache::{CacheDevice, CacheFigures, Held};
@@ -86,7 +85,8 @@ pub struct L2Stats {
     pub cksum_bad: u64,
     /// Reads that failed.
     pub io_error: u64,
-    /// Bytes of buffers and log blocks on the devices now.
+    /// Bytes of buffers and log blocks on the devices now, those that are offline included; so for
+    /// the next three.
     pub asize: u64,
     /// The buffers on the devices now.
     pub held: Held,
@@ -132,6 +132,8 @@ const STAGE_SHARE: u64 = 8;
 #[derive(Default)]
 pub(crate) struct L2 {
     caches: RefCell<BTreeMap<Guid, Rc<Cache>>>,
+    /// What devices that are offline hold, until they are used again or removed.
+    offline: RefCell<BTreeMap<Guid, Content>>,
     /// Device and address of a block.
     index: RefCell<BTreeMap<Key, (Guid, u64)>>,
     pub(crate) stage: RefCell<Stage>,
@@ -317,6 +319,7 @@ impl Arc {
         }
         let cache = Rc::new(Cache::new(device, inner.l2.tunables.get().rebuild_min_size)?);
         inner.l2.caches.borrow_mut().insert(cache.guid, cache.clone());
+        inner.l2.offline.borrow_mut().remove(&cache.guid);
         let task = inner.rt.spawn("cache device", feed::run(inner.clone(), cache.clone()));
         *cache.task.borrow_mut() = Some(task);
         Ok(())
@@ -327,10 +330,22 @@ impl Arc {
         self.inner().l2.caches.borrow().contains_key(&guid)
     }
 
+    /// Ends the use of a cache device for a time: as [`Arc::remove_cache`], but what it holds still
+    /// counts in [`Arc::l2_stats`].
+    pub async fn offline_cache(&self, guid: Guid) {
+        let cache = self.inner().l2.caches.borrow().get(&guid).cloned();
+        if let Some(cache) = cache {
+            let content = cache.content();
+            self.remove_cache(guid).await;
+            self.inner().l2.offline.borrow_mut().insert(guid, content);
+        }
+    }
+
     /// Ends the use of a cache device; what is on it is forgotten, and nothing is written to it any
     /// more.
     pub async fn remove_cache(&self, guid: Guid) {
         let inner = self.inner();
+        inner.l2.offline.borrow_mut().remove(&guid);
         let Some(cache) = inner.l2.caches.borrow().get(&guid).cloned() else { return };
         cache.closed.set(true);
         cache.stop.notify_all();
@@ -380,12 +395,12 @@ impl Arc {
     pub fn l2_stats(&self) -> L2Stats {
         let l2 = &self.inner().l2;
         let mut now = L2Stats { hdr_size: l2.memory().0, ..l2.stats.get() };
-        for cache in l2.caches.borrow().values() {
-            now.asize += cache.view().alloc;
-            now.held.join(&cache.held());
-            let logs = cache.logs.borrow();
-            now.log_blk_count += logs.valid.len() as u64;
-            now.log_blk_asize += logs.valid.iter().map(LogPtr::asize).sum::<u64>();
+        let (used, offline) = (l2.caches.borrow(), l2.offline.borrow());
+        for content in used.values().map(|c| c.content()).chain(offline.values().copied()) {
+            now.asize += content.held.asize + content.log_asize;
+            now.held.join(&content.held);
+            now.log_blk_count += content.log_count;
+            now.log_blk_asize += content.log_asize;
         }
         now
     }

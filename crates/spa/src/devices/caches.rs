@@ -41,7 +41,7 @@ impl Devices {
         });
         changed.await?;
         if offline {
-            self.stack.arc.remove_cache(guid).await;
+            self.stack.arc.offline_cache(guid).await;
         } else {
             self.use_caches();
         }
