@@ -209,6 +209,10 @@ pub struct DmuFeatures {
     pub large_microzap: bool,
     /// `physical_rewrite` is enabled: blocks that are written anew may keep their logical birth.
     pub physical_rewrite: bool,
+    /// `userobj_accounting` is enabled: objects are counted by their owners.
+    pub userobj_accounting: bool,
+    /// `project_quota` is enabled: space and objects are counted by projects.
+    pub project_quota: bool,
 }
 
 impl Default for DmuFeatures {
@@ -222,6 +226,8 @@ impl Default for DmuFeatures {
             longname: false,
             large_microzap: false,
             physical_rewrite: false,
+            userobj_accounting: false,
+            project_quota: false,
         }
     }
 }

@@ -9,7 +9,8 @@
 //! dirtying), `dirty` (dirty blocks of a txg), `early` (blocks that an intent log stores before the
 //! sync), `tree` (walking committed block trees), `alloc` (object numbers), `objset`, `policy` (how
 //! a block is stored), `sync_block`, `sync_tree`, `sync_dnode` and `sync` (writing), `userused`
-//! (space by owner), `raw` (writing without the key); on top of them `zap`, `sa`, `bpobj`.
+//! (space by owner), `count` (the same for what is there already), `raw` (writing without the key);
+//! on top of them `zap`, `sa`, `bpobj`.
 
 pub mod bpobj;
 pub mod sa;
@@ -18,6 +19,7 @@ pub mod zap;
 mod alloc;
 mod charge;
 mod clone;
+mod count;
 mod ctx;
 mod dirty;
 mod dnode;

@@ -23,6 +23,7 @@ use rt::TaskId;
 use rt::sync::Notify;
 
 use crate::alloc::AllocState;
+use crate::count::Counting;
 use crate::ctx::{BlockAccounting, DmuCtx, FeatureUse, ObjsetProps, SpaceGate};
 use crate::dnode::{Dnode, DnodeInner};
 use crate::raw::Raw;
@@ -40,6 +41,10 @@ pub(crate) struct HeaderChange {
     pub flags: Option<u64>,
     /// The block is written even without another change.
     pub touch: bool,
+    /// Sums by owner of these kinds are dropped, since counting begins.
+    pub recount: u64,
+    /// All objects below are counted by owner.
+    pub counted_upto: Option<u64>,
 }
 
 pub(crate) struct ObjsetInner {
@@ -83,6 +88,8 @@ pub(crate) struct ObjsetInner {
     pub log_feature: Cell<Option<Txg>>,
     /// Its intent log, while it is in use.
     pub log: RefCell<Option<Weak<dyn IntentLog>>>,
+    /// Counting by owner of what is there already, while it is under way.
+    pub counting: RefCell<Option<Counting>>,
 }
 
 /// The intent log of an object set, as its sync sees it; implemented in `zil`.
@@ -257,6 +264,7 @@ impl Objset {
             needs: Default::default(),
             log_feature: Cell::new(None),
             log: RefCell::default(),
+            counting: RefCell::default(),
             ctx,
         }))
     }

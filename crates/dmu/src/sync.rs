@@ -17,7 +17,10 @@ use bdev::Buf;
 use ondisk::blkptr::Blkptr;
 use ondisk::dnode::{DNODE_SIZE, DNODE_USEROBJUSED_ACCOUNTED, DNODE_USERUSED_ACCOUNTED, DNODES_PER_BLOCK};
 use ondisk::object_type::ObjectType;
-use ondisk::objset::{OBJSET_SIZE_V3, OBJSET_USERACCOUNTING_COMPLETE, OBJSET_USEROBJACCOUNTING_COMPLETE, ObjsetType};
+use ondisk::objset::{
+    OBJSET_PROJECTQUOTA_COMPLETE, OBJSET_SIZE_V3, OBJSET_USERACCOUNTING_COMPLETE, OBJSET_USEROBJACCOUNTING_COMPLETE,
+    ObjsetType,
+};
 use ondisk::version;
 use ondisk::zil::ZilHeader;
 use zio::WriteDone;
@@ -89,16 +92,24 @@ impl Objset {
                 phys.size = OBJSET_SIZE_V3;
             }
         }
+        let (counting, counted_upto) = self.counting_in(txg, flags, change.counted_upto);
+        let kinds = flags | counting;
+        if kinds & OBJSET_PROJECTQUOTA_COMPLETE != 0 {
+            self.0.phys.borrow_mut().size = OBJSET_SIZE_V3;
+        }
+        if change.recount != 0 {
+            self.drop_sums(change.recount, txg).await?;
+        }
         let accounts = self.os_type() == ObjsetType::Zfs && self.0.phys.borrow().has_user_accounting();
         let mut dn_flags = 0;
-        if accounts && flags & OBJSET_USERACCOUNTING_COMPLETE != 0 {
+        if accounts && kinds & OBJSET_USERACCOUNTING_COMPLETE != 0 {
             dn_flags |= DNODE_USERUSED_ACCOUNTED;
         }
-        if accounts && flags & OBJSET_USEROBJACCOUNTING_COMPLETE != 0 {
+        if accounts && kinds & OBJSET_USEROBJACCOUNTING_COMPLETE != 0 {
             dn_flags |= DNODE_USEROBJUSED_ACCOUNTED;
         }
 
-        let mut deltas = Deltas::new(flags);
+        let mut deltas = Deltas::new(flags, counting, counted_upto);
         while let Some(n) = self.next_dirty_object(slot) {
             let dn = Dnode { os: self.0.clone(), n };
             cx.spend(rt::cost::DMU_OBJECT).await;
@@ -111,6 +122,7 @@ impl Objset {
             self.0.dirty[slot].borrow_mut().remove(&dn.n.obj.0);
         }
         deltas.apply(self, txg).await?;
+        self.note_counted(counted_upto, flags);
         for obj in [ObjectId::USERUSED, ObjectId::GROUPUSED, ObjectId::PROJECTUSED] {
             let dirty = self.0.dirty[slot].borrow_mut().remove(&obj.0);
             if let Some(n) = dirty {

@@ -60,20 +60,26 @@ fn owners_in_bonus(bonustype: ObjectType, bonus: &[u8]) -> Option<Owners> {
 
 /// Changes by kind (index into objects -1, -2, -3) and owner: bytes and objects.
 pub(crate) struct Deltas {
-    space: bool,
-    objects: bool,
-    projects: bool,
+    /// What is counted of every object: flags `OBJSET_*_COMPLETE`.
+    complete: u64,
+    /// What is counted of those objects that [`crate::count`] has come to, and of new ones.
+    counting: u64,
+    /// It has come to those below.
+    upto: u64,
     sums: BTreeMap<(usize, u64), (i64, i64)>,
 }
 
+/// What the sums have of an object.
+#[derive(Clone, Copy)]
+struct Counted {
+    bytes: i64,
+    objects: i64,
+    of_project: bool,
+}
+
 impl Deltas {
-    pub fn new(os_flags: u64) -> Deltas {
-        Deltas {
-            space: os_flags & OBJSET_USERACCOUNTING_COMPLETE != 0,
-            objects: os_flags & OBJSET_USEROBJACCOUNTING_COMPLETE != 0,
-            projects: os_flags & OBJSET_PROJECTQUOTA_COMPLETE != 0,
-            sums: BTreeMap::new(),
-        }
+    pub fn new(complete: u64, counting: u64, upto: u64) -> Deltas {
+        Deltas { complete, counting, upto, sums: BTreeMap::new() }
     }
 
     /// The owners as of the committed dnode.
@@ -100,29 +106,60 @@ impl Deltas {
         Ok(Some(owners))
     }
 
-    fn add(&mut self, o: Owners, bytes: i64, objects: i64) {
-        let kinds = [Some(o.user), Some(o.group), self.projects.then_some(o.project)];
+    fn add(&mut self, o: Owners, counted: Counted, sign: i64) {
+        let kinds = [Some(o.user), Some(o.group), counted.of_project.then_some(o.project)];
         for (kind, id) in kinds.into_iter().enumerate() {
             if let Some(id) = id {
                 let sum = self.sums.entry((kind, id)).or_default();
+                let (bytes, objects) = (sign * counted.bytes, sign * counted.objects);
                 *sum = (sum.0.saturating_add(bytes), sum.1.saturating_add(objects));
             }
         }
     }
 
+    /// What the sums have of an object with this dnode. `complete` are the kinds that have it
+    /// because they have every object, `reached` says whether counting has come to it.
+    fn counted(&self, phys: &DnodePhys, complete: u64, reached: bool) -> Counted {
+        let kinds = complete | if reached { self.counting } else { 0 };
+        let has = |flag: u64| kinds & flag != 0;
+        let bytes = DNODE_CHARGE.saturating_add_unsigned(phys.used_bytes());
+        Counted {
+            bytes: if has(OBJSET_USERACCOUNTING_COMPLETE) { bytes } else { 0 },
+            objects: i64::from(has(OBJSET_USEROBJACCOUNTING_COMPLETE)),
+            of_project: has(OBJSET_PROJECTQUOTA_COMPLETE),
+        }
+    }
+
     /// Counts one object's change. `before` are its owners as of the last sync.
     pub async fn note(&mut self, dn: &Dnode, synced: &Synced, before: Option<Owners>) -> Result<()> {
+        let object = dn.n.obj.0;
+        let (was, is) = {
+            let mut counting = dn.os.counting.borrow_mut();
+            match counting.as_mut().filter(|_| self.counting != 0) {
+                None => (false, false),
+                Some(c) => {
+                    let was = c.was_counted(object);
+                    (was, synced.after.is_some() && c.is_counted(object, self.upto, synced.before.is_none()))
+                }
+            }
+        };
         if let (Some(phys), Some(owners)) = (&synced.before, before) {
-            let space = phys.flags & DNODE_USERUSED_ACCOUNTED != 0;
-            let object = phys.flags & DNODE_USEROBJUSED_ACCOUNTED != 0;
-            let bytes = if space { DNODE_CHARGE.saturating_add_unsigned(phys.used_bytes()) } else { 0 };
-            self.add(owners, -bytes, -i64::from(object));
+            // A dnode without its flags was written when nothing was counted.
+            let mut complete = self.complete & OBJSET_PROJECTQUOTA_COMPLETE;
+            for (flag, kind) in [
+                (DNODE_USERUSED_ACCOUNTED, OBJSET_USERACCOUNTING_COMPLETE),
+                (DNODE_USEROBJUSED_ACCOUNTED, OBJSET_USEROBJACCOUNTING_COMPLETE),
+            ] {
+                if phys.flags & flag != 0 {
+                    complete |= kind & !self.counting;
+                }
+            }
+            self.add(owners, self.counted(phys, complete, was), -1);
         }
         if let Some(phys) = &synced.after
             && let Some(owners) = self.owners(dn, phys).await?
         {
-            let bytes = if self.space { DNODE_CHARGE.saturating_add_unsigned(phys.used_bytes()) } else { 0 };
-            self.add(owners, bytes, i64::from(self.objects));
+            self.add(owners, self.counted(phys, self.complete, is), 1);
         }
         Ok(())
     }

@@ -148,6 +148,8 @@ impl Features {
             longname: self.is_enabled(FeatureId::Longname),
             large_microzap: self.is_enabled(FeatureId::LargeMicrozap),
             physical_rewrite: self.is_enabled(FeatureId::PhysicalRewrite),
+            userobj_accounting: self.is_enabled(FeatureId::UserobjAccounting),
+            project_quota: self.is_enabled(FeatureId::ProjectQuota),
         }
     }
     /// True once if a feature in the labels became active or inactive since the last call.

@@ -140,7 +140,8 @@ impl Zfs {
         let n = self.node(obj).await?;
         let a = self.live_attrs(&n).await?;
         let inherits = flags & ioc_flags::PROJINHERIT != 0;
-        if inherits && (!self.projects.get() || !matches!(kind_of(obj, a.mode)?, FileKind::File | FileKind::Dir)) {
+        if inherits && (!self.has_projects().await? || !matches!(kind_of(obj, a.mode)?, FileKind::File | FileKind::Dir))
+        {
             return Err(Error::unsupported(format!("object {obj} cannot hand down a project")));
         }
         let tx = self.plan_layout().bonus(&n.dn).spill(&n.dn).assign().await?;
@@ -165,7 +166,7 @@ impl Zfs {
         }
         let n = self.node(obj).await?;
         let a = self.live_attrs(&n).await?;
-        if !self.projects.get() || !matches!(kind_of(obj, a.mode)?, FileKind::File | FileKind::Dir) {
+        if !self.has_projects().await? || !matches!(kind_of(obj, a.mode)?, FileKind::File | FileKind::Dir) {
             return Err(Error::unsupported(format!("object {obj} cannot belong to a project")));
         }
         check_flags(obj, &a, pflags::IMMUTABLE)?;

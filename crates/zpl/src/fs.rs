@@ -16,11 +16,12 @@ use ondisk::zpl::{
 };
 use rt::Rt;
 use rt::join::{Either, select2};
-use rt::sync::{Gate, Mutex, Pass};
+use rt::sync::{Gate, Mutex, Notify, Pass};
 use zil::replay::Replayed;
 use zil::{GetData, SyncMode, Zilog};
 
 use crate::node::{Node, check_flags, times};
+use crate::owners::Count;
 use crate::quota::Quotas;
 use crate::ranks;
 use crate::types::{Atime, Case, MountOpts, StatFs};
@@ -87,6 +88,10 @@ pub struct Zfs {
     replayed: RefCell<Replayed>,
     /// The intent log; None if read-only, or if the log that a crash left could not be replayed.
     pub(crate) log: RefCell<Option<Zilog>>,
+    /// The task that counts what is there by owner.
+    pub(crate) counting: Cell<Count>,
+    /// It has ended.
+    pub(crate) counted: Notify,
     busy: Gate,
     closed: Cell<bool>,
 }
@@ -106,6 +111,7 @@ impl Zfs {
         if !fs.opts().readonly {
             fs.unlinks.set([fs.unlinked_count().await?, 0]);
             fs.spawn_unlinked_drain();
+            fs.spawn_count();
         }
         Ok(fs)
     }
@@ -198,6 +204,8 @@ impl Zfs {
             foreign_acl_watch: RefCell::default(),
             replayed: RefCell::default(),
             log: RefCell::default(),
+            counting: Cell::default(),
+            counted: Notify::default(),
             busy: Gate::new(),
             closed: Cell::new(false),
         });

@@ -49,6 +49,18 @@ impl OwnerKind {
     }
 }
 
+/// The task that counts by owner what is there already.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Count {
+    /// There is none.
+    #[default]
+    Idle,
+    /// It runs.
+    Running,
+    /// It ended with an error.
+    Failed,
+}
+
 /// What one owner uses and may use; no limit is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct OwnerUse {
@@ -180,6 +192,50 @@ pub fn check_limit(os: &Objset, kind: OwnerKind, id: u64) -> Result<()> {
 }
 
 impl Zfs {
+    /// Counts by owner what the pool could count and this file system does not yet, in the
+    /// background: it was made before the pool had the feature, or was received raw.
+    pub(crate) fn spawn_count(&self) {
+        let idle = self.counting.get() == Count::Idle && !self.opts().readonly;
+        if !idle || self.replaying.get().is_some() || self.os.uncounted() == 0 {
+            return;
+        }
+        if let Some(fs) = self.rc() {
+            self.counting.set(Count::Running);
+            self.rt.spawn("count owners", async move {
+                let counted = fs.count().await;
+                // After an error the next mount tries it again.
+                fs.counting.set(if counted.is_ok() { Count::Idle } else { Count::Failed });
+                fs.counted.notify_all();
+            });
+        }
+    }
+
+    /// As [`Zfs::spawn_count`], and waits for it.
+    pub(crate) async fn count_owners(&self) -> Result<()> {
+        loop {
+            let done = self.counted.notified();
+            if self.counting.get() != Count::Running {
+                break;
+            }
+            done.await;
+        }
+        self.count().await
+    }
+
+    /// Whether files may belong to projects, which are counted first if they are not yet.
+    pub(crate) async fn has_projects(&self) -> Result<bool> {
+        if !self.projects.get() && self.os.uncounted() & OBJSET_PROJECTQUOTA_COMPLETE != 0 {
+            self.count_owners().await?;
+        }
+        Ok(self.projects.get())
+    }
+
+    async fn count(&self) -> Result<()> {
+        self.os.count_owners(async || self.enter_source()).await?;
+        self.projects.set(self.sa.get().is_some() && self.os.flags() & OBJSET_PROJECTQUOTA_COMPLETE != 0);
+        Ok(())
+    }
+
     /// Sets what a user, group or project may use, in bytes or (`objects`) in objects; 0: no limit
     /// of its own. Callers set one limit of a file system after the other. Also of a file system
     /// that is mounted read-only. `Unsupported` if this file system does not count that.

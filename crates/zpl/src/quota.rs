@@ -65,6 +65,7 @@ impl Zfs {
     /// An error of kind `Quota` if an owner of an object with these attributes has used up a limit:
     /// of bytes, or (`objects`) of objects.
     pub(crate) async fn check_quota(&self, a: &ZnodeAttrs, objects: bool) -> Result<()> {
+        self.spawn_count();
         for (kind, id) in [(USER, a.uid), (GROUP, a.gid), (PROJECT, a.projid)] {
             self.check_quota_of(kind, id, objects).await?;
         }

@@ -32,7 +32,7 @@ impl Zfs {
             return Err(Error::unsupported("pool must be upgraded to set this property or value"));
         }
         if to == from {
-            return Ok(());
+            return self.count_owners().await;
         }
         let master = self.os.hold(ObjectId(MASTER_NODE_OBJ)).await?;
         let gets_table = to >= ZPL_VERSION_SA && self.sa.get().is_none();
@@ -63,7 +63,7 @@ impl Zfs {
             }
         };
         self.set_version(to, sa);
-        Ok(())
+        self.count_owners().await
     }
 
     /// In a file system with attributes: gives them to an object that has a znode yet, if it can

@@ -90,6 +90,8 @@ pub fn features() -> DmuFeatures {
         longname: true,
         large_microzap: true,
         physical_rewrite: true,
+        userobj_accounting: true,
+        project_quota: true,
     }
 }
 
