@@ -34,6 +34,9 @@ impl PoolEngine {
             ScrubOf::Errors => pool.scan().start_error_scrub().await,
             _ => pool.scan().start_scrub_of(range).await,
         };
+        if action == ScrubAction::Start {
+            pool.devices().reopen_lost().await?;
+        }
         let (what, result) = match action {
             ScrubAction::Start => ("scrub", start().await),
             ScrubAction::Pause => ("pause scrubbing", pool.scan().pause_scrub().await),

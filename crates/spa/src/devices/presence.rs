@@ -183,12 +183,9 @@ impl Devices {
                 self.config.name()
             )));
         }
-        let all: Vec<DeviceLabel> =
-            labels.configs.iter().filter_map(|(_, c)| DeviceLabel::from_nvlist(c.as_ref().ok()?).ok()).collect();
-        let own = all
-            .iter()
-            .any(|l| matches!(l, DeviceLabel::Pool(c) if self.stack.tree.is_own_guid(c.pool_guid) && c.guid == guid));
-        if !own {
+        if !self.has_own_label(&labels, guid) {
+            let all: Vec<DeviceLabel> =
+                labels.configs.iter().filter_map(|(_, c)| DeviceLabel::from_nvlist(c.as_ref().ok()?).ok()).collect();
             let why = match all.first() {
                 Some(DeviceLabel::Pool(c)) if self.stack.tree.is_own_guid(c.pool_guid) => {
                     format!("'{path}' is another device of this pool: the devices have changed places")
@@ -304,7 +301,7 @@ impl Devices {
         }
         let maker = self.leaf_maker();
         let answers = match &leaf {
-            Some(leaf) => leaf.probe().await,
+            Some(leaf) => self.answers(leaf).await,
             None => false,
         };
         let before = match &leaf {

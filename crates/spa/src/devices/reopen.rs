@@ -1,14 +1,16 @@
 //! `zpool reopen`: looks for the devices of a pool anew, without waiting for an error on them.
 //!
-//! A device that answers stays open. One that does not is closed, and the one at its path is opened
-//! in its place if its label is the right one; so is one that was not there before. The sizes of
-//! those in use are looked up anew: `expandsize` is what they have grown by. What the
-//! administrator or errors took out of use stays so, and a device that holds data without another
-//! copy is never closed.
+//! A device that answers and has its label stays open. One that does not is closed, and the one at
+//! its path is opened in its place if its label is the right one; so is one that was not there
+//! before. The sizes of those in use are looked up anew: `expandsize` is what they have grown by.
+//! What the administrator or errors took out of use stays so, and a device that holds data without
+//! another copy is never closed.
 
-use base::Result;
+use base::{Guid, Result};
+use ondisk::label::DeviceLabel;
 use ondisk::scan::{ScanFunc, ScanState};
-use vdev::{Health, VdevKind};
+use vdev::labels::{LeafLabels, read_labels};
+use vdev::{Health, Leaf, VdevKind};
 
 use super::Devices;
 
@@ -17,7 +19,39 @@ impl Devices {
     /// place of a running scan; with `keep_scrub` a running scrub goes on instead (`-n`).
     pub async fn reopen_all(&self, keep_scrub: bool) -> Result<()> {
         let admin = self.begin_change().await?;
+        self.look_again(true).await;
+        self.refresh_sizes();
+        drop(admin);
+        self.events.post_states();
+        self.stack.sync().await?;
+        let phys = self.scan.status().phys;
+        let scrubs = phys.state == ScanState::Scanning && phys.func == ScanFunc::Scrub;
         let tops = self.stack.tree.tops.borrow().clone();
+        let misses = tops.iter().flat_map(|top| top.kind().conditions());
+        let misses = misses.filter(|(_, c)| c.health().is_open()).any(|(_, c)| !c.missing().is_empty());
+        if misses && !(keep_scrub && scrubs) {
+            self.scan.request_resilver();
+        }
+        Ok(())
+    }
+
+    /// Before a scrub begins: devices in use that do not answer or have lost their labels are
+    /// closed, or opened anew.
+    pub async fn reopen_lost(&self) -> Result<()> {
+        let admin = self.begin_change().await?;
+        let changed = self.look_again(false).await;
+        drop(admin);
+        if changed {
+            self.events.post_states();
+            self.stack.sync().await?;
+        }
+        Ok(())
+    }
+
+    /// Reopens devices in use that do not answer, and if `closed_too` those that are not there.
+    /// Returns whether there were any.
+    async fn look_again(&self, closed_too: bool) -> bool {
+        let (mut any, tops) = (false, self.stack.tree.tops.borrow().clone());
         for top in &tops {
             let all: Vec<_> = top.kind().conditions().into_iter().map(|(guid, c)| (guid, c.health())).collect();
             for (guid, health) in all {
@@ -26,12 +60,13 @@ impl Devices {
                     _ => None,
                 };
                 let looks = match (health, leaf) {
-                    (Health::Unavail | Health::Removed, _) => true,
-                    (Health::Online | Health::Degraded, Some(leaf)) => !leaf.probe().await,
+                    (Health::Unavail | Health::Removed, _) => closed_too,
+                    (Health::Online | Health::Degraded, Some(leaf)) => !self.answers(&leaf).await,
                     _ => false,
                 };
                 let needed = health.is_open() && !top.kind().outage(Some(guid)).is_empty();
                 if looks && !needed {
+                    any = true;
                     match self.reopen(top, guid, true).await {
                         Ok(()) => {}
                         Err(e) => self.notices.push_once(e.to_string()),
@@ -39,17 +74,22 @@ impl Devices {
                 }
             }
         }
-        self.refresh_sizes();
-        drop(admin);
-        self.events.post_states();
-        self.stack.sync().await?;
-        let phys = self.scan.status().phys;
-        let scrubs = phys.state == ScanState::Scanning && phys.func == ScanFunc::Scrub;
-        let misses = tops.iter().flat_map(|top| top.kind().conditions());
-        let misses = misses.filter(|(_, c)| c.health().is_open()).any(|(_, c)| !c.missing().is_empty());
-        if misses && !(keep_scrub && scrubs) {
-            self.scan.request_resilver();
+        any
+    }
+
+    /// Whether a device answers and has a label of its own.
+    pub(super) async fn answers(&self, leaf: &Leaf) -> bool {
+        if !leaf.probe().await {
+            return false;
         }
-        Ok(())
+        let Ok(labels) = read_labels(&*leaf.dev).await else { return false };
+        self.has_own_label(&labels, leaf.guid())
+    }
+
+    /// Whether one of these labels is that of device `guid` of this pool.
+    pub(super) fn has_own_label(&self, labels: &LeafLabels, guid: Guid) -> bool {
+        let all = labels.configs.iter().filter_map(|(_, c)| DeviceLabel::from_nvlist(c.as_ref().ok()?).ok());
+        let is_own = |l: DeviceLabel| matches!(l, DeviceLabel::Pool(c) if self.stack.tree.is_own_guid(c.pool_guid) && c.guid == guid);
+        all.into_iter().any(is_own)
     }
 }
