@@ -405,7 +405,7 @@ pub(crate) async fn open_state(
     let assembly = Assembly { rt, devices: &candidate.devices, gauge, opts, reflow: ub.raidz_reflow };
     let early = assembly.tree(candidate.guid, &tops)?;
     if import.to_checkpoint {
-        ub = rewind::to_checkpoint(rt, &early, &ub, gauge, opts, import.readonly).await?;
+        ub = rewind::checkpoint_of(rt, &early, &ub, gauge, opts).await?;
     }
     let config = read_trusted(rt, early, &ub, gauge, opts).await?;
     if config.pool_guid != candidate.guid {
@@ -417,6 +417,9 @@ pub(crate) async fn open_state(
         return Err(Error::corrupt(
             "the guids of the devices do not add up to the uberblock's: a device is missing or foreign",
         ));
+    }
+    if import.to_checkpoint && !import.readonly {
+        rewind::make_newest(&tree, &ub).await?;
     }
     if import.rewind {
         let probe = ImportOpts { readonly: true, ..ImportOpts::default() };

@@ -2,11 +2,11 @@
 //! section 4).
 //!
 //! Both choose another uberblock than the newest. The checkpoint's is in the MOS of the newest
-//! state; it is written as the newest one before the pool is opened through it. Otherwise the
-//! uberblocks of the last txgs are tried from the newest on: space freed in a txg is not reused for
-//! [`TXG_DEFER`] txgs, so the states of that many txgs are intact unless damaged, except those from
-//! before the last progress of an expansion: their sectors were moved since. The first txg after a
-//! rewind is newer than any on the devices.
+//! state; it is written as the newest one before the pool is opened through it. Devices that were
+//! added since are not part of that pool. Otherwise the uberblocks of the last txgs are tried from
+//! the newest on: space freed in a txg is not reused for [`TXG_DEFER`] txgs, so the states of that
+//! many txgs are intact unless damaged, except those from before the last progress of an expansion:
+//! their sectors were moved since. The first txg after a rewind is newer than any on the devices.
 
 use std::rc::Rc;
 
@@ -63,15 +63,13 @@ pub(crate) fn first_open(candidate: &PoolCandidate, chosen: &Uberblock) -> Txg {
     all.chain([chosen.txg]).max().unwrap_or_default().next()
 }
 
-/// The uberblock of the checkpoint in the state of `newest`, with the newest txg of the pool;
-/// written to the devices unless `readonly`.
-pub(crate) async fn to_checkpoint(
+/// The uberblock of the checkpoint in the state of `newest`, with the newest txg of the pool.
+pub(crate) async fn checkpoint_of(
     rt: &Rt,
     tree: &Rc<VdevTree>,
     newest: &Uberblock,
     gauge: &DirtyGauge,
     opts: &EngineOpts,
-    readonly: bool,
 ) -> Result<Uberblock> {
     let layers = Layers::new(rt, tree.clone(), newest.txg.next(), gauge.clone(), opts);
     let hooks = mos_hooks(&layers.core);
@@ -80,22 +78,20 @@ pub(crate) async fn to_checkpoint(
     let directory = mos.hold(ObjectId(1)).await.at(|| "MOS directory")?;
     let ub = stored_uberblock(&directory).await?;
     let mut ub = ub.ok_or_else(|| Error::not_found("the pool has no checkpoint to go back to"))?;
-    if ub.guid_sum != newest.guid_sum {
-        return Err(Error::unsupported(
-            "the pool's devices are not those of its checkpoint, which weir cannot go back to then",
-        ));
-    }
     ub.txg = newest.txg.next();
     ub.timestamp = (rt.wall_clock().secs.max(0) as u64).max(newest.timestamp + 1);
-    if !readonly {
-        tree.flush_all().await?;
-        let tops = tree.tops.borrow().clone();
-        for top in tops {
-            for leaf in top.leaves() {
-                write_uberblock(&leaf, top.ashift, &ub).await?;
-            }
-        }
-        tree.flush_all().await?;
-    }
     Ok(ub)
+}
+
+/// Makes an uberblock the newest one of a pool with these devices. Those that were added after the
+/// checkpoint keep theirs, which are older.
+pub(crate) async fn make_newest(tree: &VdevTree, ub: &Uberblock) -> Result<()> {
+    tree.flush_all().await?;
+    let tops = tree.tops.borrow().clone();
+    for top in tops {
+        for leaf in top.leaves() {
+            write_uberblock(&leaf, top.ashift, ub).await?;
+        }
+    }
+    tree.flush_all().await
 }

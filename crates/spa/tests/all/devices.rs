@@ -1,7 +1,7 @@
 //! The devices of a pool: names, states, dirty time logs and changes, against what a fresh import
 //! sees.
 
-use crate::common::{POOL, World};
+use crate::common::{POOL, World, opts};
 use base::{ErrorKind, Guid, Txg};
 use ondisk::nvlist::NvList;
 use spa::{Bias, Group, GroupKind, ImportOpts, Layout, Pool};
@@ -163,4 +163,49 @@ fn a_new_guid_is_everywhere() {
         assert!(leaves(&pool).iter().all(|(h, m)| *h == Health::Online && m.is_empty()));
         pool.export().await.unwrap();
     });
+}
+
+/// A device that was added after the checkpoint is no part of the pool that goes back to it, also
+/// if a power cut comes at once.
+#[test]
+fn going_back_to_a_checkpoint_leaves_later_devices() {
+    for exports in [false, true] {
+        let world = World::new(9, 2);
+        world.sim.block_on(async {
+            let one = Group { kind: GroupKind::Single, bias: Bias::Normal, devices: vec![world.dev(0)] };
+            let pool = world.create_as(Layout { groups: vec![one], ..Layout::default() }).await.unwrap();
+            let make = async |pool: &Pool, name: &str| {
+                pool.dsl().create_fs(&format!("{POOL}/{name}"), Vec::new(), world.new_fs()).await.unwrap();
+            };
+            make(&pool, "before").await;
+            pool.create_checkpoint().await.unwrap();
+            let more = Group { kind: GroupKind::Single, bias: Bias::Normal, devices: vec![world.dev(1)] };
+            pool.devices().add(Layout { groups: vec![more], ..Layout::default() }, None).await.unwrap();
+            make(&pool, "after").await;
+            pool.export().await.unwrap();
+            drop(pool);
+            // A look at it changes nothing.
+            let look = ImportOpts { to_checkpoint: true, readonly: true, ..ImportOpts::default() };
+            let back = ImportOpts { to_checkpoint: true, ..ImportOpts::default() };
+            for how in [look, back] {
+                let readonly = how.readonly;
+                let pool = world.import(how).await.unwrap();
+                assert_eq!(pool.tree().tops.borrow().len(), 1);
+                pool.dsl().find(&format!("{POOL}/before")).unwrap();
+                assert!(pool.dsl().find(&format!("{POOL}/after")).is_err());
+                if exports || readonly {
+                    pool.export().await.unwrap();
+                }
+            }
+            for there in [vec![0, 1], vec![0]] {
+                let candidate = world.find(&there).await;
+                let pool = Pool::import(world.sim.rt(), candidate, ImportOpts::default(), opts()).await.unwrap();
+                assert_eq!((pool.tree().tops.borrow().len(), pool.checkpoint()), (1, None));
+                pool.dsl().find(&format!("{POOL}/before")).unwrap();
+                assert!(pool.dsl().find(&format!("{POOL}/after")).is_err());
+                make(&pool, &format!("later{}", there.len())).await;
+                pool.export().await.unwrap();
+            }
+        });
+    }
 }
