@@ -171,12 +171,15 @@ impl Changer {
                     None => return Ok(()),
                 }
             }
-            90..95 => (format!("offline {:?}", leaf.path), pool.devices().offline(&name, self.rng.percent(30))),
+            90..95 => {
+                let temporary = self.rng.percent(30);
+                (format!("offline {:?}", leaf.path), pool.devices().offline(&name, temporary).await)
+            }
             _ => {
                 let offline: Vec<&VdevConfig> =
                     all.iter().filter(|c| c.offline && c.kind != ConfigKind::Dspare).collect();
                 match offline.first() {
-                    Some(c) => (format!("online {:?}", c.path), pool.devices().online(&c.guid.0.to_string())),
+                    Some(c) => (format!("online {:?}", c.path), pool.devices().online(&c.guid.0.to_string()).await),
                     None => return Ok(()),
                 }
             }

@@ -317,7 +317,7 @@ impl Request for PoolOffline {
                 (true, _) => all.degrade(name),
                 (_, true) => all.fault(name, temporary),
                 _ if all.set_cache_offline(name, true).await? => Ok(()),
-                _ => all.offline(name, temporary),
+                _ => all.offline(name, temporary).await,
             };
             for_each_device(&e.pool, &devices, "offline", offline).await
         })

@@ -222,6 +222,7 @@ impl Devices {
             _ => return Err(Error::invalid("it is not a device").at(&place)),
         };
         let is_open = condition.health() == Health::Online && matches!(node, VdevKind::Leaf(_) | VdevKind::Dspare(_));
+        let empty = (top.is_log && !top.is_usable()).then(|| self.keep_empty(&top));
         // A device without another replica is never closed.
         let needed = condition.health().is_open() && !top.kind().outage(Some(guid)).is_empty();
         // A distributed spare is space on other devices: there is nothing to open.
@@ -232,7 +233,7 @@ impl Devices {
         };
         drop(node);
         if !is_open && (needed || distributed || self.door().is_none()) {
-            self.online(name)?;
+            self.set_online(name, &top, guid)?;
         } else if !is_open {
             let path = self.path_of(name)?.ok_or_else(|| Error::not_found("it has no path").at(&place))?;
             let door = self.door().expect("it was asked for");
@@ -280,6 +281,7 @@ impl Devices {
         self.events.post_states();
         self.events.post_vdev("vdev_online", guid);
         self.stack.sync().await?;
+        drop(empty);
         if !is_open {
             self.scan.resilver_from(Txg(self.stack.txg.open_txg().0)).await?;
         }

@@ -144,7 +144,7 @@ impl Devices {
 }
 
 /// Waits until all space of a log device without allocation is free for good.
-async fn drain_log(stack: &Stack, id: VdevId) -> Result<()> {
+pub(super) async fn drain_log(stack: &Stack, id: VdevId) -> Result<()> {
     // Mounted file systems have log blocks there until their next commit: end their log chains,
     // so that new ones start elsewhere.
     for ds in stack.dsl().all() {

@@ -2,25 +2,47 @@
 
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, Guid, Result};
+use base::{Error, ErrorKind, Guid, Result, ResultExt, Txg, VdevId};
+use metaslab::Allocator;
 use vdev::{Condition, Health, Top, VdevKind};
 
 use super::Devices;
+use super::remove::drain_log;
 
 /// The key `aux_state` of a device that a command declared faulted: it stays so over imports
 /// (`VDEV_AUX_EXTERNAL` of OpenZFS).
 pub(crate) const FAULTED_BY_COMMAND: &str = "external";
 
+/// Nothing is allocated on a vdev ([`Devices::keep_empty`]).
+pub(super) struct KeptEmpty(Rc<Allocator>, VdevId);
+
+impl Drop for KeptEmpty {
+    fn drop(&mut self) {
+        self.0.set_passive(self.1, false);
+    }
+}
+
 impl Devices {
     /// Takes a device offline. It stays so over imports, unless `temporary`. Refused for the last
-    /// replica of any data.
-    pub fn offline(&self, name: &str, temporary: bool) -> Result<()> {
+    /// replica of any data; a log device is emptied first.
+    pub async fn offline(&self, name: &str, temporary: bool) -> Result<()> {
         self.config.check_writable()?;
         let (top, guid) = self.find(name)?;
-        let kind = top.kind();
-        if !kind.outage(Some(guid)).is_empty() {
+        if top.kind().outage(Some(guid)).is_empty() {
+            return self.set_offline(name, &top, guid, temporary);
+        }
+        if !top.is_log {
             return Err(Error::new(ErrorKind::Busy, format!("cannot offline {name}: no valid replicas")));
         }
+        let _admin = self.begin_change().await?;
+        // While it is offline nothing is allocated there anyway.
+        let _empty = self.keep_empty(&top);
+        drain_log(&self.stack, top.id).await.at(|| format!("cannot offline {name}"))?;
+        self.set_offline(name, &top, guid, temporary)
+    }
+
+    fn set_offline(&self, name: &str, top: &Top, guid: Guid, temporary: bool) -> Result<()> {
+        let kind = top.kind();
         let conditions = kind.conditions();
         let (_, condition) = conditions
             .iter()
@@ -90,9 +112,26 @@ impl Devices {
 
     /// Brings an offline device online. Its missing txgs are read from others until a resilver has
     /// written them.
-    pub fn online(&self, name: &str) -> Result<()> {
+    pub async fn online(&self, name: &str) -> Result<()> {
         self.config.check_writable()?;
         let (top, guid) = self.find(name)?;
+        if !top.is_log || top.is_usable() {
+            return self.set_online(name, &top, guid);
+        }
+        let _admin = self.begin_change().await?;
+        let _empty = self.keep_empty(&top);
+        self.set_online(name, &top, guid)?;
+        self.stack.txg.wait_synced(Txg(0)).await
+    }
+
+    /// Keeps a log vdev empty for as long as the result lives: while it is being taken offline, and
+    /// until it is online on disk, since an import that finds it offline does not read it.
+    pub(super) fn keep_empty(&self, top: &Top) -> KeptEmpty {
+        self.stack.alloc.set_passive(top.id, true);
+        KeptEmpty(self.stack.alloc.clone(), top.id)
+    }
+
+    pub(super) fn set_online(&self, name: &str, top: &Rc<Top>, guid: Guid) -> Result<()> {
         let condition = match top.kind().find(guid) {
             Some(VdevKind::Leaf(leaf)) => leaf.condition.clone(),
             Some(VdevKind::Dspare(spare)) => spare.condition.clone(),
@@ -102,8 +141,8 @@ impl Devices {
                 )));
             }
         };
-        self.restore_leaf(&top, guid, &condition);
-        self.works().go_on(&top, guid);
+        self.restore_leaf(top, guid, &condition);
+        self.works().go_on(top, guid);
         self.scan.request_resilver();
         Ok(())
     }

@@ -205,11 +205,21 @@ pub(crate) fn missing_paths(kind: &VdevKind) -> Vec<String> {
     }
 }
 
+/// Whether all devices of a vdev are offline.
+fn is_offline(config: &VdevConfig) -> bool {
+    match &config.children[..] {
+        [] => config.offline,
+        children => children.iter().all(is_offline),
+    }
+}
+
 /// Refuses a tree with an unreadable top-level vdev. Log vdevs are needed for writing only.
 pub(crate) fn check_complete(tree: &VdevTree, without_log: bool) -> Result<()> {
     for top in tree.tops.borrow().iter() {
         let kind = top.kind();
-        if kind.health().is_open() || top.is_log && without_log {
+        // A log vdev that was taken offline is empty.
+        let is_needed = !top.is_log || !without_log && !is_offline(&top.config_ref());
+        if kind.health().is_open() || !is_needed {
             continue;
         }
         let paths = missing_paths(&kind);

@@ -32,7 +32,7 @@ fn what_an_absent_device_misses_is_on_disk() {
         let pool = world.create_as(mirror(&world, 0..2)).await.unwrap();
         let first = write(&pool, 0).await;
         assert!(leaves(&pool).iter().all(|(h, m)| *h == Health::Online && m.is_empty()));
-        pool.devices().offline("disk1.img", false).unwrap();
+        pool.devices().offline("disk1.img", false).await.unwrap();
         let mut written = Vec::new();
         for n in 1..4 {
             written.push(write(&pool, n).await);
@@ -49,8 +49,8 @@ fn what_an_absent_device_misses_is_on_disk() {
         let (health, again) = leaves(&pool).remove(1);
         assert_eq!(health, Health::Offline);
         assert!(written.iter().all(|t| again.contains(*t)), "{again:?}");
-        assert!(pool.devices().offline("disk0.img", true).is_err());
-        pool.devices().online("disk1.img").unwrap();
+        assert!(pool.devices().offline("disk0.img", true).await.is_err());
+        pool.devices().online("disk1.img").await.unwrap();
         pool.sync().await.unwrap();
         pool.scan().wait().await.unwrap();
         pool.sync().await.unwrap();
@@ -72,13 +72,13 @@ fn a_command_names_a_device_in_several_ways() {
         let pool = world.create_as(layout).await.unwrap();
         let guid = pool.tree().leaves()[1].guid().0.to_string();
         for name in ["disk1.img", &guid] {
-            pool.devices().offline(name, true).unwrap();
+            pool.devices().offline(name, true).await.unwrap();
             assert_eq!(leaves(&pool)[1].0, Health::Offline, "{name}");
-            pool.devices().online(name).unwrap();
+            pool.devices().online(name).await.unwrap();
             assert_eq!(leaves(&pool)[1].0, Health::Online, "{name}");
         }
         for name in ["disk9.img", "", "1", "disk1"] {
-            assert_eq!(pool.devices().offline(name, true).unwrap_err().kind(), ErrorKind::NotFound, "'{name}'");
+            assert_eq!(pool.devices().offline(name, true).await.unwrap_err().kind(), ErrorKind::NotFound, "'{name}'");
         }
         assert!(pool.devices().has_spare("disk2.img") && !pool.devices().has_spare("disk1.img"));
         pool.devices().remove("disk2.img").await.unwrap();
@@ -132,9 +132,9 @@ fn a_new_guid_is_everywhere() {
         };
         refused(Some(0), ErrorKind::Invalid).await;
         refused(Some(old.0), ErrorKind::Exists).await;
-        pool.devices().offline("disk1.img", true).unwrap();
+        pool.devices().offline("disk1.img", true).await.unwrap();
         refused(None, ErrorKind::Io).await;
-        pool.devices().online("disk1.img").unwrap();
+        pool.devices().online("disk1.img").await.unwrap();
         pool.create_checkpoint().await.unwrap();
         refused(None, ErrorKind::Busy).await;
         pool.discard_checkpoint().await.unwrap();

@@ -80,6 +80,70 @@ fn a_missing_log_device_is_done_without_on_demand() {
     });
 }
 
+/// The only log device can go offline with a log in use: the log goes on elsewhere, is replayed
+/// after a crash that way, and comes back to the device when that is online.
+#[test]
+fn the_only_log_device_goes_offline_and_comes_back() {
+    let world = World::new(7, 2);
+    world.sim.block_on(async {
+        let group = |bias, device| Group { kind: GroupKind::Single, bias, devices: vec![device] };
+        let groups = vec![group(Bias::Normal, world.dev(0)), group(Bias::Log, world.dev(1))];
+        let mut pool = world.create_as(Layout { groups, ..Layout::default() }).await.unwrap();
+        let open = async |pool: &Pool| {
+            let fs = zpl::Zfs::open(&pool.dsl().find(POOL).unwrap(), zpl::MountOpts::default()).await.unwrap();
+            let root = fs.root();
+            (fs, root)
+        };
+        let on_log = |pool: &Pool| pool.allocator().in_use(base::VdevId(1));
+        let mut files = Vec::new();
+        for round in 0..3u8 {
+            let (fs, root) = open(&pool).await;
+            let mut write = async |n: u8| {
+                let name = vec![b'a' + round, b'a' + n];
+                let file = fs.create(root, &name, 0o644, &zpl::Cred::default(), true).await.unwrap().obj;
+                let data = vec![round * 8 + n + 1; 100_000];
+                fs.write(file, 0, vec![bdev::Buf::copy_from(&data).freeze()], true).await.unwrap();
+                fs.fsync(file).await.unwrap();
+                files.push((name, data));
+            };
+            write(0).await;
+            assert!(on_log(&pool) > 0, "round {round}");
+            pool.devices().offline("disk1.img", round == 1).await.unwrap();
+            assert_eq!(on_log(&pool), 0, "round {round}");
+            assert!(pool.devices().offline("disk0.img", true).await.is_err());
+            write(1).await;
+            assert_eq!(on_log(&pool), 0, "round {round}");
+            if round == 2 {
+                pool.devices().bring_online("disk1.img", false).await.unwrap();
+                write(2).await;
+                assert!(on_log(&pool) > 0);
+            }
+            // A crash: what was written last is in the log only.
+            drop(fs);
+            drop(pool);
+            // Offline for good, it need not be there.
+            let there = if round == 0 { world.find(&[0]).await } else { world.find(&[0, 1]).await };
+            pool = Pool::import(world.sim.rt(), there, ImportOpts::default(), opts()).await.unwrap();
+            let (fs, root) = open(&pool).await;
+            for (name, data) in &files {
+                let file = fs.lookup(root, name).await.unwrap().obj;
+                let read = fs.read(file, 0, data.len() as u64).await.unwrap();
+                assert!(read.iter().flat_map(|b| b.iter()).eq(data), "{name:?}");
+            }
+            fs.unmount().await.unwrap();
+            drop(fs);
+            if round == 0 {
+                // Back, with the device there.
+                pool.export().await.unwrap();
+                drop(pool);
+                pool = world.import(ImportOpts::default()).await.unwrap();
+                pool.devices().online("disk1.img").await.unwrap();
+            }
+        }
+        pool.export().await.unwrap();
+    });
+}
+
 /// A program that embeds the engine may open the devices again as soon as an export has returned:
 /// nothing of the pool lives on.
 #[test]

@@ -52,10 +52,10 @@ fn what_cannot_be_expanded_is_refused() {
         drop(pool);
         let pool = create(&world, 3, with_expansion()).await;
         assert_eq!(refused(&pool, 4).await, ErrorKind::Range, "the device is too small");
-        pool.devices().offline("disk1.img", false).unwrap();
+        pool.devices().offline("disk1.img", false).await.unwrap();
         pool.sync().await.unwrap();
         assert_eq!(refused(&pool, 3).await, ErrorKind::Io, "a device is away");
-        pool.devices().online("disk1.img").unwrap();
+        pool.devices().online("disk1.img").await.unwrap();
         pool.sync().await.unwrap();
         pool.scan().wait().await.unwrap();
         pool.sync().await.unwrap();

@@ -83,7 +83,7 @@ fn events_tell_what_happened() {
         assert_eq!(theirs.of("vdev_clear").len(), 1);
         assert_eq!((theirs.of("resilver_start").len(), theirs.of("resilver_finish").len()), (1, 1));
         let name = pool.tree().leaves()[1].guid().0.to_string();
-        pool.devices().offline(&name, true).map_err(text)?;
+        pool.devices().offline(&name, true).await.map_err(text)?;
         pool.sync().await.map_err(text)?;
         pool.devices().bring_online(&name, false).await.map_err(text)?;
         pool.sync().await.map_err(text)?;

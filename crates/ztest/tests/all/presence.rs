@@ -59,7 +59,7 @@ fn stale_disks_are_recognised() {
         pool.scan().wait().await.map_err(|e| e.to_string())?;
         assert!(pool.tree().leaves().iter().all(|l| l.condition.missing().is_empty()));
         // Now it has everything: the other one can go.
-        pool.devices().offline("disk0.img", true).map_err(|e| e.to_string())?;
+        pool.devices().offline("disk0.img", true).await.map_err(|e| e.to_string())?;
         r.pool = Some(pool);
         r.compare().await?;
         r.export().await
@@ -210,7 +210,7 @@ fn worn_disks_are_faulted() {
         pool.devices().bring_online(&name, false).await.map_err(|e| e.to_string())?;
         let leaf = pool.tree().leaves()[0].clone();
         assert_eq!(leaf.condition.health(), Health::Online);
-        assert!(pool.devices().offline("disk1.img", false).is_err() != leaf.condition.missing().is_empty());
+        assert!(pool.devices().offline("disk1.img", false).await.is_err() != leaf.condition.missing().is_empty());
         for _ in 0..5 {
             r.step().await?;
         }
@@ -253,12 +253,12 @@ fn a_resilver_is_under_way_until_it_is_over() {
             let watch: Rc<Watch> = Rc::default();
             *watch.pool.borrow_mut() = Rc::downgrade(&pool);
             pool.set_event_sink(watch.clone(), "pool_create");
-            pool.devices().offline("disk0.img", true).map_err(text)?;
+            pool.devices().offline("disk0.img", true).await.map_err(text)?;
             for _ in 0..10 {
                 r.step().await?;
             }
             pool.sync().await.map_err(text)?;
-            pool.devices().online("disk0.img").map_err(text)?;
+            pool.devices().online("disk0.img").await.map_err(text)?;
             while is_under_way(&pool) {
                 r.lab.sim.rt().sleep(Nanos(777)).await;
             }
@@ -286,7 +286,7 @@ fn reopening_notices_what_left_and_what_came_back() {
         r.create().await?;
         let pool = r.pool();
         pool.devices().set_door(Rc::new(LabDoor(r.lab.clone())));
-        pool.devices().offline("disk4.img", false).map_err(text)?;
+        pool.devices().offline("disk4.img", false).await.map_err(text)?;
         r.step().await?;
         pool.devices().reopen_all(false).await.map_err(text)?;
         let states = || {
@@ -321,7 +321,7 @@ fn reopening_notices_what_left_and_what_came_back() {
         assert_eq!((scan().func, scan().state), (ScanFunc::Resilver, ScanState::Finished));
         assert_eq!(misses(), 1, "{}", ztest::devices::devices_text(&pool));
         // Now it has everything: the other one can go.
-        pool.devices().offline("disk0.img", true).map_err(text)?;
+        pool.devices().offline("disk0.img", true).await.map_err(text)?;
         r.compare().await?;
         r.export().await
     })

@@ -88,7 +88,7 @@ fn a_rebuilt_device_has_everything() {
             pool.sync().await.map_err(text)?;
             let lost = pool.tree().leaves()[0].guid().0.to_string();
             if name.starts_with("draid") {
-                pool.devices().offline(&lost, false).map_err(text)?;
+                pool.devices().offline(&lost, false).await.map_err(text)?;
                 let path = pool.devices().aux().spares[0].path.clone().expect("it has a name");
                 pool.devices().replace(&lost, NewDevice::Spare(path), None, true).await.map_err(text)?;
             } else {
@@ -113,7 +113,7 @@ fn a_rebuilt_device_has_everything() {
             let open = of_new.iter().filter(|(_, c)| c.health().is_open());
             assert!(open.clone().all(|(_, c)| c.missing().is_empty()), "{name}");
             if !name.starts_with("draid") {
-                pool.devices().offline(&lost, false).map_err(text)?;
+                pool.devices().offline(&lost, false).await.map_err(text)?;
             }
             r.compare().await?;
             pool.scan().start_scrub().await.map_err(text)?;
@@ -282,7 +282,7 @@ fn a_rebuild_goes_on_after_a_power_cut() {
             if leaves == 3 {
                 for n in [0, 1] {
                     let name = format!("disk{n}.img");
-                    pool.devices().offline(&name, true).unwrap_or_else(|e| panic!("moment {seq}: {e}"));
+                    pool.devices().offline(&name, true).await.unwrap_or_else(|e| panic!("moment {seq}: {e}"));
                 }
                 assert_eq!(pool.tree().health(), Health::Degraded);
                 pool.scan().start_scrub().await.unwrap_or_else(|e| panic!("moment {seq}: {e}"));

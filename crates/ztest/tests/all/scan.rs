@@ -97,7 +97,7 @@ fn shared_blocks_that_move_are_brought_back() {
                 pool.dsl().create_fs(fs, Vec::new(), ztest::lab::new_fs(&lab.sim)).await.unwrap();
             }
             pool.sync().await.unwrap();
-            pool.devices().offline("disk1.img", false).unwrap();
+            pool.devices().offline("disk1.img", false).await.unwrap();
             pool.sync().await.unwrap();
             put(&pool, "lab/late", "much", 1, 200).await;
             put(&pool, "lab/late", "tail", 2, 20).await;
@@ -160,7 +160,7 @@ fn a_resilver_waits_for_what_is_being_freed() {
         pool.devices().set_door(Rc::new(LabDoor(lab.clone())));
         pool.dsl().create_fs("lab/gone", Vec::new(), ztest::lab::new_fs(&lab.sim)).await.unwrap();
         pool.sync().await.unwrap();
-        pool.devices().offline("disk1.img", false).unwrap();
+        pool.devices().offline("disk1.img", false).await.unwrap();
         pool.sync().await.unwrap();
         put(&pool, "lab/gone", "much", 1, 200).await;
         pool.sync().await.unwrap();

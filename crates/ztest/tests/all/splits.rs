@@ -156,10 +156,10 @@ fn a_refused_split_changes_nothing() {
         pool.discard_checkpoint().await.expect("none");
         pool.wait_discarded().await.expect("none");
         assert_eq!(pool.mos_config(), before);
-        pool.devices().offline("disk1.img", false).expect("offline");
+        pool.devices().offline("disk1.img", false).await.expect("offline");
         refused(&[], "name another disk").await;
         refused(&["disk0.img"], "no valid replicas").await;
-        pool.devices().online("disk1.img").expect("online");
+        pool.devices().online("disk1.img").await.expect("online");
         pool.sync().await.expect("synced");
         pool.scan().wait().await.expect("resilvered");
         assert_eq!(leaves(&pool).len(), STAY + LEAVE.len());

@@ -128,7 +128,7 @@ fn a_trim_goes_on_when_its_device_is_online_again() {
         devices.works().change(trim, WorkCommand::Start(NonZeroU64::new(16 << 20)), &[]).await.expect("begun");
         pool.rt().sleep(Nanos::from_secs(3)).await;
         let leaf = pool.tree().leaves()[0].path();
-        devices.offline(&leaf, false).expect("offline");
+        devices.offline(&leaf, false).await.expect("offline");
         // It notices, and ends.
         pool.rt().sleep(Nanos::from_secs(2)).await;
         devices.bring_online(&leaf, false).await.expect("online");
