@@ -2,8 +2,8 @@
 //!
 //! The blocks in a range are not known, so no checksum is verified. Child i of the destination is
 //! therefore filled from child i of the source (modulo its children): unnoticed damage of one side
-//! of a mirror stays on one side. A child that cannot be read, or misses
-//! something, is replaced by the next one.
+//! of a mirror stays on one side. A child that cannot be read, or misses something, is replaced by
+//! the next one.
 //!
 //! A resilver does not visit the copies by the txg in which they were made, so a copy counts only
 //! if every device of the destination has it.
@@ -46,13 +46,12 @@ fn sides(kind: &VdevKind) -> Result<Vec<Option<Rc<Leaf>>>> {
     }
 }
 
-/// Reads a piece from side `first` of the source, or from the best of the others.
+/// Reads a piece from side `first` of the source, or from one of the others. A side that misses
+/// anything may have something older in its place, which only a checksum would tell.
 async fn read(sides: &[Option<Rc<Leaf>>], first: usize, from: u64, len: u64) -> Result<Bytes> {
     let turned = (0..sides.len()).filter_map(|i| sides[(first + i) % sides.len()].as_ref());
-    let mut order: Vec<&Rc<Leaf>> = turned.collect();
-    order.sort_by_key(|leaf| leaf.condition.misses(Txg(0)));
-    let mut error = Error::new(ErrorKind::Io, "no device of the vdev that is being removed is there");
-    for leaf in order {
+    let mut error = Error::new(ErrorKind::Io, "no device of the vdev that is being removed has all of its data");
+    for leaf in turned.filter(|leaf| !leaf.condition.misses(Txg(0))) {
         match leaf.read_data(from, len, Prio::Removal).await {
             Ok(data) => return Ok(data),
             Err(e) if e.kind() == ErrorKind::Interrupted => return Err(e),

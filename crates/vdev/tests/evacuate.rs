@@ -10,7 +10,7 @@ use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use rt::Rt;
 use sim::{Sim, SimConfig};
 use vdev::evacuate::{Moved, copy};
-use vdev::{DirtyGauge, Health, Leaf, Mirror, MirrorRole, QueueTunables, Top, TopSpec, VdevKind};
+use vdev::{DirtyGauge, Health, Leaf, Mirror, MirrorRole, QueueTunables, Top, TopSpec, TxgSet, VdevKind};
 
 const M: u64 = 1 << 20;
 
@@ -98,7 +98,7 @@ fn sides_are_copied_apart() {
 }
 
 #[test]
-fn a_side_that_misses_something_is_read_last() {
+fn a_side_that_misses_something_is_not_read() {
     let sim = Sim::new(SimConfig::seeded(2));
     let rt = sim.rt();
     sim.block_on(async {
@@ -110,6 +110,11 @@ fn a_side_that_misses_something_is_read_last() {
         for disk in &destination.disks {
             assert_eq!(byte_at(disk, 0, M).await, Some(2));
         }
+        // Not even if there is no other: what it has may be older.
+        source.leaves[1].condition.miss(7, 8);
+        let e = copy(&source.top, &destination.top, &range).await.expect_err("both miss something");
+        assert_eq!(e.kind(), ErrorKind::Io, "{e}");
+        source.leaves[1].condition.set_missing(TxgSet::new());
         // A destination that lacks a device takes nothing.
         destination.leaves[1].condition.set_health(Health::Offline);
         let e = copy(&source.top, &destination.top, &range).await.expect_err("half of a copy is none");

@@ -205,6 +205,36 @@ fn a_cancelled_removal_leaves_the_pool_as_it_was() {
     judged(&runner.lab.images(), "removal-again");
 }
 
+/// A mirror goes although one of its sides was away and misses much; it comes back in the middle,
+/// with what it had before.
+#[test]
+fn a_mirror_goes_while_a_side_is_incomplete() {
+    for (seed, back) in [(16, false), (17, true), (18, true)] {
+        let runner = run(seed, "mirrors", async |r: &mut Runner| {
+            r.create().await?;
+            for _ in 0..100 {
+                r.step().await?;
+            }
+            let pool = r.pool();
+            pool.devices().offline("disk0.img", false).await.map_err(text)?;
+            for _ in 0..100 {
+                r.step().await?;
+            }
+            pool.sync().await.map_err(text)?;
+            until_middle(r, &pool, 0).await?;
+            if back {
+                pool.devices().online("disk0.img").await.map_err(text)?;
+            }
+            suspend(r, &pool, false);
+            until_removed(r, &pool).await?;
+            drop(pool);
+            r.compare().await?;
+            r.export().await
+        });
+        judged(&runner.lab.images(), &format!("removal-incomplete-{seed}"));
+    }
+}
+
 /// A copy that fails cancels the removal by itself, and nothing is lost.
 #[test]
 fn a_failing_device_cancels_the_removal() {

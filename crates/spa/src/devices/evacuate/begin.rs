@@ -8,7 +8,7 @@ use dmu::Tx;
 use metaslab::ClassKind;
 use ondisk::feature::FeatureId;
 use ondisk::indirect::{MAPPING_ENTRY_SIZE, RemovalState, Removing};
-use vdev::{Top, VdevKind};
+use vdev::{Condition, Top, VdevKind};
 use zil::replay::{blocks_of, is_needed};
 
 use super::mapping::MappingObjects;
@@ -66,14 +66,15 @@ impl Devices {
         if self.expander.is_busy() {
             return Err(bad_layout());
         }
-        let kind = top.kind();
-        if kind.conditions().iter().any(|(_, c)| !c.missing().is_empty()) {
+        if !top.is_usable() {
+            return Err(Error::new(ErrorKind::Io, "its devices are not there"));
+        }
+        // The others are not read.
+        let is_complete = |c: &Condition| c.health().is_open() && c.missing().is_empty();
+        if !top.kind().conditions().iter().any(|(_, c)| is_complete(c)) {
             let why =
                 "Pool busy; its devices miss some of its data: 'zpool wait -t resilver' waits until they are complete";
             return Err(Error::new(ErrorKind::Busy, why));
-        }
-        if !top.is_usable() {
-            return Err(Error::new(ErrorKind::Io, "its devices are not there"));
         }
         for other in tops.iter().filter(|t| t.is_concrete() && !t.is_log) {
             if other.ashift != top.ashift {
