@@ -335,17 +335,22 @@ async fn mend(r: &mut Runner, rng: &mut Rng, losses: &[Loss], had: &mut BTreeSet
         pool.sync().await.map_err(told("sync"))?;
     }
     wait(&pool).await?;
-    // Spares are not needed any more.
-    let spares: Vec<_> = pool.mos_config().vdev_tree.iter().filter(|c| c.kind == ConfigKind::Spare).cloned().collect();
-    for spare in spares {
-        let last = spare.children.last().ok_or("a spare without children")?;
-        pool.devices().detach(&last.guid.0.to_string()).await.map_err(told("giving a spare back"))?;
-    }
+    give_spares_back(&pool).await?;
     let config = pool.mos_config();
     if let Some(c) = config.vdev_tree.iter().find(|c| matches!(c.kind, ConfigKind::Replacing | ConfigKind::Spare)) {
         return Err(format!("a replacement did not end: {c:?}"));
     }
     Ok(())
+}
+
+/// Spares that stand in are not needed any more. Returns whether there were any.
+async fn give_spares_back(pool: &Rc<Pool>) -> Check<bool> {
+    let spares: Vec<_> = pool.mos_config().vdev_tree.iter().filter(|c| c.kind == ConfigKind::Spare).cloned().collect();
+    for spare in &spares {
+        let last = spare.children.last().ok_or("a spare without children")?;
+        pool.devices().detach(&last.guid.0.to_string()).await.map_err(told("giving a spare back"))?;
+    }
+    Ok(!spares.is_empty())
 }
 
 /// One scrub mends the rot; another finds nothing, and every device is whole.
@@ -357,6 +362,15 @@ async fn settle(r: &mut Runner, met: &mut Met) -> Check {
         return Err(format!("the first scrub: {:?}, damaged: {damaged:?}", first.phys));
     }
     met.mended += first.phys.processed;
+    // The next txgs may have a spare stand in for a device in which it found many errors.
+    for _ in 0..2 {
+        pool.sync().await.map_err(told("sync"))?;
+        wait(&pool).await?;
+        no_rebuild(&pool).await?;
+    }
+    if give_spares_back(&pool).await? {
+        wait(&pool).await?;
+    }
     scrub_clean(&pool).await.map_err(|e| format!("the second scrub: {e}"))?;
     let tops = pool.tree().tops.borrow().clone();
     for top in tops {

@@ -42,6 +42,7 @@ pub async fn wait(pool: &Rc<Pool>) -> Check<ScanStatus> {
 pub async fn no_rebuild(pool: &Rc<Pool>) -> Check {
     while pool.devices().rebuilds().is_active() {
         wait(pool).await?;
+        pool.rt().sleep(Nanos::from_ms(1)).await;
     }
     Ok(())
 }
