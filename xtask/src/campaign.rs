@@ -117,7 +117,7 @@ const PROFILES: &[Profile] = &[
         1,
         Runner::Planted(&["--removecuts", "5..7", "--every", "31", "--bug", "mapping-not-freed"]),
     ),
-    profile("planted-trim", 1, Runner::Planted(&["--workloads", "0..12", "--bug", "trim-not-disabled"])),
+    profile("planted-trim", 1, Runner::Planted(&["--workloads", "3..4", "--bug", "trim-not-disabled"])),
     profile("planted-caches", 1, Runner::Planted(&["--caches", "2..4", "--bug", "l2-unverified"])),
     profile("planted-caches-round", 1, Runner::Planted(&["--caches", "3..4", "--bug", "l2-overwritten-kept"])),
     profile("cuts", 4, Runner::Ztest(&["--cuts", "{}", "--txgs", "20", "--every", "7", "--images", "1000"])),
