@@ -66,6 +66,8 @@ pub enum FaultKind {
     Probe,
     /// An operation took longer than `zio_slow_io_ms`.
     Delay,
+    /// An operation takes, or took, longer than `zfs_deadman_ziotime_ms`.
+    Deadman,
 }
 
 impl FaultKind {
@@ -76,6 +78,7 @@ impl FaultKind {
             FaultKind::Checksum => "checksum",
             FaultKind::Probe => "probe_failure",
             FaultKind::Delay => "delay",
+            FaultKind::Deadman => "deadman",
         }
     }
 }

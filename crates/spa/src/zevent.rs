@@ -18,6 +18,8 @@ use std::rc::{Rc, Weak};
 
 use base::{Error, Guid, Nanos, WallTime};
 use ondisk::nvlist::{NvList, NvValue};
+use rt::Rt;
+use rt::sync::Notify;
 use rt::trace::{Event, FaultKind, Groups, Listening};
 use vdev::{FailMode, Health, Top, VdevKind};
 
@@ -42,17 +44,59 @@ pub struct EventTunables {
     pub errors_per_second: u32,
     /// `zfs_slow_io_events_per_second`: reports a second of slow operations, of one leaf.
     pub slow_per_second: u32,
+    /// `zfs_deadman_events_per_second`: reports a second of operations that hang, of one leaf.
+    pub hung_per_second: u32,
+    /// `zfs_deadman_enabled`: operations that hang are reported.
+    pub deadman: bool,
+    /// `zfs_deadman_synctime_ms`: while a txg is being written for longer, in ms, an operation that
+    /// is at a device for as long hangs.
+    pub hung_sync_ms: u32,
+    /// `zfs_deadman_checktime_ms`: the time between two looks for such operations, in ms.
+    pub deadman_check_ms: u32,
 }
 
 impl EventTunables {
-    /// The most a second, of slow operations or of errors.
-    fn most(&self, is_slow: bool) -> u32 {
-        if is_slow { self.slow_per_second } else { self.errors_per_second }
+    /// The most a second.
+    fn most(&self, of: Rate) -> u32 {
+        match of {
+            Rate::Errors => self.errors_per_second,
+            Rate::Slow => self.slow_per_second,
+            Rate::Hung => self.hung_per_second,
+        }
     }
 
     /// The most faults that are queued: as many as a second may have, or a few.
     fn queued_max(&self) -> usize {
         FAULTS_MAX.max(self.errors_per_second.max(self.slow_per_second) as usize)
+    }
+}
+
+/// What is counted together for limits of events.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Rate {
+    Errors,
+    Slow,
+    Hung,
+}
+
+impl Rate {
+    fn of(kind: FaultKind) -> Rate {
+        match kind {
+            FaultKind::Delay => Rate::Slow,
+            FaultKind::Deadman => Rate::Hung,
+            _ => Rate::Errors,
+        }
+    }
+}
+
+/// Looks for operations that hang now and then, until the pool is gone.
+async fn watch_hung(events: Weak<Events>, rt: Rt) {
+    loop {
+        let Some(now) = events.upgrade() else { return };
+        let (tuned, pause) = (now.tuned.clone(), Nanos::from_ms(now.tunables.get().deadman_check_ms.max(1).into()));
+        now.report_hung();
+        drop(now);
+        rt::join::select2(rt.sleep(pause), tuned.notified()).await;
     }
 }
 
@@ -68,7 +112,14 @@ fn counts((second, n): &mut (u64, u32), at: Nanos, most: u32) -> bool {
 impl Default for EventTunables {
     /// Those of OpenZFS.
     fn default() -> EventTunables {
-        EventTunables { errors_per_second: 20, slow_per_second: 20 }
+        EventTunables {
+            errors_per_second: 20,
+            slow_per_second: 20,
+            hung_per_second: 1,
+            deadman: true,
+            hung_sync_ms: 600_000,
+            deadman_check_ms: 60_000,
+        }
     }
 }
 
@@ -94,9 +145,11 @@ pub(crate) struct Events {
     reopening: RefCell<BTreeSet<u64>>,
     /// Reasons for state changes of leaves, until their events are posted.
     reasons: RefCell<BTreeMap<u64, String>>,
-    /// Per leaf, and of slow operations or errors: the second, and ereports in it.
-    rates: RefCell<BTreeMap<(u64, bool), (u64, u32)>>,
+    /// Per leaf, and of one [`Rate`]: the second, and ereports in it.
+    rates: RefCell<BTreeMap<(u64, Rate), (u64, u32)>>,
     tunables: Rc<Cell<EventTunables>>,
+    /// They were changed.
+    tuned: Rc<Notify>,
     suspensions: Cell<u64>,
 }
 
@@ -125,7 +178,7 @@ fn state_number(health: Health) -> u64 {
 fn errno(kind: FaultKind) -> u64 {
     match kind {
         FaultKind::Checksum => 52,
-        FaultKind::Delay => 0,
+        FaultKind::Delay | FaultKind::Deadman => 0,
         _ => 5,
     }
 }
@@ -147,6 +200,7 @@ impl Events {
             reasons: RefCell::default(),
             rates: RefCell::default(),
             tunables: Rc::default(),
+            tuned: Rc::default(),
             suspensions: Cell::default(),
         })
     }
@@ -187,6 +241,7 @@ impl Events {
             }
         });
         *self.listening.borrow_mut() = Some(listening);
+        self.stack.rt.spawn("deadman", watch_hung(Rc::downgrade(self), self.stack.rt.clone()));
         for (time, nv) in self.early.take() {
             self.post_list(HISTORY, time, nv);
         }
@@ -303,7 +358,10 @@ impl Events {
                 Event::Fault { leaf, kind, class, offset, len, .. } => {
                     let guid = Guid(leaf);
                     let Some(top) = tops.iter().find(|t| t.kind().find(guid).is_some()) else { continue };
-                    if !self.may_report((leaf, kind == FaultKind::Delay), at) {
+                    if kind == FaultKind::Deadman && !self.tunables.get().deadman {
+                        continue;
+                    }
+                    if !self.may_report((leaf, Rate::of(kind)), at) {
                         continue;
                     }
                     let mut nv = self.vdev_payload(self.ereport_base(), top, guid);
@@ -316,7 +374,7 @@ impl Events {
                     (kind.class(), nv)
                 }
                 Event::Damaged { objset, object, level, blkid } => {
-                    if !self.may_report((0, false), at) {
+                    if !self.may_report((0, Rate::Errors), at) {
                         continue;
                     }
                     let nv = self.ereport_base().with_u64("zio_err", errno(FaultKind::Io));
@@ -343,10 +401,27 @@ impl Events {
     /// Changes the limits.
     pub(crate) fn set_tunables(&self, tunables: EventTunables) {
         self.tunables.set(tunables);
+        self.tuned.notify_all();
     }
 
-    /// Whether an event of a leaf that is about a slow operation, or about an error, may be posted.
-    fn may_report(&self, what: (u64, bool), at: Nanos) -> bool {
+    /// Reports operations that a device does not end, one of each device.
+    fn report_hung(&self) {
+        let t = self.tunables.get();
+        if !t.deadman {
+            return;
+        }
+        let now = self.stack.rt.now();
+        let before = |ms: u32| Nanos(now.0.saturating_sub(Nanos::from_ms(ms.into()).0));
+        let of_sync = before(t.hung_sync_ms);
+        let is_sync_hung = self.stack.txg.syncing_since().is_some_and(|since| since < of_sync);
+        for leaf in self.stack.tree.leaves() {
+            let of_io = before(leaf.tunables().hung_io_ms);
+            leaf.report_hung(if is_sync_hung { of_io.max(of_sync) } else { of_io });
+        }
+    }
+
+    /// Whether an event of a leaf may be posted.
+    fn may_report(&self, what: (u64, Rate), at: Nanos) -> bool {
         counts(self.rates.borrow_mut().entry(what).or_default(), at, self.tunables.get().most(what.1))
     }
 
@@ -441,11 +516,11 @@ mod tests {
 
     #[test]
     fn a_second_has_as_many_events_as_the_tunables_say() {
-        let t = EventTunables { errors_per_second: 100, slow_per_second: 3 };
+        let t = EventTunables { errors_per_second: 100, slow_per_second: 3, ..EventTunables::default() };
         let mut rate = (0, 0);
-        let mut posted = |n: u64, at: Nanos| (0..n).filter(|_| counts(&mut rate, at, t.most(true))).count();
+        let mut posted = |n: u64, at: Nanos| (0..n).filter(|_| counts(&mut rate, at, t.most(Rate::Slow))).count();
         assert_eq!((posted(5, Nanos(1)), posted(5, Nanos(999_999_999)), posted(5, Nanos(1_000_000_000))), (3, 0, 3));
-        assert_eq!((t.most(false), t.queued_max()), (100, 100));
+        assert_eq!((t.most(Rate::Errors), t.queued_max()), (100, 100));
         assert_eq!(EventTunables::default().queued_max(), FAULTS_MAX);
         assert!(!counts(&mut (7, u32::MAX), Nanos(7_000_000_000), u32::MAX - 1));
     }

@@ -88,6 +88,8 @@ pub(crate) struct Inner {
     /// Closed and drained, waiting for the loop.
     pub(crate) quiesced: Cell<Option<Txg>>,
     pub(crate) syncing: Cell<Option<Txg>>,
+    /// When the last sync began.
+    pub(crate) sync_began: Cell<Nanos>,
     pub(crate) synced: Cell<Txg>,
     /// All txgs below this one are to be closed.
     pub(crate) close_below: Cell<Txg>,
@@ -316,6 +318,7 @@ impl TxgPool {
             quiescing: Cell::new(None),
             quiesced: Cell::new(None),
             syncing: Cell::new(None),
+            sync_began: Cell::new(Nanos(0)),
             synced: Cell::new(Txg(first_open.0 - 1)),
             close_below: Cell::new(first_open),
             sync_wanted: Cell::new(Txg(0)),
@@ -520,6 +523,7 @@ impl TxgPool {
             last_start = now;
             p.quiesced.set(None);
             p.syncing.set(Some(txg));
+            p.sync_began.set(now);
             p.record(txg, |r| (r.state, r.sync_start) = (TxgState::Syncing, now));
             p.trace_state(txg, TxgPhase::Syncing);
             // A request to close the next txg can be met now.
@@ -570,6 +574,10 @@ impl TxgPool {
     /// The txg that transactions join now.
     pub fn open_txg(&self) -> Txg {
         self.0.open.get()
+    }
+    /// Since when a txg is being written, if one is.
+    pub fn syncing_since(&self) -> Option<Nanos> {
+        self.0.syncing.get().map(|_| self.0.sync_began.get())
     }
     /// The txg that is being written, if one is.
     pub fn syncing_txg(&self) -> Option<Txg> {

@@ -39,6 +39,8 @@ pub struct Leaf {
     queue: RefCell<Queue<Job>>,
     sharing: RefCell<Sharing>,
     stats: RefCell<LeafStats>,
+    /// At the device; few.
+    in_flight: RefCell<Vec<InFlight>>,
     /// Completed writes plus one: earlier writes to the device count as one, so that the first
     /// flush is never skipped.
     written: Cell<u64>,
@@ -130,6 +132,7 @@ impl Leaf {
             tunables: RefCell::new(tunables),
             sharing: RefCell::default(),
             stats: RefCell::new(LeafStats::default()),
+            in_flight: RefCell::default(),
             written: Cell::new(1),
             flushed: Cell::new(0),
             is_flushing: Cell::new(false),
@@ -322,10 +325,23 @@ impl Leaf {
     /// Counts an operation of `len` bytes at `offset` that took `disk` at the device, if that was
     /// too long.
     fn note_slow(&self, disk: Nanos, prio: Prio, write: bool, (offset, len): (u64, u64)) {
-        let limit = Nanos::from_ms(self.tunables.borrow().slow_io_ms.into());
-        if disk > limit {
+        let (slow, hung) = {
+            let t = self.tunables.borrow();
+            (Nanos::from_ms(t.slow_io_ms.into()), Nanos::from_ms(t.hung_io_ms.into()))
+        };
+        if disk > slow {
             self.stats.borrow_mut().slow_ios += 1;
             self.trace_fault(FaultKind::Delay, prio.index() as u8, write, offset, len);
+        }
+        if disk > hung {
+            self.trace_fault(FaultKind::Deadman, prio.index() as u8, write, offset, len);
+        }
+    }
+    /// Reports the operation that is longest at the device, if it is there since before `since`.
+    pub fn report_hung(&self, since: Nanos) {
+        let oldest = self.in_flight.borrow().iter().min_by_key(|f| f.started).copied();
+        if let Some(f) = oldest.filter(|f| f.started < since) {
+            self.trace_fault(FaultKind::Deadman, f.prio.index() as u8, f.write, f.offset, f.len);
         }
     }
     /// Clears the errors (`zpool clear`).
@@ -417,6 +433,8 @@ impl Leaf {
         };
         self.stats.borrow_mut().issued(batch.prio, batch.len, batch.items.len());
         let started = self.rt.now();
+        let Batch { prio, write, offset, len, .. } = batch;
+        self.in_flight.borrow_mut().push(InFlight { started, prio, write, offset, len });
         self.rt.trace_at(started, Groups::QUEUE, || {
             let class = batch.prio.index();
             let state = &self.queue.borrow().state;
@@ -480,6 +498,12 @@ impl Leaf {
         let now = self.rt.now();
         let (durable, discard) = (batch.is_durable(), batch.is_discard());
         let Batch { prio, write, offset, len, items } = batch;
+        {
+            let own = InFlight { started, prio, write, offset, len };
+            let mut all = self.in_flight.borrow_mut();
+            let at = all.iter().position(|f| *f == own).expect("what completes was submitted");
+            all.swap_remove(at);
+        }
         let flush_is_due = {
             let (mut sharing, state) = (self.sharing.borrow_mut(), &self.queue.borrow().state);
             sharing.completed((prio, write && !durable && !discard), len, state.total_active() - 1, started, now);
@@ -576,6 +600,16 @@ impl Leaf {
             _ => self.dev.submit(Op::Flush, Box::new(over)),
         }
     }
+}
+
+/// An operation that is at the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct InFlight {
+    started: Nanos,
+    prio: Prio,
+    write: bool,
+    offset: u64,
+    len: u64,
 }
 
 impl Batch<Job> {

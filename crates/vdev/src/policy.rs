@@ -216,6 +216,8 @@ pub struct QueueTunables {
     pub read_gap: u64,
     /// `zio_slow_io_ms`: an operation that takes longer at the device, in ms, counts as slow.
     pub slow_io_ms: u32,
+    /// `zfs_deadman_ziotime_ms`: an operation that takes longer at the device, in ms, hangs.
+    pub hung_io_ms: u32,
 }
 
 impl Default for QueueTunables {
@@ -249,6 +251,7 @@ impl Default for QueueTunables {
             async_write_shared_active: 1,
             read_gap: 32 << 10,
             slow_io_ms: 30_000,
+            hung_io_ms: 300_000,
         }
     }
 }

@@ -870,6 +870,66 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.queue.slow_io_ms = v as u32
     ),
     field!(
+        "zfs_deadman_enabled",
+        Unit::Count,
+        0,
+        1,
+        OZ,
+        "with 1 operations that a device does not end are events (ereport.fs.zfs.deadman)",
+        |o| u64::from(o.engine.events.deadman),
+        |o, v| o.engine.events.deadman = v != 0
+    ),
+    field!(
+        "zfs_deadman_ziotime_ms",
+        Unit::Count,
+        1,
+        U32,
+        OZ,
+        "operations that take more ms at a device hang",
+        |o| o.engine.queue.hung_io_ms.into(),
+        |o, v| o.engine.queue.hung_io_ms = v as u32
+    ),
+    field!(
+        "zfs_deadman_synctime_ms",
+        Unit::Count,
+        1,
+        U32,
+        OZ,
+        "while a txg is written for more ms, operations that are at a device for as long hang",
+        |o| o.engine.events.hung_sync_ms.into(),
+        |o, v| o.engine.events.hung_sync_ms = v as u32
+    ),
+    field!(
+        "zfs_deadman_checktime_ms",
+        Unit::Count,
+        1,
+        U32,
+        OZ,
+        "ms between two looks for operations that hang",
+        |o| o.engine.events.deadman_check_ms.into(),
+        |o, v| o.engine.events.deadman_check_ms = v as u32
+    ),
+    field!(
+        "zfs_deadman_events_per_second",
+        Unit::Count,
+        0,
+        U32,
+        OZ,
+        "events of operations of a device that hang that are posted in a second at most",
+        |o| o.engine.events.hung_per_second.into(),
+        |o, v| o.engine.events.hung_per_second = v as u32
+    ),
+    field!(
+        "zfs_deadman_failmode",
+        Unit::Word(&["wait"]),
+        0,
+        0,
+        OZ,
+        "what becomes of operations that hang: they are waited for",
+        |_o| 0,
+        |_o, _v| ()
+    ),
+    field!(
         "zfs_vdev_min_pending",
         Unit::Count,
         1,
@@ -1199,11 +1259,6 @@ pub(crate) const NO_VDEV_CACHE: &str = "zfs_vdev_cache_size";
 
 /// Tunables of OpenZFS that mean nothing here, and why.
 pub(crate) const MEANINGLESS: &[(&str, &str)] = &[
-    ("zfs_deadman_enabled", NO_DEADMAN),
-    ("zfs_deadman_failmode", NO_DEADMAN),
-    ("zfs_deadman_synctime_ms", NO_DEADMAN),
-    ("zfs_deadman_ziotime_ms", NO_DEADMAN),
-    ("zfs_deadman_checktime_ms", NO_DEADMAN),
     ("l2arc_headroom", "cache devices get what is read and written when it passes by, so no list is searched"),
     ("l2arc_trim_ahead", "cache devices are not trimmed"),
     ("zfs_livelist_max_entries", NO_LIVELIST),
@@ -1217,7 +1272,6 @@ pub(crate) const MEANINGLESS: &[(&str, &str)] = &[
 ];
 const NO_CONDENSING: &str = "the maps of removed devices are not condensed";
 const NO_LIVELIST: &str = "clones have no livelists: they are freed by their trees";
-const NO_DEADMAN: &str = "an operation that a device does not end is waited for: zio_slow_io_ms says which are slow";
 
 fn place_of<T: PartialEq>(all: &[T], value: &T) -> u64 {
     all.iter().position(|v| v == value).unwrap_or(0) as u64

@@ -7,6 +7,7 @@ use base::{Nanos, WallTime};
 use ondisk::nvlist::NvList;
 use sim::{Fault, OpKind};
 use spa::EventSink;
+use vdev::{ALWAYS, DeviceFault, FaultyOps, Trouble};
 use ztest::campaign::drive;
 use ztest::devices::LabDoor;
 use ztest::lab::SHAPES;
@@ -132,6 +133,76 @@ fn wrong_contents_are_reported() {
             assert!(e.u64("zio_offset").is_some_and(|at| at >= 4 << 20) && e.u64("zio_size").is_some_and(|n| n >= 512));
         }
         assert!(theirs.of(".data").is_empty(), "the other disk had all");
+        r.export().await
+    })
+    .unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// Operations until something is to be written.
+async fn change(r: &mut Runner) -> ztest::Check {
+    while r.pool().txg().dirty() == 0 {
+        r.step().await?;
+    }
+    Ok(())
+}
+
+/// Operations that a device does not end are reported while they hang, and again when they end
+/// late; what takes less is not, and no second has more than its limit.
+#[test]
+fn operations_that_hang_are_reported() {
+    let shape = SHAPES.iter().find(|s| s.name == "mirror").expect("it is there");
+    let mut r = Runner::new(3303, Profile::Small).expect("a runner").shaped(3303, shape);
+    let kept: Rc<Kept> = Rc::default();
+    drive(&mut r, async move |r: &mut Runner| {
+        let text = |e: base::Error| e.to_string();
+        r.create().await?;
+        let (pool, rt) = (r.pool(), r.lab.sim.rt());
+        pool.set_event_sink(kept.clone(), "pool_create");
+        let mut opts = r.layout.opts();
+        (opts.queue.hung_io_ms, opts.events.deadman_check_ms) = (5_000, 1_000);
+        pool.tune(&opts);
+        let delay = |secs: u64| {
+            let delay = Trouble::Delay { span: Nanos::from_secs(secs), lanes: 1000 };
+            let fault = DeviceFault::new(delay, FaultyOps::Write, None, ALWAYS);
+            pool.tree().leaves()[1].condition.faults.add(fault.clone());
+            fault
+        };
+        let end = |fault| pool.tree().leaves()[1].condition.faults.remove(&fault);
+        // A txg whose writes to one side take less, then one whose writes take longer.
+        let short = delay(2);
+        change(r).await?;
+        pool.sync().await.map_err(text)?;
+        end(short);
+        assert_eq!(kept.of("deadman").len(), 0);
+        let long = delay(10);
+        change(r).await?;
+        let syncing = rt.spawn("sync", {
+            let pool = pool.clone();
+            async move { pool.sync().await }
+        });
+        rt.sleep(Nanos::from_ms(9_500)).await;
+        // Seconds 5 to 9, the oldest of the device each time.
+        let seen = kept.of("deadman");
+        assert!((3..=5).contains(&seen.len()), "{}", seen.len());
+        assert!(seen.iter().all(|e| e.u64("vdev_guid") == Some(pool.tree().leaves()[1].guid().0)));
+        assert!(seen.iter().all(|e| e.u64("zio_err") == Some(0) && e.u64("zio_size").is_some_and(|n| n > 0)));
+        end(long);
+        syncing.await.map_err(text)?;
+        // Now because the txg takes long, and off.
+        (opts.queue.hung_io_ms, opts.events.hung_sync_ms) = (300_000, 5_000);
+        for on in [true, false] {
+            opts.events.deadman = on;
+            pool.tune(&opts);
+            rt.sleep(Nanos::from_secs(2)).await;
+            let before = kept.of("deadman").len();
+            let long = delay(10);
+            change(r).await?;
+            pool.sync().await.map_err(text)?;
+            end(long);
+            assert_eq!(kept.of("deadman").len() > before, on);
+        }
+        drop(pool);
+        r.compare().await?;
         r.export().await
     })
     .unwrap_or_else(|e| panic!("{e}"));
