@@ -18,6 +18,8 @@ use crate::engine::PoolEngine;
 use crate::pool::devices::pool_device_name;
 use crate::request::{DataWish, DeviceWish, InjectionView, Wish};
 
+/// How long a fault of a device waits until what is dirty is on disk.
+const SETTLE_MAX: Nanos = Nanos(2_000_000_000);
 /// Faults of a pool at once.
 const INJECTIONS_MAX: usize = 1000;
 /// Blocks of one fault: 48 MB of memory.
@@ -127,7 +129,12 @@ impl PoolEngine {
         }
         let view = InjectionView { id, pool: self.pool.name(), chance, ..InjectionView::default() };
         let injection = match wish {
-            Wish::Device(wish) => self.device_fault(view, wish)?,
+            Wish::Device(wish) => {
+                // What was just written is read from memory until it is on disk. Other faults may
+                // keep it from there.
+                let _ = self.pool.rt().timeout(SETTLE_MAX, self.pool.sync()).await;
+                self.device_fault(view, wish)?
+            }
             Wish::Data(wish) => self.data_fault(view, wish).await?,
         };
         let view = injection.view.clone();
