@@ -953,6 +953,38 @@ fn a_pool_is_split() {
     assert_eq!(w.ok("zpool get -H -o value altroot half"), "/somewhere\n");
 }
 
+/// What was under way on the devices goes on, in both pools.
+#[test]
+fn a_split_keeps_trims_and_initializations() {
+    let w = World::new("cli-split-works");
+    w.files(&["a", "b", "c"], 1024 * MIB);
+    w.ok(&format!("{NEW} tank mirror a b"));
+    // Both would take long.
+    w.ok("tune set zfs_initialize_chunk_size=32K");
+    w.ok("zpool initialize tank");
+    w.ok("zpool trim -r 1 tank");
+    w.ok("zpool split tank two b");
+    w.ok("zpool import -d . two");
+    for (pool, device) in [("tank", "a"), ("two", "b")] {
+        let (text, path) = (w.ok(&format!("zpool status -it {pool}")), w.path(device));
+        let line = text.lines().find(|l| l.contains(&path)).unwrap_or_default();
+        assert!(line.contains("% initialized, ") && line.contains("% trimmed, started"), "{text}");
+    }
+    w.ok("zpool attach -w tank a c");
+    w.ok("zpool detach tank c");
+    let text = w.ok("zpool status -it tank");
+    assert!(text.contains("% initialized, ") && text.contains("% trimmed, started"), "{text}");
+    // What was stopped can be started at once, as fast as it was.
+    for again in 0..3 {
+        w.ok("zpool trim -s tank");
+        w.ok("zpool trim tank");
+        assert!(w.ok("zpool status -t tank").contains("% trimmed, started"), "{again}");
+    }
+    w.ok("zpool trim -c tank");
+    w.ok("zpool trim -w tank");
+    assert!(w.ok("zpool status -t tank").contains("100% trimmed, completed"));
+}
+
 #[test]
 fn a_forced_sync_writes_a_state() {
     let w = World::new("cli-sync");

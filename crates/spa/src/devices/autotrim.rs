@@ -139,8 +139,8 @@ impl LeafWorks {
         let guid = leaf.guid();
         drop(leaf);
         for run in runs {
-            let kind = top.kind();
-            for (offset, len) in leaf_ranges(&kind, top.ashift, guid, run.start, run.size) {
+            let ranges = leaf_ranges(&top.kind(), top.ashift, guid, run.start, run.size);
+            for (offset, len) in ranges {
                 let mut at = offset;
                 while at < offset + len && len >= tunables.trim_bytes_min {
                     // The device is held for one discard: it may be closed in between.

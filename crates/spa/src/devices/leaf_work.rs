@@ -142,10 +142,9 @@ impl WorkKind {
 
 /// One kind of work on one device.
 pub struct LeafWork {
-    /// The device.
-    pub guid: Guid,
-    /// The kind of work.
-    pub kind: WorkKind,
+    /// The device. The last one of a mirror takes the guid of the mirror.
+    guid: Cell<Guid>,
+    kind: WorkKind,
     state: Cell<WorkState>,
     /// Everything below this offset of the top-level vdev is done.
     offset: Cell<u64>,
@@ -157,6 +156,8 @@ pub struct LeafWork {
     running: Cell<bool>,
     error: RefCell<Option<Error>>,
     changed: Notify,
+    /// Wakes a run that waits for its rate.
+    told: Notify,
 }
 
 impl LeafWork {
@@ -184,7 +185,7 @@ impl LeafWork {
     /// Writes the progress to the ZAP of the leaf.
     async fn save(&self, stack: &Stack, tx: &Tx) -> Result<()> {
         let tops = stack.tree.tops.borrow().clone();
-        let zap_object = tops.iter().find_map(|t| t.config_ref().find(self.guid).and_then(|c| c.zap_leaf));
+        let zap_object = tops.iter().find_map(|t| t.config_ref().find(self.guid.get()).and_then(|c| c.zap_leaf));
         // The device may have left meanwhile.
         let Some(object) = zap_object.filter(|o| o.0 != 0) else { return Ok(()) };
         let dn = stack.mos.hold(object).await?;
@@ -257,16 +258,16 @@ impl LeafWorks {
     /// The work on a device, if it was ever started.
     pub fn get(&self, guid: Guid, kind: WorkKind) -> Option<Rc<LeafWork>> {
         let all = self.all.borrow();
-        all.iter().find(|w| w.guid == guid && w.kind == kind && w.state.get() != WorkState::None).cloned()
+        all.iter().find(|w| w.guid.get() == guid && w.kind == kind && w.state.get() != WorkState::None).cloned()
     }
 
     fn work(&self, guid: Guid, kind: WorkKind) -> Rc<LeafWork> {
         let mut all = self.all.borrow_mut();
-        if let Some(found) = all.iter().find(|w| w.guid == guid && w.kind == kind) {
+        if let Some(found) = all.iter().find(|w| w.guid.get() == guid && w.kind == kind) {
             return found.clone();
         }
         let work = Rc::new(LeafWork {
-            guid,
+            guid: Cell::new(guid),
             kind,
             state: Cell::default(),
             offset: Cell::new(0),
@@ -276,6 +277,7 @@ impl LeafWorks {
             running: Cell::new(false),
             error: RefCell::default(),
             changed: Notify::new(),
+            told: Notify::new(),
         });
         all.push(work.clone());
         work
@@ -334,7 +336,7 @@ impl LeafWorks {
                 _ => (!can_stop(work, command)).then(|| Error::not_found(format!("there is no active {verb}"))),
             };
             if let Some(e) = refused {
-                return Err(e.at(format!("cannot {verb}: device {}", work.guid)));
+                return Err(e.at(format!("cannot {verb}: device {}", work.guid.get())));
             }
         }
         if matches!(command, WorkCommand::Start(_)) && works.iter().any(|(_, top)| top.kind().reflow().is_some()) {
@@ -342,9 +344,9 @@ impl LeafWorks {
                 format!("cannot {verb}: a raidz is being expanded: 'zpool wait -t raidz_expand' waits for its end");
             return Err(Error::new(ErrorKind::Busy, why));
         }
-        for (work, top) in works {
+        for (work, top) in &works {
             match command {
-                WorkCommand::Forget => self.forget(&work),
+                WorkCommand::Forget => self.forget(work),
                 WorkCommand::Start(_) if work.running.get() => {}
                 WorkCommand::Start(rate) => {
                     if work.state.get() != WorkState::Suspended {
@@ -352,15 +354,22 @@ impl LeafWorks {
                         work.rate.set(None);
                     }
                     work.rate.set(rate.or(work.rate.get()));
-                    self.set_work(&work, WorkState::Active);
-                    self.run_work(work, top);
+                    self.set_work(work, WorkState::Active);
+                    self.run_work(work.clone(), top.clone());
                 }
-                _ if !can_stop(&work, command) => {}
-                WorkCommand::Suspend => self.set_work(&work, WorkState::Suspended),
+                _ if !can_stop(work, command) => {}
+                WorkCommand::Suspend => self.set_work(work, WorkState::Suspended),
                 WorkCommand::Cancel => {
-                    self.set_work(&work, WorkState::Canceled);
+                    self.set_work(work, WorkState::Canceled);
                     work.offset.set(0);
                 }
+            }
+        }
+        if stops {
+            // A run that has not yet ended would take no new start.
+            for (work, _) in &works {
+                work.told.notify_all();
+                self.let_go(work.guid.get()).await;
             }
         }
         self.stack.sync().await
@@ -375,7 +384,7 @@ impl LeafWorks {
     pub async fn wait_for(&self, kind: WorkKind, names: &[String]) -> Result<()> {
         let find = |name: &String| find_vdev(&self.stack.tree, &self.config, name).map(|(_, guid)| guid);
         let guids = names.iter().map(find).collect::<Result<Vec<Guid>>>()?;
-        let is_asked_for = |w: &LeafWork| w.kind == kind && (guids.is_empty() || guids.contains(&w.guid));
+        let is_asked_for = |w: &LeafWork| w.kind == kind && (guids.is_empty() || guids.contains(&w.guid.get()));
         loop {
             let running = self.all.borrow().iter().find(|w| is_asked_for(w) && w.running.get()).cloned();
             let Some(work) = running else { break };
@@ -423,7 +432,7 @@ impl LeafWorks {
     pub(super) async fn hold(&self, top: &Top) {
         self.held.borrow_mut().extend(top.leaves().iter().map(|l| l.guid()));
         loop {
-            let running = self.all.borrow().iter().find(|w| w.running.get() && self.is_held(w.guid)).cloned();
+            let running = self.all.borrow().iter().find(|w| w.running.get() && self.is_held(w.guid.get())).cloned();
             let Some(work) = running else { break };
             work.changed.notified().await;
         }
@@ -435,7 +444,7 @@ impl LeafWorks {
         let guids: Vec<Guid> = top.leaves().iter().map(|l| l.guid()).collect();
         self.held.borrow_mut().retain(|g| !guids.contains(g));
         let all = self.all.borrow().clone();
-        for work in all.iter().filter(|w| guids.contains(&w.guid)) {
+        for work in all.iter().filter(|w| guids.contains(&w.guid.get())) {
             if work.state.get() == WorkState::Active && !work.running.get() && !self.closing.get() {
                 self.run_work(work.clone(), top.clone());
             }
@@ -449,7 +458,7 @@ impl LeafWorks {
             WorkState::Canceled => "canceled",
             _ => "complete",
         };
-        let text = format!("vdev={} {how}", self.path_of(work.guid));
+        let text = format!("vdev={} {how}", self.path_of(work.guid.get()));
         self.stack.core.log_internal(work.kind.verb(), text, self.stack.txg.open_txg());
         let event = match state {
             WorkState::Active => "start",
@@ -457,7 +466,7 @@ impl LeafWorks {
             WorkState::Canceled => "cancel",
             _ => "finish",
         };
-        self.events.post_vdev(&format!("{}_{event}", work.kind.verb()), work.guid);
+        self.events.post_vdev(&format!("{}_{event}", work.kind.verb()), work.guid.get());
         work.state.set(state);
         work.time.set(self.stack.rt.wall_clock().secs.max(0) as u64);
         self.write_work(work);
@@ -470,7 +479,7 @@ impl LeafWorks {
         }
         work.offset.set(0);
         work.time.set(0);
-        let text = format!("vdev={}", self.path_of(work.guid));
+        let text = format!("vdev={}", self.path_of(work.guid.get()));
         let verb = match work.kind {
             WorkKind::Initialize => "uninitialize",
             WorkKind::Trim => "untrim",
@@ -526,7 +535,7 @@ impl LeafWorks {
 
     /// Whether work on the device runs.
     pub(super) fn is_running(&self, guid: Guid) -> bool {
-        self.all.borrow().iter().any(|w| w.guid == guid && w.running.get())
+        self.all.borrow().iter().any(|w| w.guid.get() == guid && w.running.get())
     }
 
     /// Waits until no work holds a device that was closed, for [`PAUSE_MAX`] and a bit: one whose
@@ -534,7 +543,7 @@ impl LeafWorks {
     pub(super) async fn let_go(&self, guid: Guid) {
         let ended = async {
             loop {
-                let running = self.all.borrow().iter().find(|w| w.guid == guid && w.running.get()).cloned();
+                let running = self.all.borrow().iter().find(|w| w.guid.get() == guid && w.running.get()).cloned();
                 let Some(work) = running else { return };
                 let changed = work.changed.notified();
                 if work.running.get() {
@@ -545,10 +554,16 @@ impl LeafWorks {
         let _ = self.stack.rt.timeout(Nanos(PAUSE_MAX.0 * 2), ended).await;
     }
 
+    /// A device has another guid now.
+    pub(super) fn renamed(&self, from: Guid, to: Guid) {
+        self.all.borrow().iter().filter(|w| w.guid.get() == from).for_each(|w| w.guid.set(to));
+        self.held.borrow_mut().iter_mut().filter(|g| **g == from).for_each(|g| *g = to);
+    }
+
     /// Cancels what is under way on a device that is declared faulted, as OpenZFS does.
     pub(super) fn cancel(&self, guid: Guid) {
         let all = self.all.borrow().clone();
-        for work in all.iter().filter(|w| w.guid == guid && w.state.get() == WorkState::Active) {
+        for work in all.iter().filter(|w| w.guid.get() == guid && w.state.get() == WorkState::Active) {
             self.set_work(work, WorkState::Canceled);
             work.offset.set(0);
         }
@@ -556,7 +571,7 @@ impl LeafWorks {
 
     /// Goes on with what was under way when a device of this vdev was closed.
     pub(super) fn go_on(self: &Rc<Self>, top: &Rc<Top>, guid: Guid) {
-        let all: Vec<_> = self.all.borrow().iter().filter(|w| w.guid == guid).cloned().collect();
+        let all: Vec<_> = self.all.borrow().iter().filter(|w| w.guid.get() == guid).cloned().collect();
         for work in all {
             let waits = work.state.get() == WorkState::Active && !work.running.get();
             if waits && top.kind().reflow().is_none() && !self.is_held(guid) && !self.closing.get() {
@@ -568,7 +583,7 @@ impl LeafWorks {
     /// Whether work on a device of that vdev runs.
     pub(super) fn is_running_on(&self, top: &Top) -> bool {
         let kind = top.kind();
-        self.all.borrow().iter().any(|w| w.running.get() && kind.find(w.guid).is_some())
+        self.all.borrow().iter().any(|w| w.running.get() && kind.find(w.guid.get()).is_some())
     }
 
     fn run_work(self: &Rc<Self>, work: Rc<LeafWork>, top: Rc<Top>) {
@@ -615,10 +630,15 @@ impl LeafWorks {
                 Err(_) => continue,
             };
             let mut done = Ok(true);
+            let before = work.offset.get();
             'ranges: for run in free {
-                let kind = top.kind();
-                for (offset, len) in leaf_ranges(&kind, top.ashift, work.guid, run.start, run.size) {
-                    done = self.process_range(work, &kind, offset, len, &mut pace).await;
+                // What a run before this one has done of it. No offset lies within a range of a
+                // RAID-Z or dRAID.
+                let part = before.saturating_sub(run.start).min(run.size);
+                // The run keeps no other device of the vdev open.
+                let ranges = leaf_ranges(&top.kind(), top.ashift, work.guid.get(), run.start + part, run.size - part);
+                for (offset, len) in ranges {
+                    done = self.process_range(work, top, offset, len, &mut pace).await;
                     if !matches!(done, Ok(true)) {
                         break 'ranges;
                     }
@@ -626,6 +646,8 @@ impl LeafWorks {
             }
             self.stack.alloc.enable(top.id, ms);
             if !done? {
+                // Where it was stopped.
+                self.write_work(work);
                 return Ok(false);
             }
             work.offset.set(end);
@@ -635,17 +657,16 @@ impl LeafWorks {
     }
 
     /// Processes one contiguous range of the device; false if the work was stopped.
-    async fn process_range(
-        &self,
-        work: &LeafWork,
-        kind: &VdevKind,
-        offset: u64,
-        len: u64,
-        pace: &mut Pace,
-    ) -> Result<bool> {
-        let Some(VdevKind::Leaf(leaf)) = kind.find(work.guid) else {
-            return Err(Error::not_found("the device has left the pool"));
+    async fn process_range(&self, work: &LeafWork, top: &Top, offset: u64, len: u64, pace: &mut Pace) -> Result<bool> {
+        // Of the leaves: while its mirror goes, that has the same guid. One that was closed is there
+        // all the same, and the work goes on once it is open again.
+        let is_there = || top.kind().conditions().iter().any(|(guid, _)| *guid == work.guid.get());
+        let gone = || Error::not_found("the device has left the pool");
+        let Some(leaf) = top.leaves().into_iter().find(|l| l.guid() == work.guid.get()) else {
+            return if is_there() { Ok(false) } else { Err(gone()) };
         };
+        // Offsets of the device are those of the top-level vdev.
+        let is_whole = !matches!(top.kind(), VdevKind::Raidz(_) | VdevKind::Draid(_));
         let tunables = self.tunables.get();
         let step = match work.kind {
             WorkKind::Trim => tunables.trim_bytes_max,
@@ -656,7 +677,7 @@ impl LeafWorks {
             return Ok(true);
         }
         let may_go_on = || {
-            let ends = self.closing.get() || self.stack.txg.ended().is_some() || self.is_held(work.guid);
+            let ends = self.closing.get() || self.stack.txg.ended().is_some() || self.is_held(work.guid.get());
             work.state.get() == WorkState::Active && leaf.condition.health().is_open() && !ends
         };
         let mut at = offset;
@@ -666,10 +687,13 @@ impl LeafWorks {
                 if pause == Nanos(0) {
                     break;
                 }
-                self.stack.rt.sleep(pause.min(PAUSE_MAX)).await;
+                let _ = self.stack.rt.timeout(pause.min(PAUSE_MAX), work.told.notified()).await;
             }
             if !may_go_on() {
                 return Ok(false);
+            }
+            if !is_there() {
+                return Err(gone());
             }
             let n = step.min(offset + len - at);
             match work.kind {
@@ -682,6 +706,9 @@ impl LeafWorks {
             }
             at += n;
             pace.bytes += n;
+            if is_whole && work.state.get() == WorkState::Active {
+                work.offset.set(at);
+            }
         }
         self.stack.rt.sleep(Nanos(0)).await;
         Ok(true)

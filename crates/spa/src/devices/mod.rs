@@ -244,7 +244,15 @@ impl Devices {
     /// Removes a leaf from a mirror, replacing or spare node: from tree, configuration and objects.
     /// The device gets `label` after the commit.
     async fn remove_leaf(&self, top: &Rc<Top>, guid: Guid, label: Option<NvList>, tx: &Tx) -> Result<()> {
-        let (_, taken) = detach(&top.shape(), guid)?;
+        let before = top.kind().conditions();
+        let (shape, taken) = detach(&top.shape(), guid)?;
+        // The last device of a mirror that was the top-level vdev has taken its guid.
+        for (new, condition) in shape.kind.conditions() {
+            let old = before.iter().find(|(_, c)| Rc::ptr_eq(c, &condition)).map(|(old, _)| *old);
+            if let Some(old) = old.filter(|old| *old != new) {
+                self.works.renamed(old, new);
+            }
+        }
         free_leaf_objects(&self.stack, &taken, tx).await?;
         // Another device may have come back meanwhile: change the current tree.
         let kind = top.kind().find(guid);
