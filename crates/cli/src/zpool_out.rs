@@ -356,9 +356,10 @@ fn status_rows(vdev: &VdevView, depth: usize, rows: Rows<'_>, out: &mut String) 
         out.push_str(&told.row(rows.pool, &vdev.name));
     }
     if vdev.children.is_empty() && depth > 0 {
+        let no_trim = if vdev.no_trim { "(trim unsupported)" } else { "(untrimmed)" };
         for (work, all, done, doing, none) in [
             (&vdev.init, style.init, "initialized", "(initializing)", "(uninitialized)"),
-            (&vdev.trim, style.trim, "trimmed", "(trimming)", "(untrimmed)"),
+            (&vdev.trim, style.trim, "trimmed", "(trimming)", no_trim),
         ] {
             match work {
                 Some(w) if all => out.push_str(&format!("  {}", leaf_work(w, done))),

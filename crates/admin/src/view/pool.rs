@@ -221,7 +221,7 @@ impl PoolEngine {
         node_view(&mut view, &top.kind());
         explain_faults(&mut view, &top.config_ref());
         view.expandable = self.pool.devices().expandable(top);
-        self.work_view(&mut view);
+        self.work_view(&mut view, &top.kind());
         if self.is_resilvering() {
             let missing = |(guid, c): (Guid, Rc<Condition>)| (!c.missing().is_empty()).then_some(guid.0);
             let missing: BTreeSet<u64> = top.kind().conditions().into_iter().filter_map(missing).collect();
@@ -243,8 +243,8 @@ impl PoolEngine {
     }
 
     /// Views of the trim or initialization of every device below.
-    fn work_view(&self, view: &mut VdevView) {
-        view.children.iter_mut().for_each(|c| self.work_view(c));
+    fn work_view(&self, view: &mut VdevView, kind: &VdevKind) {
+        view.children.iter_mut().for_each(|c| self.work_view(c, kind));
         if !view.children.is_empty() {
             return;
         }
@@ -260,6 +260,10 @@ impl PoolEngine {
         };
         view.trim = of(WorkKind::Trim);
         view.init = of(WorkKind::Initialize);
+        view.no_trim = match kind.find(Guid(view.guid)) {
+            Some(VdevKind::Leaf(leaf)) => !leaf.dev.info().supports_discard,
+            _ => true,
+        };
     }
 
     /// Latencies of all devices together.

@@ -195,6 +195,9 @@ pub struct VdevView {
     /// How far it is initialized.
     #[serde(default)]
     pub init: Option<LeafWorkView>,
+    /// A leaf that cannot be trimmed, or was not opened yet.
+    #[serde(default)]
+    pub no_trim: bool,
     /// A leaf that a resilver repairs.
     #[serde(default)]
     pub resilvering: bool,
