@@ -523,6 +523,26 @@ fn devices_are_declared_faulted() {
     assert_eq!(of("a"), "FAULTED 0 0 0 external device fault");
     again();
     assert!(["a", "b"].iter().all(|n| of(n).starts_with("ONLINE ")), "{}", status());
+    // What is not there cannot be trimmed.
+    w.ok("zpool export tank");
+    std::fs::remove_file(w.path("a")).unwrap();
+    w.ok("zpool import -d . tank");
+    let text = w.ok("zpool status -t tank");
+    assert!(text.contains("(trim unsupported)") && text.contains("(untrimmed)"), "{text}");
+    w.ok("zpool destroy tank");
+}
+
+/// A device that a reopening does not find is replaced by a spare, as one with errors is.
+#[test]
+fn a_spare_stands_in_for_a_device_that_is_gone() {
+    let w = World::new("cli-reopen-spare");
+    w.files(&["a", "b", "c"], 128 * MIB);
+    w.ok(&format!("{NEW} tank mirror a b spare c"));
+    w.ok("zinject -d a -e nxio -T all -f 100 tank");
+    w.ok("zpool reopen tank");
+    let status = w.ok("zpool status tank");
+    assert!(status.contains("spare-0") && status.contains("INUSE"), "{status}");
+    w.ok("zinject -c all");
     w.ok("zpool destroy tank");
 }
 

@@ -106,7 +106,7 @@ impl Devices {
     }
 
     /// Attaches a hot spare for every device that has too many errors or is gone, and has none.
-    async fn activate_spares(&self) {
+    pub(super) async fn activate_spares(&self) {
         for (target, path) in leaves_without_spare(&self.stack.tree) {
             // In the order of the list, as zed has it: the distributed spares are at its end.
             let aux = self.aux.get();

@@ -6,24 +6,34 @@
 //! What the administrator or errors took out of use stays so, and a device that holds data without
 //! another copy is never closed.
 
+use std::rc::Rc;
+
 use base::{Guid, Result};
 use ondisk::label::DeviceLabel;
 use ondisk::scan::{ScanFunc, ScanState};
 use vdev::labels::{LeafLabels, read_labels};
-use vdev::{Health, Leaf, VdevKind};
+use vdev::{Condition, Health, Leaf, VdevKind};
 
 use super::Devices;
+
+/// What a look at the devices met.
+#[derive(Clone, Copy, Default)]
+struct Looked {
+    /// There were devices to reopen.
+    any: bool,
+    /// One of them was in use, and is not any more.
+    lost: bool,
+}
 
 impl Devices {
     /// Opens the devices that do not answer again. A resilver writes what devices in use miss, in
     /// place of a running scan; with `keep_scrub` a running scrub goes on instead (`-n`).
     pub async fn reopen_all(&self, keep_scrub: bool) -> Result<()> {
         let admin = self.begin_change().await?;
-        self.look_again(true).await;
+        let looked = self.look_again(true).await;
         self.refresh_sizes();
         drop(admin);
-        self.events.post_states();
-        self.stack.sync().await?;
+        self.reopened(looked).await?;
         let phys = self.scan.status().phys;
         let scrubs = phys.state == ScanState::Scanning && phys.func == ScanFunc::Scrub;
         let tops = self.stack.tree.tops.borrow().clone();
@@ -39,19 +49,24 @@ impl Devices {
     /// closed, or opened anew.
     pub async fn reopen_lost(&self) -> Result<()> {
         let admin = self.begin_change().await?;
-        let changed = self.look_again(false).await;
+        let looked = self.look_again(false).await;
         drop(admin);
-        if changed {
-            self.events.post_states();
-            self.stack.sync().await?;
+        if looked.any { self.reopened(looked).await } else { Ok(()) }
+    }
+
+    /// What follows: events, the configuration on disk, and spares for devices that are not found.
+    async fn reopened(&self, looked: Looked) -> Result<()> {
+        self.events.post_states();
+        self.stack.sync().await?;
+        if looked.lost && self.diagnoses.get() {
+            self.activate_spares().await;
         }
         Ok(())
     }
 
     /// Reopens devices in use that do not answer, and if `closed_too` those that are not there.
-    /// Returns whether there were any.
-    async fn look_again(&self, closed_too: bool) -> bool {
-        let (mut any, tops) = (false, self.stack.tree.tops.borrow().clone());
+    async fn look_again(&self, closed_too: bool) -> Looked {
+        let (mut looked, tops) = (Looked::default(), self.stack.tree.tops.borrow().clone());
         for top in &tops {
             let all: Vec<_> = top.kind().conditions().into_iter().map(|(guid, c)| (guid, c.health())).collect();
             for (guid, health) in all {
@@ -66,15 +81,17 @@ impl Devices {
                 };
                 let needed = health.is_open() && !top.kind().outage(Some(guid)).is_empty();
                 if looks && !needed {
-                    any = true;
+                    looked.any = true;
                     match self.reopen(top, guid, true).await {
                         Ok(()) => {}
                         Err(e) => self.notices.push_once(e.to_string()),
                     }
+                    let is_open = |(g, c): &(_, Rc<Condition>)| *g == guid && c.health().is_open();
+                    looked.lost |= health.is_open() && !top.kind().conditions().iter().any(is_open);
                 }
             }
         }
-        any
+        looked
     }
 
     /// Whether a device answers and has a label of its own.
