@@ -275,6 +275,8 @@ impl Pool {
         let rewound = (best.txg < newest.txg).then(|| Rewind::new(&newest, &best));
         let layers = Layers::new(&rt, tree, first_open, gauge, &opts);
         let pool = Pool::open_mos(&candidate, layers, best, config, &import).await?;
+        // From the first txg on: a device that was damaged meanwhile shows in it.
+        pool.tune(&opts);
         if let Some(r) = rewound {
             let why = format!(
                 "the pool went back to the state of txg {}: about {} seconds of changes are lost",

@@ -29,6 +29,20 @@ fn an_import_finds_what_the_export_left() {
 }
 
 #[test]
+fn an_import_goes_by_its_options_from_the_start() {
+    let world = World::new(7, 1);
+    world.sim.block_on(async {
+        world.create().await.export().await.unwrap();
+        let found = world.find(&[0]).await;
+        let how = spa::EngineOpts { nesting: 1, ..opts() };
+        let pool = Pool::import(world.sim.rt(), found, ImportOpts::default(), how).await.unwrap();
+        let name = format!("{POOL}/a");
+        assert_eq!(pool.dsl().check_new_name(&name).unwrap_err().kind(), base::ErrorKind::NameTooLong);
+        pool.export().await.unwrap();
+    });
+}
+
+#[test]
 fn a_pool_that_is_read_only_is_not_changed() {
     let world = World::new(2, 1);
     world.sim.block_on(async {
