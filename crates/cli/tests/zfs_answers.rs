@@ -772,10 +772,13 @@ fn new_vdevs_on_files_have_the_unit_that_is_set() {
     make("zpool add -o ashift=9 p 3.img");
     w.ok("tune set vdev_file_physical_ashift=default");
     make("zpool add p 4.img");
+    // More than is chosen by itself.
+    w.ok("tune set vdev_file_physical_ashift=15");
+    make("zpool add p 6.img");
     w.ok("zpool set ashift=10 p");
     w.ok("tune set vdev_file_physical_ashift=16");
     make("zpool add p 5.img");
-    assert_eq!([1, 2, 3, 4, 5].map(|n| ashift("p", n)), ["14", "14", "9", "12", "10"]);
+    assert_eq!([1, 2, 3, 4, 5, 6].map(|n| ashift("p", n)), ["14", "14", "9", "12", "10", "12"]);
 }
 
 #[test]

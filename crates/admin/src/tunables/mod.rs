@@ -109,6 +109,8 @@ impl Settings {
 
 /// Default of [`Settings::file_ashift`]: 4 KiB.
 const FILE_ASHIFT: u8 = 12;
+/// As `zfs_vdev_max_auto_ashift` says.
+const AUTO_ASHIFT_MAX: u8 = 14;
 
 /// The field of [`Settings`] that stores a value.
 #[derive(Clone, Copy)]
@@ -342,10 +344,11 @@ impl Tunables {
         self.whole().zevent_len_max
     }
 
-    /// `vdev_file_physical_ashift` of a pool; none without a setting, when the devices decide.
+    /// `vdev_file_physical_ashift` of a pool; none without a setting, and for one that is larger
+    /// than is chosen by itself, when the devices decide.
     pub fn file_ashift(&self, pool: &str) -> Option<u8> {
         let wanted = self.settings(pool, 1).file_ashift;
-        (wanted != FILE_ASHIFT).then_some(wanted)
+        (wanted != FILE_ASHIFT && wanted <= AUTO_ASHIFT_MAX).then_some(wanted)
     }
 
     /// The settings of `pool`, one of `pools`.
@@ -469,8 +472,10 @@ mod tests {
         assert_eq!(t.settings("q", 1).keep_awake, KeepAwake::Off);
         // Without a setting the devices decide.
         assert_eq!(t.file_ashift("p"), None);
+        t.set("p:vdev_file_physical_ashift=14").unwrap();
+        assert_eq!((t.file_ashift("p"), t.file_ashift("q")), (Some(14), None));
         t.set("p:vdev_file_physical_ashift=16").unwrap();
-        assert_eq!((t.file_ashift("p"), t.file_ashift("q")), (Some(16), None));
+        assert_eq!(t.file_ashift("p"), None);
     }
 
     #[test]

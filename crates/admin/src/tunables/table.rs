@@ -1245,6 +1245,8 @@ pub const TABLE: &[Tunable] = &[
 /// may read them, and set them to what they are.
 pub(crate) const FIXED: &[(&str, u64, &str)] = &[
     ("zfs_compressed_arc_enabled", 0, "the cache holds unpacked blocks"),
+    ("vdev_file_logical_ashift", 12, "vdevs on files have units of 4 KiB at least, unless -o ashift says otherwise"),
+    ("zfs_vdev_max_auto_ashift", 14, "devices with larger physical sectors have units of their logical ones"),
     ("zfs_dmu_offset_next_sync", 1, "holes of files that were just written are found without a wait"),
     (
         "send_holes_without_birth_time",

@@ -196,10 +196,18 @@ impl Group {
     }
 }
 
-/// The ashift of a device.
+/// The largest ashift that the physical sector of a device chooses (`zfs_vdev_max_auto_ashift`).
+const AUTO_ASHIFT_MAX: u8 = 14;
+
+/// The ashift of a device. One whose physical sector is very large, as that of an array of disks
+/// may be, has that of its logical sector.
 pub(crate) fn ashift_for(dev: &dyn BlockDev, wanted: Option<u8>) -> Result<u8> {
     let info = dev.info();
-    let ashift = wanted.unwrap_or_else(|| info.physical_sector.max(4096).ilog2() as u8);
+    let sector = match info.physical_sector {
+        large if large > 1 << AUTO_ASHIFT_MAX => info.logical_sector,
+        physical => physical,
+    };
+    let ashift = wanted.unwrap_or_else(|| sector.max(4096).ilog2() as u8);
     if !(9..=16).contains(&ashift) {
         return Err(Error::invalid(format!("ashift {ashift} is out of range: it must be 9 to 16")));
     }

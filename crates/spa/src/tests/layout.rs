@@ -96,6 +96,13 @@ fn the_allocation_unit_holds_a_sector() {
         let dev = device(&sim, "a", DEVICE_SIZE_MIN, sector).dev;
         assert_eq!(ashift_for(&*dev, wanted).ok(), want, "{sector} {wanted:?}");
     }
+    // Arrays of disks have large physical sectors.
+    for (logical, physical, want) in [(512, 16384, 14), (512, 32768, 12), (4096, 1 << 20, 12), (32768, 1 << 20, 15)] {
+        let info = bdev::BlockDev::info(&*device(&sim, "a", DEVICE_SIZE_MIN, 512).dev).clone();
+        let info = bdev::DevInfo { logical_sector: logical, physical_sector: physical, ..info };
+        let dev = bdev::MemDev::with_info(&sim.rt(), info);
+        assert_eq!(ashift_for(&dev, None).ok(), Some(want), "{logical} {physical}");
+    }
 }
 
 #[test]
