@@ -633,3 +633,20 @@ fn properties_of_snapshots_are_received_ones() {
     w.ok("zfs inherit -S n:p tank/copy@one");
     assert_eq!(get("tank/copy@one"), "first\treceived\n");
 }
+
+#[test]
+fn a_refquota_bounds_what_is_received() {
+    let Some(w) = World::new("zfs-receive-refquota") else { return };
+    w.ok(&format!("zpool create --size 256M -m {} -O compression=off tank d", w.path("m")));
+    w.ok("zfs create tank/a");
+    w.ok("zfs create -o refquota=2M tank/b");
+    std::fs::write(w.path("m/a/file"), vec![1; 4 << 20]).unwrap();
+    w.ok("zfs snapshot tank/a@s");
+    // The source may have exceeded its own by much, as OpenZFS has it.
+    w.ok("tune set spa_asize_inflation=0");
+    let got = piped(&w, "zfs send tank/a@s", "zfs receive -F tank/b");
+    assert!(got.code == 1 && got.err.contains("space quota exceeded"), "{}", got.err);
+    w.ok("tune set spa_asize_inflation=1");
+    let got = piped(&w, "zfs send tank/a@s", "zfs receive -F tank/b");
+    assert_eq!(got.code, 0, "{}", got.err);
+}

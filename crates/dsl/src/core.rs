@@ -125,6 +125,9 @@ pub struct Core {
     pub freed_per_txg: Cell<usize>,
     /// Levels that names of new datasets may have (`zfs_max_dataset_nesting`).
     pub nesting: Cell<usize>,
+    /// A received snapshot may refer to so many times 64 MiB more than the
+    /// refquota of its file system (`spa_asize_inflation`).
+    pub asize_inflation: Cell<u64>,
     /// Files without a link stay where they are (`zfs_unlink_suspend_progress`).
     pub unlink_suspended: Cell<bool>,
     /// Bytes of a record for estimates of streams; 0: those of the dataset
@@ -145,6 +148,9 @@ pub struct Core {
 /// GiB of usual records.
 pub const FREED_PER_TXG: usize = 16 << 10;
 
+/// Default of [`Core::asize_inflation`], that of OpenZFS.
+pub const ASIZE_INFLATION: u64 = 24;
+
 impl Core {
     /// For this block layer, with these tunables of intent logs.
     pub fn new(zio: Zio, zil: ZilTunables) -> Rc<Core> {
@@ -154,6 +160,7 @@ impl Core {
             admin_snapshot: Cell::new(false),
             freed_per_txg: Cell::new(FREED_PER_TXG),
             nesting: Cell::new(NESTING_MAX),
+            asize_inflation: Cell::new(ASIZE_INFLATION),
             unlink_suspended: Cell::new(false),
             estimate_record: Cell::new(0),
             pass: Cell::new(1),

@@ -77,6 +77,8 @@ pub struct EngineOpts {
     pub freed_per_txg: usize,
     /// `zfs_max_dataset_nesting`: levels that names of new datasets may have.
     pub nesting: usize,
+    /// `spa_asize_inflation`: a received snapshot may exceed a refquota by so many times 64 MiB.
+    pub asize_inflation: u64,
     /// `zfs_unlink_suspend_progress`: files without a link stay where they are.
     pub unlink_suspended: bool,
     /// `zfs_override_estimate_recordsize`: bytes of a record for estimates of streams; 0: those of
@@ -113,6 +115,7 @@ impl EngineOpts {
             fault_diagnosis: true,
             freed_per_txg: dsl::core::FREED_PER_TXG,
             nesting: dsl::NESTING_MAX,
+            asize_inflation: dsl::core::ASIZE_INFLATION,
             unlink_suspended: false,
             estimate_record: 0,
             discard_per_txg: checkpoint::DISCARD_PER_TXG,
@@ -666,6 +669,7 @@ impl Pool {
         stack.core.admin_snapshot.set(opts.admin_snapshot);
         stack.core.freed_per_txg.set(opts.freed_per_txg);
         stack.core.nesting.set(opts.nesting);
+        stack.core.asize_inflation.set(opts.asize_inflation);
         stack.core.unlink_suspended.set(opts.unlink_suspended);
         stack.core.estimate_record.set(opts.estimate_record);
         self.checkpoint.set_limit(opts.discard_per_txg);

@@ -690,6 +690,16 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.freed_per_txg = v as usize
     ),
     field!(
+        "spa_asize_inflation",
+        Unit::Count,
+        0,
+        1000,
+        OZ,
+        "a received snapshot may exceed the refquota of its file system by so many times 64 MiB",
+        |o| o.engine.asize_inflation,
+        |o, v| o.engine.asize_inflation = v
+    ),
+    field!(
         "zfs_max_dataset_nesting",
         Unit::Count,
         1,

@@ -22,10 +22,10 @@ use crate::pool::DslPool;
 use crate::snap::snapshot::DATASET_KEY_IVSET;
 use crate::space::SpaceCheck;
 
-/// What a received snapshot may refer to beyond the refquota of its file system: the source may
-/// have exceeded its own by a transaction, whose worst case this is (OpenZFS:
-/// `DMU_MAX_ACCESS * spa_asize_inflation`, 64 MiB times 24).
-const REFQUOTA_SLACK: u64 = (64 << 20) * 24;
+/// Bytes of the largest transaction (`DMU_MAX_ACCESS` of OpenZFS). A received snapshot may exceed
+/// the refquota of its file system by the worst that one takes, since the source may have exceeded
+/// its own by that ([`crate::core::Core::asize_inflation`]).
+const ACCESS_MAX: u64 = 64 << 20;
 
 impl DslPool {
     /// Makes the snapshot of a new file system (syncing context).
@@ -100,7 +100,8 @@ impl DslPool {
     fn check_room(&self, target: &Dataset, ds: &Dataset) -> Result<()> {
         let (name, phys) = (target.name(), ds.phys());
         let quota = target.refquota();
-        if quota != 0 && phys.referenced_bytes > quota.saturating_add(REFQUOTA_SLACK) {
+        let slack = ACCESS_MAX.saturating_mul(self.core().asize_inflation.get());
+        if quota != 0 && phys.referenced_bytes > quota.saturating_add(slack) {
             return Err(Error::new(ErrorKind::Quota, format!("destination {name} space quota exceeded.")));
         }
         // What becomes the snapshot's no longer uses the refreservation.
