@@ -129,6 +129,18 @@ impl Dnode {
         Ok(())
     }
 
+    /// Reads the indirect blocks above the data of `off..end`, which the txg that frees them reads
+    /// as well: an error there would suspend the pool.
+    pub async fn check_free(&self, off: u64, end: u64) -> Result<()> {
+        let (size, shift) = (u64::from(self.block_size()), self.n.st.borrow().phys.epb_shift());
+        let mut blkid = off / size;
+        while blkid.saturating_mul(size) < end {
+            let Some(found) = self.next_data_block(blkid).await? else { break };
+            blkid = ((found >> shift) + 1) << shift;
+        }
+        Ok(())
+    }
+
     /// Frees `off..end` in parts, without those that are holes, each in a txg of its own: `free`
     /// frees one part in a transaction and gives its txg.
     pub async fn free_in_parts(
@@ -141,6 +153,7 @@ impl Dnode {
         let mut pos = off;
         while pos < end {
             let upto = (pos - pos % size).saturating_add(self.free_span()).min(end);
+            self.check_free(pos, upto).await?;
             let txg = free(pos, upto).await?;
             if upto == end {
                 break;

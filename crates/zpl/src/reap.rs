@@ -49,6 +49,7 @@ impl Zfs {
                 if !shorten && self.is_closed() {
                     return Err(Error::new(ErrorKind::Interrupted, "the file system is being unmounted"));
                 }
+                n.dn.check_free(start, end).await?;
                 let tx = self.plan().free(&n.dn).net_free().assign().await?;
                 let len = if end == u64::MAX { u64::MAX } else { end - start };
                 n.dn.free_range(start, len, &tx).await?;
@@ -135,6 +136,7 @@ impl Zfs {
         if !is_dir {
             self.free_tail(&n, 0, false).await?;
         }
+        n.dn.check_free(0, u64::MAX).await?;
         let acl = self.acl_object(&n)?;
         let mut plan = self.plan().free(&n.dn).zap(self.unlinked_set()?).net_free();
         if let Some(x) = &xattr_dir {

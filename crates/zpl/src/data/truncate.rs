@@ -51,6 +51,7 @@ impl Zfs {
             return Ok(());
         }
         self.free_tail(n, size, true).await?;
+        n.dn.check_free(size, u64::MAX).await?;
         let mut plan = self.plan().free(&n.dn).bonus(&n.dn).net_free();
         if size > 0 {
             plan = plan.write(&n.dn, size - 1, 1);

@@ -68,6 +68,10 @@ impl Zfs {
         if is_dir {
             self.check_empty(&n).await?;
         }
+        if !is_dir && a.links == 1 && n.dn.max_blkid() < FREE_NOW_BLOCKS {
+            // So that no transaction waits for these reads. Errors are seen later.
+            let _ = n.dn.check_free(0, u64::MAX).await;
+        }
         let plan = self.plan().zap(&d.dn).bonus(&d.dn).free(&n.dn).zap(self.unlinked_set()?).net_free();
         let tx = plan.assign().await?;
         zap::remove(&d.dn, &found.name, &tx).await?;
@@ -118,7 +122,9 @@ impl Zfs {
         }
         let open = n.st.opens.get() > 0;
         let waits = open || self.is_reaping_suspended();
-        if !waits && a.xattr == 0 && n.dn.max_blkid() < FREE_NOW_BLOCKS && self.acl_object(n)?.is_none() {
+        let is_small = a.xattr == 0 && n.dn.max_blkid() < FREE_NOW_BLOCKS && self.acl_object(n)?.is_none();
+        // One that cannot be freed because of damage waits in the set, as in OpenZFS.
+        if !waits && is_small && n.dn.check_free(0, u64::MAX).await.is_ok() {
             self.take_atime(n.obj());
             self.os.free(n.obj(), tx).await?;
             self.count_unlinked();
