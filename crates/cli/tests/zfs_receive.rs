@@ -428,6 +428,36 @@ fn a_raw_tree_has_the_keys_of_its_tops() {
     assert_eq!(roots(&w)[1..3], ["tank/copy/r tank/copy", "tank/copy/root tank/copy/root"]);
 }
 
+/// A clone that was promoted is so at the receiver, too, and everything keeps its snapshots.
+#[test]
+fn a_promotion_is_followed() {
+    let w = world("zfs-receive-promoted");
+    std::fs::write(w.dir.join("key"), "correct horse battery\n").unwrap();
+    let own = format!("-o encryption=on -o keyformat=passphrase -o keylocation=file://{}", w.path("key"));
+    for (top, letters, opts) in [("tank/p", "-R", ""), ("tank/r", "-wR", own.as_str())] {
+        w.ok(&format!("zfs create {top}"));
+        w.ok(&format!("zfs create {opts} {top}/a"));
+        w.ok(&format!("zfs snapshot {top}/a@s"));
+        w.ok(&format!("zfs clone {top}/a@s {top}/c"));
+        w.ok(&format!("zfs create {top}/a/child"));
+        w.ok(&format!("zfs snapshot -r {top}@before"));
+        let copy = format!("{top}-copy");
+        let got = piped(&w, &format!("zfs send {letters} {top}@before"), &format!("zfs receive -u {copy}"));
+        assert_eq!(got.code, 0, "{}", got.err);
+        w.ok(&format!("zfs promote {top}/c"));
+        w.ok(&format!("zfs snapshot -r {top}@after"));
+        let send = format!("zfs send {letters} -i @before {top}@after");
+        let got = piped(&w, &send, &format!("zfs receive -u -F {copy}"));
+        assert_eq!(got.code, 0, "{}", got.err);
+        let list = |top: &str| {
+            let names = w.ok(&format!("zfs list -H -r -t all -o name,origin {top}"));
+            let guids = w.ok(&format!("zfs get -H -r -t snapshot -o value guid {top}"));
+            format!("{}{guids}", names.replace(top, "TOP"))
+        };
+        assert_eq!(list(&copy), list(top));
+    }
+}
+
 #[test]
 fn a_damaged_file_comes_back_from_a_stream() {
     let Some(w) = World::new("zfs-receive-heal") else { return };

@@ -280,7 +280,8 @@ impl PoolEngine {
     ) -> Result<bool> {
         let (dsl, name) = (self.pool.dsl().clone(), head.name());
         let snaps = dsl.snapshots(head).await?;
-        let Some(listed) = snaps.iter().find_map(|s| list.of(Guid(s.phys().guid))) else {
+        // By the newest: a promotion at the sender gives older ones to another file system.
+        let Some(listed) = snaps.iter().rev().find_map(|s| list.of(Guid(s.phys().guid))) else {
             let names: Vec<String> = snaps.iter().map(|s| s.name()).collect();
             drop(snaps);
             return if what.force && name != tree { self.destroy_gone(what, &name, names).await } else { Ok(false) };
@@ -289,10 +290,10 @@ impl PoolEngine {
             dsl.promote(&name).await?;
             return Ok(true);
         }
-        let gone = snaps.iter().filter(|s| !listed.snaps.contains_key(&s.phys().guid)).map(|s| s.name());
+        let gone = snaps.iter().filter(|s| list.of(Guid(s.phys().guid)).is_none()).map(|s| s.name());
         let gone: Vec<String> = gone.filter(|_| what.force).collect();
         let renamed = snaps.iter().filter_map(|s| {
-            let wanted = listed.snaps.get(&s.phys().guid)?;
+            let wanted = list.of(Guid(s.phys().guid))?.snaps.get(&s.phys().guid)?;
             (*wanted != s.snapname()).then(|| (s.name(), format!("{name}@{wanted}")))
         });
         let renamed: Vec<(String, String)> = renamed.collect();
