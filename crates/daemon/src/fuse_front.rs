@@ -295,6 +295,12 @@ impl ActiveMount for Shown {
             }
         })
     }
+    fn root_changed(&self) {
+        match self {
+            Shown::Mounted(m) => m.root_changed(),
+            Shown::Within(_) => {}
+        }
+    }
     fn outer(&self) -> usize {
         Rc::as_ptr(self.mount()).addr()
     }

@@ -1,5 +1,6 @@
 //! Mounting and mounts.
 
+use std::io::IoSlice;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -8,8 +9,10 @@ use host::{FuseMount, FusePlace, MountTable, fuse_detach, fuse_mount, fuse_set_r
 use rt::Rt;
 
 use crate::handler::Handler;
+use crate::proto::{self, ROOT_NODE};
 use crate::session::{Core, IO_MAX, Session};
 use crate::tree::Tree;
+use crate::wire::Small;
 
 pub use crate::session::SessionStats;
 
@@ -206,6 +209,15 @@ impl Mounted {
     /// Whether requests can still come.
     pub fn is_alive(&self) -> bool {
         !self.core.is_over()
+    }
+
+    /// Has the kernel ask for the attributes of the root again: whether `.zfs` is listed has
+    /// changed.
+    pub fn root_changed(&self) {
+        let mut message = Small::new();
+        proto::put_attrs_stale(&mut message, ROOT_NODE);
+        // An error means that the kernel caches nothing of it, or is gone.
+        let _ = self.core.send(&[IoSlice::new(message.as_slice())]);
     }
 
     /// The file systems that it shows, if they may be several.

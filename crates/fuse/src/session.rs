@@ -269,7 +269,7 @@ impl Core {
     }
 
     /// Writes a reply. Errors mean that its waiter is gone, except for malformed replies.
-    fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
+    pub(crate) fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
         let Some(fd) = self.fd.borrow().clone() else { return Ok(()) };
         match write_now(fd.as_fd(), parts) {
             Ok(_) => Ok(()),

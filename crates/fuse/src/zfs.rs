@@ -181,6 +181,8 @@ impl ZfsHandler {
 
     fn attr(&self, slot: u64, a: &zpl::Attr) -> Attr {
         let t = |t: WallTime| Time { secs: t.secs, nanos: t.nanos };
+        let of_root = self.snaps.as_ref().filter(|_| slot == 0 && a.obj == self.root);
+        let ttl = attr_ttl(self.rt.wall_clock(), a.ctime);
         Attr {
             ino: node_in(slot, a.obj),
             size: a.size,
@@ -190,13 +192,15 @@ impl ZfsHandler {
             ctime: t(a.ctime),
             crtime: t(a.crtime),
             mode: a.mode,
-            nlink: a.nlink,
+            // A folder that is listed counts.
+            nlink: a.nlink.saturating_add(of_root.is_some_and(SnapDir::is_visible).into()),
             uid: a.uid,
             gid: a.gid,
             // As Linux keeps device numbers in its kernel: 20 bits of minor number.
             rdev: ((a.rdev >> 20) as u32 & 0xfff, a.rdev as u32 & 0xf_ffff),
             blksize: a.blksize,
-            ttl: attr_ttl(self.rt.wall_clock(), a.ctime),
+            // Whether `.zfs` is listed changes without a change of the root.
+            ttl: if of_root.is_some() { SHORT } else { ttl },
         }
     }
 

@@ -54,6 +54,9 @@ pub trait ActiveMount {
     /// Unmounts it. [`base::ErrorKind::Busy`] if it is in use, unless `force`. `is_alone` is what
     /// that function said a moment ago, or false.
     fn unmount(&self, force: bool, is_alone: bool) -> LocalBoxFuture<'_, Result<()>>;
+    /// Whether `.zfs` is listed in its root has changed. Where it is shown in the mount of another
+    /// one that is seen a second later.
+    fn root_changed(&self);
     /// Identifies its mount, or the one that it is shown in.
     fn outer(&self) -> usize;
     /// Whether it is shown in the mount of another one.

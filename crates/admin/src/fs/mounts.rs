@@ -239,6 +239,13 @@ impl Mounts {
         attached.map(|m| m.front.clone()).collect()
     }
 
+    /// Whether `.zfs` is listed in the root of `name` has changed.
+    pub(crate) fn root_changed(&self, name: &str) {
+        if let Some(m) = self.active.borrow().get(name) {
+            m.front.root_changed();
+        }
+    }
+
     /// Where `name` is mounted, if mount(8) has chosen that.
     pub fn given_place_of(&self, name: &str) -> Option<PathBuf> {
         self.active.borrow().get(name).filter(|m| m.is_given).map(|m| m.path.clone())

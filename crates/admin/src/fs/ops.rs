@@ -459,6 +459,9 @@ impl PoolEngine {
         if has("volmode") || has("snapdev") {
             self.show_volumes().await;
         }
+        if has("snapdir") {
+            affected(&ds.dir(), "snapdir").iter().for_each(|name| self.mounts.root_changed(name));
+        }
         let mut touched: Vec<String> = Vec::new();
         for prop in names.iter().filter(|n| MOUNT_PROPS.contains(&n.as_str())) {
             for name in affected(&ds.dir(), prop) {

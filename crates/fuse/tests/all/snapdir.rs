@@ -161,7 +161,12 @@ fn names_of_snapshots_are_never_stale_and_the_folders_have_times() {
             (Snapdir::Hidden, (false, all)),
         ] {
             snapdir.set(state);
+            m.root_changed();
             assert_eq!(listed().await, want, "{state:?}");
+            // A folder that is listed counts as a link of the root.
+            let at = root.clone();
+            let links = host::blocking(move || fs::metadata(at).unwrap().nlink()).await.unwrap();
+            assert_eq!(links, 2 + u64::from(state == Snapdir::Visible), "{state:?}");
         }
         for m in [m, first] {
             m.unmount(false, false).await.unwrap();
