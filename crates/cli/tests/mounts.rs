@@ -144,6 +144,15 @@ fn what_others_unmount_is_noticed() {
     w.ok("zfs unmount -a");
     assert_eq!(mounts_at(&one), 0);
     w.ok("zfs mount tank/e");
+    // What is below it goes, too, wherever that is, but for what mount(8) mounts.
+    w.ok(&format!("zfs create -o mountpoint={one} tank/e/one"));
+    w.ok("zfs create -o mountpoint=legacy tank/e/legacy");
+    w.ok("zfs unmount tank/e");
+    assert!(!w.is_mounted("tank/e/one") && mounts_at(&one) == 0);
+    w.ok("zfs mount tank/e");
+    assert!(!w.is_mounted("tank/e/one"));
+    w.ok("zfs destroy tank/e/one");
+    w.ok("zfs destroy tank/e/legacy");
     // A key that a clone needs stays, and so does the mount.
     w.ok("zfs snapshot tank/e@s");
     w.ok("zfs clone tank/e@s tank/clone");

@@ -748,7 +748,17 @@ impl PoolEngine {
         if self.mounts.path_of(&name).is_none() && !(force && self.mounts.is_open(&name)) {
             return Err(Error::not_found(format!("cannot unmount '{name}': not currently mounted")));
         }
-        let unmounted = self.unmount_these(&[name], force).await;
+        // As in OpenZFS, what is below it in the pool goes, too, wherever it is mounted, but for what
+        // is mounted by hand.
+        let dsl = self.pool.dsl();
+        let is_legacy = |n: &str| dsl.find_dir(n).is_ok_and(|d| d.prop("mountpoint").0.text() == "legacy");
+        let goes = |n: &String| {
+            let is_below = n.strip_prefix(&name).is_some_and(|rest| rest.starts_with('/'));
+            is_below && !n.contains('@') && !is_legacy(n)
+        };
+        let mut names: Vec<String> = self.mounts.list().into_iter().map(|(n, _)| n).filter(goes).collect();
+        names.push(name.clone());
+        let unmounted = self.unmount_these(&names, force).await;
         let unmounted = unmounted.map_err(|e| mounts::advise_force(e, "zfs unmount -f"))?;
         if keys { self.unload_keys_of(&unmounted).await } else { Ok(()) }
     }

@@ -371,7 +371,8 @@ with -a all that are to be mounted (canmount=on and a mountpoint).
         name: "zfs unmount",
         usage: &["unmount [-fu] <-a | filesystem|mountpoint>"],
         text: "\
-Unmounts one file system, or with -a all.
+Unmounts one file system and those below it, wherever they are mounted, or with
+-a all. One with mountpoint=legacy is left to umount(8).
 
   -f  also if it is in use
   -u  unload the keys that are then needed no more
