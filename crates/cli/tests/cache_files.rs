@@ -47,6 +47,16 @@ fn pools_are_in_the_file_that_they_name() {
     if let Some(found) = zdb(&one) {
         assert!(found.contains(&format!("path: '{}'", at("c"))), "{found:?}");
     }
+    // As does what else the configuration has.
+    for (prop, value) in [("comment", "a comment"), ("compatibility", "legacy")] {
+        let set = w.command(common::WEIR).args(["zpool", "set", &format!("{prop}={value}"), "tank"]).status();
+        assert!(set.unwrap().success());
+        if let Ok(out) = Command::new("zdb").args(["-U", &one, "-C"]).output() {
+            let text = String::from_utf8_lossy(&out.stdout);
+            assert!(text.contains(&format!("{prop}: '{value}'")), "{text}");
+        }
+    }
+    w.ok("zpool set compatibility=off tank");
     w.ok(&format!("zpool set cachefile={two} tank"));
     if let Some(found) = zdb(&two) {
         assert_eq!(found, names("tank", &["a", "c"]));

@@ -393,7 +393,9 @@ impl Request for PoolSet {
             Ok(wanted)
         });
         let wanted = wanted.map_err(|e| e.at(format!("cannot set property for '{pool}'")))?;
-        let before = wanted.cache_file.as_ref().map(|_| cx.pools.cache_file_of(&running));
+        // These are in the configuration, which the file has.
+        let in_file = wanted.cache_file.is_some() || wanted.compatibility.is_some() || wanted.comment.is_some();
+        let before = in_file.then(|| cx.pools.cache_file_of(&running));
         // Not on the engine's thread: the file with the id may be in one of its own mounts.
         let identity = sets_multihost.then(host::host_identity);
         cx.on(&running, move |e| async move {
