@@ -3,8 +3,11 @@
 //! It serves file systems with `mountpoint=legacy`; with the option `zfsutil` also others. Exit
 //! codes are those that mount(8) documents, since scripts and systemd look at them.
 
+use std::path::Path;
+
 use admin::fs::temp_props::MountHow;
-use admin::request::{Datasets, Mount, MountAt};
+use admin::request::{Datasets, Mount, MountAt, Pools};
+use admin::view::{PoolView, VdevView};
 use base::{Error, ErrorKind};
 
 use crate::opts::Parsed;
@@ -80,7 +83,8 @@ fn mount(args: &[String]) -> Done {
     }
     let cannot = |e: Error| e.at(format!("filesystem '{name}' cannot be mounted"));
     let options = options(&p).map_err(cannot)?;
-    let name = dataset(name);
+    let pool = if name.starts_with('/') { pool_of_device(name)? } else { None };
+    let name = pool.as_deref().unwrap_or_else(|| dataset(name));
     if name.contains('#') {
         file_system_name(name)?;
     }
@@ -99,6 +103,18 @@ fn mount(args: &[String]) -> Done {
     }
     let at = Some(MountAt { path, util: options.util });
     ask_and_warn(&Mount { name: Some(name.to_string()), how: options.how, at })
+}
+
+/// The imported pool that a device belongs to: mount(8) may be told the device in place of the
+/// pool's root file system.
+fn pool_of_device(path: &str) -> Result<Option<String>, Fail> {
+    fn has(vdev: &VdevView, device: &Path) -> bool {
+        let is_it = || std::fs::canonicalize(&vdev.name).is_ok_and(|p| p == device);
+        vdev.children.is_empty() && is_it() || vdev.children.iter().any(|c| has(c, device))
+    }
+    let Some(device) = std::fs::canonicalize(path).ok().filter(|p| !p.is_dir()) else { return Ok(None) };
+    let pools: Vec<PoolView> = ask(&Pools { names: Vec::new() })?;
+    Ok(pools.into_iter().find(|pool| has(&pool.vdevs, &device)).map(|pool| pool.name))
 }
 
 /// The dataset, of which older versions of mount(8) make a path if a file of that name is in their

@@ -109,6 +109,12 @@ fn what_is_refused_has_the_exit_code_of_mount_and_changes_nothing() {
     assert_eq!(w.place("tank/x"), Some(a));
     assert_eq!(w.helper(&["tank/own", &w.path("b"), "-o", "zfsutil"]).code, 0);
     assert_eq!(w.place("tank/own"), Some(w.path("b")));
+    // A device stands for its pool.
+    w.ok("zfs unmount -a");
+    let (device, m) = (w.path("a.img"), w.path("m"));
+    assert_eq!(w.helper(&["-o", "zfsutil", &device, &m]).code, 0);
+    assert_eq!(w.place("tank"), Some(m.clone()));
+    w.refuses(&["-o", "zfsutil", &w.path("key"), &m], 1, "does not exist");
     w.ok("zpool destroy tank");
 }
 

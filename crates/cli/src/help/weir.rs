@@ -592,7 +592,8 @@ daemon that runs; a shell starts none.
         text: "\
 Mounts a file system whose property mountpoint is 'legacy': mount(8) calls it
 for 'mount -t zfs tank/x /srv/x' and for lines of fstab(5), where it is a link
-to weir in /sbin. Others are refused: 'zfs mount' mounts them.
+to weir in /sbin. Others are refused: 'zfs mount' mounts them. A device of an
+imported pool stands for the file system at its root.
 
   -o  ro, rw, atime, noatime, relatime, norelatime, strictatime, exec, noexec,
       suid, nosuid, dev, nodev, xattr, noxattr, for this mount only; remount
