@@ -19,6 +19,7 @@
 //! | `spl/kstat/zfs/POOL/NAME` | of one pool: its state, txgs, heartbeats ([`pool`]) |
 //! | `spl/kstat/zfs/POOL/objset-0xN` | of a mounted file system or an open volume |
 //! | `module/zfs/parameters/NAME` | a tunable; what is written to it is set, as by `weir tune set` |
+//! | `module/zfs/features.*`, `module/zfs/properties.*` | features and properties ([`module`]) |
 //! | `module/zfs/version`, `module/spl` | what `arc_summary` looks for |
 //!
 //! **Figures are real.** A line is there if weir has that counter, and with 0 if a program ends
@@ -38,6 +39,7 @@
 pub(crate) mod arcstats;
 pub(crate) mod figures;
 pub mod messages;
+pub(crate) mod module;
 pub(crate) mod pool;
 pub(crate) mod text;
 
@@ -132,6 +134,8 @@ enum Place<'a> {
     Parameter(&'a str),
     /// The version of a module.
     Version,
+    /// Of a feature or a property.
+    Module(Node),
     Nothing,
 }
 
@@ -145,6 +149,9 @@ fn place(path: &str) -> Place<'_> {
     }
     if matches!(path, "module/zfs/version" | "module/spl/version") {
         return Place::Version;
+    }
+    if let Some(node) = module::node(path) {
+        return Place::Module(node);
     }
     let Some(rest) = path.strip_prefix(COUNTERS).and_then(|p| p.strip_prefix('/')) else { return Place::Nothing };
     let named = |list: &'static [(&'static str, Node)], name: &str| list.iter().find(|(n, _)| *n == name);
@@ -180,7 +187,7 @@ pub fn waits(path: &str, question: Question) -> bool {
         Place::Objset(..) => true,
         Place::Pool(_) => question == Question::Names,
         Place::OfPool(..) | Place::Process(..) => question == Question::Text,
-        Place::Folder | Place::Parameter(_) | Place::Version | Place::Nothing => false,
+        Place::Folder | Place::Parameter(_) | Place::Version | Place::Module(_) | Place::Nothing => false,
     }
 }
 
@@ -222,6 +229,7 @@ impl PoolSet {
             },
             Place::Parameter(_) => Some(Node::Parameter),
             Place::Version => Some(Node::Public),
+            Place::Module(node) => Some(node),
             Place::Nothing => None,
         })
     }
@@ -235,6 +243,9 @@ impl PoolSet {
             let mut out: Vec<(String, Node)> = OF_POOL.iter().map(own).collect();
             out.extend(objsets.iter().map(|o| (format!("objset-{:#x}", o.object), Node::Public)));
             return Ok(out);
+        }
+        if let Place::Module(Node::Folder) = place(folder) {
+            return Ok(module::list(folder));
         }
         if !matches!(place(folder), Place::Folder) {
             return Err(missing(folder));
@@ -253,7 +264,10 @@ impl PoolSet {
                 names.sort_unstable();
                 out.extend(names.into_iter().map(|n| (n.to_string(), Node::Parameter)));
             }
-            "module/zfs" | "module/spl" => out.push(("version".to_string(), Node::Public)),
+            "module/zfs" | "module/spl" => {
+                out.push(("version".to_string(), Node::Public));
+                out.extend(module::list(folder));
+            }
             _ => {}
         }
         Ok(out)
@@ -295,10 +309,11 @@ impl PoolSet {
     pub fn kstat_text(&self, path: &str) -> Result<Vec<u8>> {
         let of_pool = |pool: &str| self.running(pool).ok_or_else(|| missing(path));
         let text = match place(path) {
-            Place::Folder | Place::Pool(_) => {
+            Place::Folder | Place::Pool(_) | Place::Module(Node::Folder) => {
                 return Err(Error::new(ErrorKind::IsDir, format!("'{path}' is a folder")));
             }
             Place::Nothing => return Err(missing(path)),
+            Place::Module(_) => module::text(path).ok_or_else(|| missing(path))?,
             Place::Version => format!("{}\n", self.module_version()),
             Place::Parameter(name) => {
                 let all = lock(&self.tunables).all();
@@ -368,6 +383,8 @@ mod tests {
             Place::Objset(pool, object) => format!("objset {object} of {pool}"),
             Place::Parameter(name) => format!("parameter {name}"),
             Place::Version => "version".to_string(),
+            Place::Module(Node::Folder) => "folder of a module".to_string(),
+            Place::Module(_) => "file of a module".to_string(),
             Place::Nothing => "nothing".to_string(),
         };
         for (path, want) in [
@@ -388,6 +405,10 @@ mod tests {
             ("module/zfs/parameters/zfs_arc_max", "parameter zfs_arc_max"),
             ("module/zfs/parameters/zfs_arc_maxx", "nothing"),
             ("module/zfs/version", "version"),
+            ("module/zfs/features.pool", "folder of a module"),
+            ("module/zfs/properties.pool/size", "folder of a module"),
+            ("module/zfs/properties.pool/size/type", "file of a module"),
+            ("module/spl/features.pool", "nothing"),
             ("module", "folder"),
             ("modules", "nothing"),
             ("/spl", "nothing"),

@@ -19,6 +19,7 @@ use rt::LocalBoxFuture;
 
 use crate::engine::{PoolEngine, say};
 use crate::keeper::Level;
+use crate::kstat::module::bit;
 use crate::pool::cache_file::CacheFile;
 use crate::pool::compatibility::allowed_features;
 use crate::view::pool::capacity;
@@ -127,6 +128,45 @@ fn find(name: &str) -> Option<&'static Prop> {
 /// The names of all properties except features; those that can be set only if `settable`.
 pub fn names(settable: bool) -> impl Iterator<Item = &'static str> {
     PROPS.iter().filter(move |p| !settable || !matches!(p.kind, Kind::Computed(_))).map(|p| p.name)
+}
+
+/// What the values of a property are, in one phrase; for those that are no words.
+fn phrase(name: &str) -> &'static str {
+    match name {
+        "capacity" | "fragmentation" => "<percent>",
+        "altroot" => "<path>",
+        "health" => "<state>",
+        "guid" | "load_guid" => "<guid>",
+        "version" => "<version>",
+        "bootfs" => "<filesystem>",
+        "cachefile" => "<file> | none",
+        "dedupratio" | "bcloneratio" => "<ratio>",
+        "readonly" => "on | off",
+        "ashift" => "<ashift, 9-16, or 0=default>",
+        "comment" => "<comment-string>",
+        "compatibility" => "<file[,file...]> | off | legacy",
+        "dedup_table_quota" => "<size> | none | auto",
+        "last_scrubbed_txg" => "<txg>",
+        _ => "<size>",
+    }
+}
+
+/// An attribute of a property in `properties.pool` of [`crate::kstat::module`].
+pub(crate) fn attribute(name: &str, attribute: &str) -> Option<String> {
+    let of_text = ["altroot", "bootfs", "cachefile", "comment", "compatibility", "health"];
+    let kind = &find(name)?.kind;
+    Some(match (attribute, kind) {
+        ("type", Kind::Words(..)) => "index".into(),
+        ("type", _) => if of_text.contains(&name) { "string" } else { "number" }.into(),
+        ("readonly", kind) => bit(matches!(kind, Kind::Computed(_))),
+        ("setonce", _) => bit(false),
+        ("visible", _) => bit(true),
+        ("values", Kind::Words(words, _)) => words.join(" | "),
+        ("values", _) => phrase(name).into(),
+        ("default", Kind::Words(words, default)) => words.get(*default as usize)?.to_string(),
+        ("default", _) => if of_text.contains(&name) { "" } else { "0" }.into(),
+        _ => return None,
+    })
 }
 
 /// The full name of a property, if there is one of that name (`name`, `feature@NAME` and
