@@ -14,6 +14,8 @@ mod zfs;
 mod zpool;
 mod zstream;
 
+use dsl::props::{PROPS, PropKind};
+
 /// A command: its name (`zpool create`), its usage lines, and its page.
 struct Page {
     name: &'static str,
@@ -152,6 +154,20 @@ pub fn usage(name: &str) -> String {
     )
 }
 
+/// The properties of datasets, as OpenZFS lists them where a command lacks the name of one.
+pub fn properties() -> String {
+    let mut out =
+        String::from("\nThe following properties are supported:\n\n\tPROPERTY              EDIT  INHERIT   VALUES\n\n");
+    let mut all: Vec<_> = PROPS.iter().filter(|p| p.kind != PropKind::Shown).collect();
+    all.sort_by_key(|p| (p.kind != PropKind::ReadOnly, p.name));
+    for p in all {
+        let word = |is_so: bool| if is_so { "YES" } else { "NO" };
+        let (edit, inherit) = (word(p.kind != PropKind::ReadOnly), word(p.kind == PropKind::Inherit));
+        out += &format!("\t{:<20}   {edit:>3}      {inherit:>3}   {}\n", p.name, p.values);
+    }
+    out + "\nSizes take the units K, M, G and so on. A name with a colon (:) is that of a property\nof users.\n"
+}
+
 /// Prints the page of a command of `program`, or with no command the usage of all.
 pub fn print_topic(program: &'static str, command: &[String]) -> crate::Done {
     let name = format!("{program} {}", command.join(" "));
@@ -211,6 +227,19 @@ or mount.zfs it is that command.\n"
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn properties_are_listed_as_openzfs_does() {
+        let list = properties();
+        let row = |name: &str| {
+            let of = |l: &&str| l.split_whitespace().next() == Some(name);
+            list.lines().find(of).unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(row("used"), "used NO NO <size>");
+        assert_eq!(row("readonly"), "readonly YES YES on | off");
+        assert!(row("quota").starts_with("quota YES NO "), "{list}");
+        assert!(list.find("\tused ") < list.find("\taclinherit "), "what can be set comes last");
+    }
 
     /// The names in the match of a command's `run`, read from its source.
     fn taken(source: &str) -> Vec<&str> {

@@ -229,6 +229,9 @@ fn report(command: &str, done: Done) -> u8 {
             eprintln!("{what}");
             let full = if topic.is_empty() { command.to_string() } else { format!("{command} {topic}") };
             eprint!("{}", help::usage(&full));
+            if command == "zfs" && what.starts_with("missing property") {
+                eprint!("{}", help::properties());
+            }
             2
         }
     }
