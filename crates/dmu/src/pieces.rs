@@ -132,6 +132,9 @@ impl Dnode {
     /// Reads the indirect blocks above the data of `off..end`, which the txg that frees them reads
     /// as well: an error there would suspend the pool.
     pub async fn check_free(&self, off: u64, end: u64) -> Result<()> {
+        if self.levels() <= 1 {
+            return Ok(());
+        }
         let (size, shift) = (u64::from(self.block_size()), self.n.st.borrow().phys.epb_shift());
         let mut blkid = off / size;
         while blkid.saturating_mul(size) < end {
