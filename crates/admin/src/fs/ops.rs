@@ -748,8 +748,8 @@ impl PoolEngine {
         if self.mounts.path_of(&name).is_none() && !(force && self.mounts.is_open(&name)) {
             return Err(Error::not_found(format!("cannot unmount '{name}': not currently mounted")));
         }
-        // As in OpenZFS, what is below it in the pool goes, too, wherever it is mounted, but for what
-        // is mounted by hand.
+        // As in OpenZFS, what is below it in the pool goes, too, wherever it is mounted, but for
+        // what is mounted by hand.
         let dsl = self.pool.dsl();
         let is_legacy = |n: &str| dsl.find_dir(n).is_ok_and(|d| d.prop("mountpoint").0.text() == "legacy");
         let goes = |n: &String| {

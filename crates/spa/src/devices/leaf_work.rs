@@ -658,8 +658,8 @@ impl LeafWorks {
 
     /// Processes one contiguous range of the device; false if the work was stopped.
     async fn process_range(&self, work: &LeafWork, top: &Top, offset: u64, len: u64, pace: &mut Pace) -> Result<bool> {
-        // Of the leaves: while its mirror goes, that has the same guid. One that was closed is there
-        // all the same, and the work goes on once it is open again.
+        // Of the leaves: while its mirror goes, that has the same guid. One that was closed is
+        // there all the same, and the work goes on once it is open again.
         let is_there = || top.kind().conditions().iter().any(|(guid, _)| *guid == work.guid.get());
         let gone = || Error::not_found("the device has left the pool");
         let Some(leaf) = top.leaves().into_iter().find(|l| l.guid() == work.guid.get()) else {
