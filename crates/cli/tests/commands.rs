@@ -226,9 +226,15 @@ fn layouts_are_made_and_shown() {
     w.ok("zpool offline tank b.img");
     let degraded = names(&w.ok("zpool status tank"));
     assert_eq!(degraded[1..5], ["tank DEGRADED", "raidz2-0 DEGRADED", "a.img ONLINE", "b.img OFFLINE"]);
+    w.ok("zpool offline tank c.img");
+    w.fails("zpool offline tank d.img", 1, "no valid replicas");
+    // A log can be done without.
     w.ok("zpool offline tank e.img");
-    w.fails("zpool offline tank f.img", 1, "no valid replicas");
-    w.ok("zpool online tank b.img e.img");
+    w.ok("zpool offline tank f.img");
+    let log = names(&w.ok("zpool status tank"));
+    assert_eq!(log[7..11], ["logs", "mirror-1 UNAVAIL", "e.img OFFLINE", "f.img OFFLINE"]);
+    w.ok("zpool online tank b.img c.img e.img f.img");
+    w.ok("zpool wait -t resilver tank");
     assert_eq!(names(&w.ok("zpool status tank")), want);
     w.ok("zpool clear tank");
     w.ok("zpool export tank");
