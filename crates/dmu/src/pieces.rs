@@ -129,6 +129,24 @@ impl Dnode {
         Ok(())
     }
 
+    /// Reads the indirect blocks above the blocks of a write that are not cached. The txg of the
+    /// write reads them as well, and an error there would suspend the pool.
+    pub async fn check_path(&self, off: u64, len: u64) -> Result<()> {
+        if self.levels() <= 1 {
+            return Ok(());
+        }
+        let (size, shift) = (u64::from(self.block_size()), self.n.st.borrow().phys.epb_shift());
+        let last = off.saturating_add(len.max(1) - 1) / size;
+        let mut blkid = off / size;
+        while blkid <= last {
+            if self.lookup_cached(blkid).is_none() {
+                self.lookup(blkid).await?;
+            }
+            blkid = ((blkid >> shift) + 1) << shift;
+        }
+        Ok(())
+    }
+
     /// Reads the indirect blocks above the data of `off..end`, which the txg that frees them reads
     /// as well: an error there would suspend the pool.
     pub async fn check_free(&self, off: u64, end: u64) -> Result<()> {

@@ -99,6 +99,7 @@ impl Volume {
         let mut at = off;
         while at < end {
             let some = (end - at).min(per_tx - at % blksz);
+            self.data.check_path(at, some).await?;
             let tx = TxPlan::new(&self.os).write(&self.data, at, some).assign().await?;
             write(at, some, &tx).await?;
             at += some;

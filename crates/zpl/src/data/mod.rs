@@ -226,6 +226,7 @@ impl Zfs {
         let blksz = grown.unwrap_or(u64::from(n.dn.block_size()));
         // Up to a multiple of the block size, so that no block is written by two transactions.
         let some = len.min(write_per_tx(blksz, self.os.charge_of_block(blksz)) - off % blksz);
+        n.dn.check_path(off, some).await?;
         let plan = self.plan().write_blocks(&n.dn, off, some, blksz).bonus(&n.dn);
         let tx = plan.assign().await?;
         if let Some(blksz) = grown {
