@@ -29,7 +29,7 @@ use vdev::{Health, VdevKind};
 use crate::campaign::{drive, panic_text};
 use crate::devices::{LabDoor, devices_text, runner};
 use crate::lab::{Lab, Shape, shape};
-use crate::scan::{BACK, FRONT, no_rebuild, scrub, scrub_clean, told, wait};
+use crate::scan::{BACK, FRONT, give_spares_back, no_rebuild, scrub, scrub_clean, settle_spares, told, wait};
 use crate::workload::{Profile, Runner};
 use crate::{Check, Fault as Finding};
 
@@ -343,16 +343,6 @@ async fn mend(r: &mut Runner, rng: &mut Rng, losses: &[Loss], had: &mut BTreeSet
     Ok(())
 }
 
-/// Spares that stand in are not needed any more. Returns whether there were any.
-async fn give_spares_back(pool: &Rc<Pool>) -> Check<bool> {
-    let spares: Vec<_> = pool.mos_config().vdev_tree.iter().filter(|c| c.kind == ConfigKind::Spare).cloned().collect();
-    for spare in &spares {
-        let last = spare.children.last().ok_or("a spare without children")?;
-        pool.devices().detach(&last.guid.0.to_string()).await.map_err(told("giving a spare back"))?;
-    }
-    Ok(!spares.is_empty())
-}
-
 /// One scrub mends the rot; another finds nothing, and every device is whole.
 async fn settle(r: &mut Runner, met: &mut Met) -> Check {
     let pool = r.pool();
@@ -362,15 +352,7 @@ async fn settle(r: &mut Runner, met: &mut Met) -> Check {
         return Err(format!("the first scrub: {:?}, damaged: {damaged:?}", first.phys));
     }
     met.mended += first.phys.processed;
-    // The next txgs may have a spare stand in for a device in which it found many errors.
-    for _ in 0..2 {
-        pool.sync().await.map_err(told("sync"))?;
-        wait(&pool).await?;
-        no_rebuild(&pool).await?;
-    }
-    if give_spares_back(&pool).await? {
-        wait(&pool).await?;
-    }
+    settle_spares(&pool).await?;
     scrub_clean(&pool).await.map_err(|e| format!("the second scrub: {e}"))?;
     let tops = pool.tree().tops.borrow().clone();
     for top in tops {

@@ -57,6 +57,30 @@ pub async fn scrub(pool: &Rc<Pool>) -> Check<ScanStatus> {
     Ok(s)
 }
 
+/// Spares that stand in are not needed any more. Returns whether there were any.
+pub async fn give_spares_back(pool: &Rc<Pool>) -> Check<bool> {
+    let spares: Vec<_> = pool.mos_config().vdev_tree.iter().filter(|c| c.kind == ConfigKind::Spare).cloned().collect();
+    for spare in &spares {
+        let last = spare.children.last().ok_or("a spare without children")?;
+        pool.devices().detach(&last.guid.0.to_string()).await.map_err(told("giving a spare back"))?;
+    }
+    Ok(!spares.is_empty())
+}
+
+/// Between two scrubs: the next txgs may have a spare stand in for a device in which the first one
+/// found many errors. The second one would mend what is rebuilt then, or be canceled.
+pub async fn settle_spares(pool: &Rc<Pool>) -> Check {
+    for _ in 0..2 {
+        pool.sync().await.map_err(told("sync"))?;
+        wait(pool).await?;
+        no_rebuild(pool).await?;
+    }
+    if give_spares_back(pool).await? {
+        wait(pool).await?;
+    }
+    Ok(())
+}
+
 /// Scrubs a pool that must be without fault.
 pub async fn scrub_clean(pool: &Rc<Pool>) -> Check {
     let s = scrub(pool).await?;
@@ -215,6 +239,7 @@ pub fn run_rot(seed: u64, shape: &'static Shape, ops: u64) -> Result<Vec<DiskIma
         if s.phys.errors != 0 || sure && s.phys.processed == 0 {
             return Err(format!("{lost:?} are noise, and a scrub found {:?}", s.phys));
         }
+        settle_spares(&pool).await?;
         scrub_clean(&pool).await.map_err(|e| format!("the second time, {lost:?} were noise: {e}"))?;
         drop(pool);
         r.compare().await?;
