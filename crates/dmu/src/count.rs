@@ -18,7 +18,8 @@ use std::collections::BTreeSet;
 
 use base::{ErrorKind, ObjectId, Result, Txg};
 use ondisk::objset::{
-    OBJSET_PROJECTQUOTA_COMPLETE, OBJSET_USERACCOUNTING_COMPLETE, OBJSET_USEROBJACCOUNTING_COMPLETE, ObjsetType,
+    ACCOUNTING_FEATURES, OBJSET_PROJECTQUOTA_COMPLETE, OBJSET_USERACCOUNTING_COMPLETE,
+    OBJSET_USEROBJACCOUNTING_COMPLETE, ObjsetType,
 };
 use ondisk::version;
 
@@ -151,12 +152,9 @@ impl Objset {
         let kinds = self.0.counting.borrow().as_ref().map_or(0, |c| c.kinds);
         let tx = TxPlan::new(self).net_free().assign().await?;
         self.set_flags(self.flags() | kinds, &tx);
-        for (kind, feature) in [
-            (OBJSET_USEROBJACCOUNTING_COMPLETE, "org.zfsonlinux:userobj_accounting"),
-            (OBJSET_PROJECTQUOTA_COMPLETE, "org.zfsonlinux:project_quota"),
-        ] {
+        for (kind, feature) in ACCOUNTING_FEATURES {
             if kinds & kind != 0 {
-                self.need_feature(feature, tx.txg());
+                self.need_feature(feature.get().guid, tx.txg());
             }
         }
         let txg = tx.txg();

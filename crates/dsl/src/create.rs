@@ -357,10 +357,7 @@ impl DslPool {
         // Only file systems account for owners.
         if os_type == ObjsetType::Zfs && self.version() >= version::USERSPACE {
             flags = ondisk::objset::OBJSET_USERACCOUNTING_COMPLETE;
-            for (id, flag) in [
-                (FeatureId::UserobjAccounting, ondisk::objset::OBJSET_USEROBJACCOUNTING_COMPLETE),
-                (FeatureId::ProjectQuota, ondisk::objset::OBJSET_PROJECTQUOTA_COMPLETE),
-            ] {
+            for (flag, id) in ondisk::objset::ACCOUNTING_FEATURES {
                 if self.features().is_enabled(id) {
                     flags |= flag;
                     account.activate(id.get().guid, tx.txg());

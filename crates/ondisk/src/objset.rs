@@ -10,6 +10,7 @@ use base::{Error, Result};
 
 use crate::bytes::{le64, put_le64};
 use crate::dnode::{DNODE_SIZE, DnodePhys};
+use crate::feature::FeatureId;
 use crate::object_type::ObjectType;
 use crate::zil::{ZIL_HEADER_SIZE, ZilHeader};
 
@@ -26,6 +27,12 @@ pub const OBJSET_USERACCOUNTING_COMPLETE: u64 = 1;
 pub const OBJSET_USEROBJACCOUNTING_COMPLETE: u64 = 2;
 /// Object set flag: project accounting is complete.
 pub const OBJSET_PROJECTQUOTA_COMPLETE: u64 = 4;
+/// The accounting that needs a feature of the pool, which the dataset then has (format page 16
+/// section 7).
+pub const ACCOUNTING_FEATURES: [(u64, FeatureId); 2] = [
+    (OBJSET_USEROBJACCOUNTING_COMPLETE, FeatureId::UserobjAccounting),
+    (OBJSET_PROJECTQUOTA_COMPLETE, FeatureId::ProjectQuota),
+];
 
 /// Type of an object set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
