@@ -86,6 +86,12 @@ const PROFILES: &[Profile] = &[
     profile("pool-write", 2, Runner::Trouble),
     profile("planted", 2, Runner::Planted(&["--campaign", "--bug", "no-flush", "--cuts", "6000", "--seed", "0"])),
     profile("planted-rewrite", 1, Runner::Planted(&["--snapshots", REWRITTEN, "--bug", "rewrite-ignored"])),
+    profile("planted-livelist", 1, Runner::Planted(&["--snapshots", "{}", "--bug", "kill-unlisted"])),
+    profile(
+        "planted-livelist-part",
+        1,
+        Runner::Planted(&["--snapcuts", "3..4", "--every", "6", "--bug", "freed-unnoted"]),
+    ),
     profile("planted-brt", 1, Runner::Planted(&["--workloads", "{}", "--features", "all", "--bug", "brt-not-asked"])),
     profile(
         "planted-claim",

@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use base::{Error, Nanos, ObjectId, Result, ResultExt, Txg};
 use ondisk::blkptr::{BLKPTR_SIZE, Blkptr};
-use ondisk::bpobj::{BPOBJ_BLKSZ, BPOBJ_SIZE_V2, BpobjPhys, header_size};
+use ondisk::bpobj::{BPOBJ_BLKSZ, BPOBJ_SIZE_V3, BpobjPhys, header_size};
 use ondisk::object_type::ObjectType;
 use rt::LocalBoxFuture;
 use rt::cost::DMU_POINTER;
@@ -81,10 +81,15 @@ pub async fn create(os: &Objset, blksz: u32, tx: &Tx) -> Result<ObjectId> {
 pub async fn create_with_header(os: &Objset, blksz: u32, size: usize, tx: &Tx) -> Result<ObjectId> {
     let spec = ObjSpec::new(ObjectType::BPOBJ, blksz).bonus(ObjectType::BPOBJ_HDR, size as u16);
     let dn = os.alloc(spec, tx).await?;
-    let mut bonus = [0; BPOBJ_SIZE_V2];
+    let mut bonus = [0; BPOBJ_SIZE_V3];
     BpobjPhys::new(size).write_to(&mut bonus);
     dn.set_bonus(&bonus[..size], tx)?;
     Ok(dn.object())
+}
+
+/// Makes an empty part of a livelist.
+pub async fn create_live(os: &Objset, tx: &Tx) -> Result<ObjectId> {
+    create_with_header(os, BPOBJ_BLKSZ, BPOBJ_SIZE_V3, tx).await
 }
 
 /// Frees a list and its sub-lists, but not the blocks that they name.
@@ -179,6 +184,47 @@ impl Bpobj {
         self.append(&mut h, &data, tx).await?;
         add_space(&mut h, total);
         self.set_header(&h, tx)
+    }
+
+    /// Adds entries to a part of a livelist, each with its dsize and whether the block was freed. A
+    /// freed one takes its space off the sums.
+    pub async fn enqueue_live(&self, entries: &[(Blkptr, u64, bool)], tx: &Tx) -> Result<()> {
+        let _lock = self.lock().await;
+        let mut h = self.live_header()?;
+        let mut data = Vec::with_capacity(entries.len() * BLKPTR_SIZE);
+        for (bp, dsize, freed) in entries {
+            data.extend_from_slice(&bp.for_livelist(*freed).to_bytes());
+            let space = BpobjSpace::of(bp, *dsize);
+            if *freed {
+                h.num_freed += 1;
+                (h.bytes, h.comp, h.uncomp) = (
+                    h.bytes.saturating_sub(space.bytes),
+                    h.comp.saturating_sub(space.comp),
+                    h.uncomp.saturating_sub(space.uncomp),
+                );
+            } else {
+                add_space(&mut h, space);
+            }
+        }
+        self.append(&mut h, &data, tx).await?;
+        self.set_header(&h, tx)
+    }
+
+    /// The header of a part of a livelist, which counts its frees and has no lists below.
+    pub fn live_header(&self) -> Result<BpobjPhys> {
+        let h = self.header()?;
+        if h.size < BPOBJ_SIZE_V3 || h.num_subobjs != 0 || h.num_freed > h.num_blkptrs {
+            return Err(Error::corrupt(format!("{} is not a part of a livelist", self.place())));
+        }
+        Ok(h)
+    }
+
+    /// Entries before `to`, from the beginning of the block with the last of them or from `from` if
+    /// that is later; and the place of the first.
+    pub async fn entries_before(&self, from: u64, to: u64) -> Result<(u64, Vec<Blkptr>)> {
+        let start = (to.saturating_sub(1) / self.per_block() * self.per_block()).max(from);
+        let data = self.pointers(start, to).await?;
+        Ok((start, Blkptr::iter_block(&data).collect()))
     }
 
     /// Writes packed pointers behind the last one; only `h` is changed, without the space.

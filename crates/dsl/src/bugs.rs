@@ -21,11 +21,15 @@ pub enum Bug {
     PartLeft,
     /// A deadlist takes a block that was rewritten for as old as its content.
     RewriteIgnored,
+    /// A livelist is not told of killed blocks.
+    KillUnlisted,
+    /// What is freed of a livelist in one txg is not noted for the next import.
+    FreedUnnoted,
 }
 
 impl Bug {
     /// All of them, with the names that commands use.
-    pub const ALL: [(&'static str, Bug); 8] = [
+    pub const ALL: [(&'static str, Bug); 10] = [
         ("first-decides", Bug::FirstDecides),
         ("tail-sent", Bug::TailSent),
         ("last-entry-lost", Bug::LastEntryLost),
@@ -34,6 +38,8 @@ impl Bug {
         ("told-early", Bug::ToldEarly),
         ("part-left", Bug::PartLeft),
         ("rewrite-ignored", Bug::RewriteIgnored),
+        ("kill-unlisted", Bug::KillUnlisted),
+        ("freed-unnoted", Bug::FreedUnnoted),
     ];
 }
 

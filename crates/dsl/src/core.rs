@@ -15,6 +15,7 @@ use ondisk::blkptr::Blkptr;
 use ondisk::dsl::{DslDatasetPhys, DslDirPhys};
 use zil::{PoolLogs, ZilTunables};
 
+use crate::free::livelist::{LIVELIST_ENTRIES, LIVELIST_SHARED};
 use crate::pool::NESTING_MAX;
 use zio::Zio;
 
@@ -123,6 +124,12 @@ pub struct Core {
     pub admin_snapshot: Cell<bool>,
     /// Blocks that are freed in one txg at most (`zfs_async_block_max_blocks`).
     pub freed_per_txg: Cell<usize>,
+    /// ALLOC entries of the last part of a livelist with which a new one begins
+    /// (`zfs_livelist_max_entries`).
+    pub livelist_entries: Cell<u64>,
+    /// A clone that shares no more percent with its origin loses its livelist
+    /// (`zfs_livelist_min_percent_shared`); none: it never does.
+    pub livelist_shared: Cell<Option<u64>>,
     /// Levels that names of new datasets may have (`zfs_max_dataset_nesting`).
     pub nesting: Cell<usize>,
     /// A received snapshot may refer to so many times 64 MiB more than the
@@ -159,6 +166,8 @@ impl Core {
             zil: Rc::new(PoolLogs::new(zil)),
             admin_snapshot: Cell::new(false),
             freed_per_txg: Cell::new(FREED_PER_TXG),
+            livelist_entries: Cell::new(LIVELIST_ENTRIES),
+            livelist_shared: Cell::new(Some(LIVELIST_SHARED)),
             nesting: Cell::new(NESTING_MAX),
             asize_inflation: Cell::new(ASIZE_INFLATION),
             unlink_suspended: Cell::new(false),

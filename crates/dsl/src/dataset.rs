@@ -26,6 +26,7 @@ use zio::DedupMode;
 use crate::core::{Core, Space, change};
 use crate::dir::{Dir, Used};
 use crate::free::deadlist::Deadlist;
+use crate::free::livelist::Changes;
 use crate::receive::Progress;
 use crate::snap::bookmark::FreedMark;
 
@@ -92,6 +93,8 @@ pub struct Account {
     old_features: RefCell<BTreeSet<&'static str>>,
     /// Killed blocks that an older snapshot still holds.
     deadlisted: RefCell<Vec<Blkptr>>,
+    /// What the livelist of a clone does not have yet.
+    live: RefCell<Changes>,
     /// Bookmarks that count the space freed after them.
     marks: RefCell<Vec<FreedMark>>,
     marks_loaded: Cell<bool>,
@@ -156,11 +159,21 @@ impl Account {
     }
 }
 
+/// Whether the livelist of a clone in `dir` must name a block (format page 15 section 3).
+fn is_live_listed(dir: &Dir, bp: &Blkptr) -> bool {
+    dir.livelist().is_some() && bp.birth().0 > dir.origin_txg() && !bp.is_hole() && !bp.is_embedded()
+}
+
 impl BlockAccounting for Account {
     fn born(&self, bp: &Blkptr, _txg: Txg) {
         let space = Space::of(bp, &self.core.zio);
         self.change(|p| add_space(p, space));
-        self.dir.borrow().did_use(Used::Head, space);
+        let dir = self.dir.borrow();
+        dir.did_use(Used::Head, space);
+        if is_live_listed(&dir, bp) {
+            self.live.borrow_mut().born.push(*bp);
+        }
+        drop(dir);
         self.add_unique(space.used);
     }
 
@@ -176,6 +189,9 @@ impl BlockAccounting for Account {
             mark.killed(birth, last_snap, space);
         }
         let dir = self.dir.borrow();
+        if is_live_listed(&dir, bp) && !planted!(KillUnlisted) {
+            self.live.borrow_mut().killed.push(*bp);
+        }
         if birth > last_snap {
             dir.did_use(Used::Head, space.negated());
             self.add_unique(-space.used);
@@ -306,6 +322,7 @@ impl Dataset {
                 new_features: RefCell::default(),
                 old_features: RefCell::default(),
                 deadlisted: RefCell::default(),
+                live: RefCell::default(),
                 marks: RefCell::default(),
                 marks_loaded: Cell::new(false),
                 refquota: Cell::new(0),
@@ -470,6 +487,9 @@ impl Dataset {
     }
     pub(crate) fn take_old_features(&self) -> BTreeSet<&'static str> {
         self.account.old_features.take()
+    }
+    pub(crate) fn take_live_changes(&self) -> Changes {
+        self.account.live.take()
     }
     pub(crate) fn take_deadlisted(&self) -> Vec<Blkptr> {
         self.account.deadlisted.take()

@@ -41,7 +41,7 @@ pub struct Dir {
     /// Creation txg of the snapshot that the head was cloned from; 0 if it is no clone. Blocks born
     /// up to that txg belong to the origin's directory.
     origin_txg: Cell<u64>,
-    /// The livelist of a clone that OpenZFS made.
+    /// The livelist of a clone.
     livelist: Cell<Option<u64>>,
     /// When a snapshot was last made, renamed or destroyed.
     snaps_changed: Cell<Option<WallTime>>,
@@ -202,6 +202,9 @@ impl Dir {
     }
     pub(crate) fn set_livelist(&self, object: Option<u64>) {
         self.livelist.set(object);
+    }
+    pub(crate) fn livelist(&self) -> Option<u64> {
+        self.livelist.get()
     }
     pub(crate) fn take_livelist(&self) -> Option<u64> {
         self.livelist.take()

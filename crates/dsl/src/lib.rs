@@ -59,6 +59,7 @@ pub use damage::BlockRange;
 pub use dataset::Dataset;
 pub use dir::Dir;
 pub use free::deadlist;
+pub use free::livelist::{LIVELIST_ENTRIES, LIVELIST_SHARED};
 pub use pool::{DslPool, DslSetup, NESTING_MAX, NESTING_MOST};
 pub use redact::Redaction;
 pub use snap::bookmark::Bookmark;

@@ -23,7 +23,7 @@ use crate::dataset::{Dataset, Place};
 use crate::dir::Dir;
 use crate::features::Features;
 use crate::free::freeing::Freeing;
-use crate::free::livelist::LIVELIST_KEY;
+use crate::free::livelist::{LIVELIST_KEY, Live};
 use crate::props::{self, PropValue};
 use crate::redact::ListsInUse;
 use crate::registry::Registry;
@@ -56,6 +56,7 @@ pub struct DslPool {
     pub(crate) empty_bpobj: Cell<Option<ObjectId>>,
     pub(crate) tasks: [RefCell<VecDeque<Task>>; TXG_SIZE],
     pub(crate) freeing: Freeing,
+    pub(crate) live: Live,
     keys: Keys,
     /// Redaction lists that are being made or read.
     pub(crate) lists_in_use: ListsInUse,
@@ -98,6 +99,7 @@ impl DslPool {
             empty_bpobj: Cell::default(),
             tasks: Default::default(),
             freeing: Freeing::default(),
+            live: Live::default(),
             lists_in_use: ListsInUse::default(),
             writable: setup.writable,
         })

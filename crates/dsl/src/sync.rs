@@ -129,6 +129,7 @@ impl DslPool {
                 let Some(task) = next else { break };
                 task(self.clone(), tx.clone()).await;
             }
+            self.condense_livelists(&tx).await?;
             self.process_async_destroys(&tx).await?;
         }
         self.write_records(&tx).await?;
@@ -142,7 +143,6 @@ impl DslPool {
                 continue;
             }
             let place = || format!("dataset '{}'", ds.name());
-            self.drop_livelist(&ds.dir(), tx).await.map_err(|e| e.at(place()))?;
             self.load_marks(&ds).await.map_err(|e| e.at(place()))?;
             if let Some(root) = os.sync(txg, pass).await.map_err(|e| e.at(place()))? {
                 ds.change(|p| p.bp = root.bp);
@@ -151,6 +151,7 @@ impl DslPool {
             self.activate_features(&ds, tx).await?;
             self.write_progress(&ds, txg, tx).await.map_err(|e| e.at(place()))?;
             self.write_deadlisted(&ds, tx).await.map_err(|e| e.at(place()))?;
+            self.write_livelist(&ds, tx).await.map_err(|e| e.at(place()))?;
             self.write_marks(&ds, tx).await.map_err(|e| e.at(place()))?;
         }
         Ok(())

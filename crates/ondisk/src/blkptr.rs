@@ -506,6 +506,19 @@ impl Blkptr {
         bp
     }
 
+    /// The pointer as a livelist stores it: as [`Blkptr::for_bpobj`], with a mark if it says that
+    /// the block was freed (format page 15 section 3).
+    pub fn for_livelist(&self, freed: bool) -> Blkptr {
+        let mut bp = self.for_bpobj();
+        bp.0[W_FILL] = u64::from(freed);
+        bp
+    }
+
+    /// Whether this entry of a livelist says that the block was freed.
+    pub fn is_freed_entry(&self) -> bool {
+        self.0[W_FILL] & 1 != 0
+    }
+
     /// The block's share of a dataset's uncompressed sum (format page 05 section 5).
     pub fn ucsize(&self) -> u64 {
         let metadata = self.level() > 0 || self.otype().is_metadata();
@@ -694,6 +707,8 @@ mod tests {
         assert_eq!(Blkptr::from_bytes(&bp.to_bytes()), bp);
         assert_eq!(bp.for_bpobj().checksum_words(), [0; 4]);
         assert!(bp.same_place(&bp.for_bpobj()));
+        assert!(bp.for_livelist(true).is_freed_entry() && !bp.for_livelist(false).is_freed_entry());
+        assert_eq!(bp.for_livelist(false), bp.for_bpobj());
     }
 
     #[test]

@@ -77,6 +77,11 @@ pub struct EngineOpts {
     pub freed_per_txg: usize,
     /// `zfs_max_dataset_nesting`: levels that names of new datasets may have.
     pub nesting: usize,
+    /// ALLOC entries of a part of a livelist (`zfs_livelist_max_entries`).
+    pub livelist_entries: u64,
+    /// Percent that a clone with a livelist shares with its origin at least
+    /// (`zfs_livelist_min_percent_shared`); none: however little.
+    pub livelist_shared: Option<u64>,
     /// `spa_asize_inflation`: a received snapshot may exceed a refquota by so many times 64 MiB.
     pub asize_inflation: u64,
     /// `zfs_unlink_suspend_progress`: files without a link stay where they are.
@@ -115,6 +120,8 @@ impl EngineOpts {
             fault_diagnosis: true,
             freed_per_txg: dsl::core::FREED_PER_TXG,
             nesting: dsl::NESTING_MAX,
+            livelist_entries: dsl::LIVELIST_ENTRIES,
+            livelist_shared: Some(dsl::LIVELIST_SHARED),
             asize_inflation: dsl::core::ASIZE_INFLATION,
             unlink_suspended: false,
             estimate_record: 0,
@@ -668,6 +675,8 @@ impl Pool {
         stack.core.zil.set_tunables(opts.zil);
         stack.core.admin_snapshot.set(opts.admin_snapshot);
         stack.core.freed_per_txg.set(opts.freed_per_txg);
+        stack.core.livelist_entries.set(opts.livelist_entries);
+        stack.core.livelist_shared.set(opts.livelist_shared);
         stack.core.nesting.set(opts.nesting);
         stack.core.asize_inflation.set(opts.asize_inflation);
         stack.core.unlink_suspended.set(opts.unlink_suspended);

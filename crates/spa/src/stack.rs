@@ -77,6 +77,8 @@ impl Layers {
         let core = Core::new(zio, opts.zil);
         core.admin_snapshot.set(opts.admin_snapshot);
         core.freed_per_txg.set(opts.freed_per_txg);
+        core.livelist_entries.set(opts.livelist_entries);
+        core.livelist_shared.set(opts.livelist_shared);
         let rt = rt.clone();
         Layers {
             rt,

@@ -26,6 +26,8 @@ use crate::tunables::table::MEANINGLESS;
 pub use crate::tunables::table::TABLE;
 
 const MIB: u64 = 1 << 20;
+/// The value -1 of [`Unit::PercentOrNever`].
+const NEVER: u64 = u64::MAX;
 
 /// The unit of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +36,8 @@ pub enum Unit {
     Bytes,
     /// Percent.
     Percent,
+    /// Percent, or -1 for never, stored as [`NEVER`].
+    PercentOrNever,
     /// Nanoseconds.
     Ns,
     /// Milliseconds.
@@ -50,7 +54,7 @@ impl Unit {
     fn name(self) -> &'static str {
         match self {
             Unit::Bytes => "bytes",
-            Unit::Percent => "percent",
+            Unit::Percent | Unit::PercentOrNever => "percent",
             Unit::Ns => "ns",
             Unit::Ms => "ms",
             Unit::Seconds => "s",
@@ -186,11 +190,15 @@ impl Tunable {
                 Error::invalid(format!("{}={text}: it must be one of {}", self.name, words.join(", ")))
             });
         }
+        if self.unit == Unit::PercentOrNever && text == "-1" {
+            return Ok(NEVER);
+        }
         let number = dsl::props::parse_size(text).map_err(|_| {
             let (min, max) = (self.min, self.max);
             let kind = match self.unit {
                 Unit::Bytes => "a size in bytes such as 65536, 128K or 1.5G",
                 Unit::Percent => "a percentage",
+                Unit::PercentOrNever => "a percentage or -1",
                 Unit::Ns => "a number of nanoseconds",
                 Unit::Ms => "a number of milliseconds",
                 Unit::Seconds => "a number of seconds",
@@ -216,6 +224,7 @@ impl Tunable {
     pub fn format(&self, value: u64) -> String {
         match self.unit {
             Unit::Word(words) => words.get(value as usize).unwrap_or(&"?").to_string(),
+            Unit::PercentOrNever if value == NEVER => "-1".to_string(),
             _ => value.to_string(),
         }
     }

@@ -690,6 +690,26 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.freed_per_txg = v as usize
     ),
     field!(
+        "zfs_livelist_max_entries",
+        Unit::Count,
+        1,
+        U32,
+        OZ,
+        "blocks in a part of a clone's livelist with which the next part begins",
+        |o| o.engine.livelist_entries,
+        |o, v| o.engine.livelist_entries = v
+    ),
+    field!(
+        "zfs_livelist_min_percent_shared",
+        Unit::PercentOrNever,
+        0,
+        100,
+        OZ,
+        "a clone that shares no more percent with its origin loses its livelist; -1: never",
+        |o| o.engine.livelist_shared.unwrap_or(super::NEVER),
+        |o, v| o.engine.livelist_shared = (v <= 100).then_some(v)
+    ),
+    field!(
         "spa_asize_inflation",
         Unit::Count,
         0,
@@ -1273,8 +1293,6 @@ pub(crate) const NO_VDEV_CACHE: &str = "zfs_vdev_cache_size";
 pub(crate) const MEANINGLESS: &[(&str, &str)] = &[
     ("l2arc_headroom", "cache devices get what is read and written when it passes by, so no list is searched"),
     ("l2arc_trim_ahead", "cache devices are not trimmed"),
-    ("zfs_livelist_max_entries", NO_LIVELIST),
-    ("zfs_livelist_min_percent_shared", NO_LIVELIST),
     ("zfs_condense_indirect_vdevs_enable", NO_CONDENSING),
     ("zfs_condense_indirect_commit_entry_delay_ms", NO_CONDENSING),
     ("zfs_condense_min_mapping_bytes", NO_CONDENSING),
@@ -1283,7 +1301,6 @@ pub(crate) const MEANINGLESS: &[(&str, &str)] = &[
     ("zvol_inhibit_dev", "volumes have files instead of devices: volmode=none hides one"),
 ];
 const NO_CONDENSING: &str = "the maps of removed devices are not condensed";
-const NO_LIVELIST: &str = "clones have no livelists: they are freed by their trees";
 
 fn place_of<T: PartialEq>(all: &[T], value: &T) -> u64 {
     all.iter().position(|v| v == value).unwrap_or(0) as u64

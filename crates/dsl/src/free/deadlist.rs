@@ -93,6 +93,31 @@ impl Deadlist {
         keys.into_iter().flatten()
     }
 
+    /// Its lists by key, none in the flat form.
+    pub(crate) fn lists(&self) -> impl Iterator<Item = (u64, ObjectId)> + '_ {
+        let keys = match &self.form {
+            Form::Keyed { keys, .. } => Some(keys.iter().map(|(key, list)| (*key, *list))),
+            Form::Flat => None,
+        };
+        keys.into_iter().flatten()
+    }
+
+    /// The list under a key.
+    pub(crate) fn list_of(&self, key: u64) -> Option<ObjectId> {
+        match &self.form {
+            Form::Keyed { keys, .. } => keys.get(&key).copied(),
+            Form::Flat => None,
+        }
+    }
+
+    /// Adds to the total of all lists.
+    pub(crate) async fn add_to_total(&mut self, space: Space, tx: &Tx) -> Result<()> {
+        if let Form::Keyed { total, .. } = &mut self.form {
+            total.add(space);
+        }
+        self.write_total(tx).await
+    }
+
     /// The space of all pointers.
     pub async fn space(&self) -> Result<Space> {
         match &self.form {
@@ -196,7 +221,8 @@ impl Deadlist {
         Ok(new)
     }
 
-    async fn set_key(&mut self, key: u64, list: ObjectId, tx: &Tx) -> Result<()> {
+    /// Puts a list under a key.
+    pub(crate) async fn set_key(&mut self, key: u64, list: ObjectId, tx: &Tx) -> Result<()> {
         zap::update_int(&self.mos.hold(self.object).await?, key, list.0, tx).await?;
         if let Form::Keyed { keys, .. } = &mut self.form {
             keys.insert(key, list);
@@ -224,7 +250,8 @@ impl Deadlist {
         self.add_list(pool, before, list, tx).await
     }
 
-    async fn drop_key(&mut self, key: u64, tx: &Tx) -> Result<()> {
+    /// Removes a key; its list stays.
+    pub(crate) async fn drop_key(&mut self, key: u64, tx: &Tx) -> Result<()> {
         zap::remove_int(&self.mos.hold(self.object).await?, key, tx).await?;
         if let Form::Keyed { keys, .. } = &mut self.form {
             keys.remove(&key);

@@ -1,8 +1,8 @@
 //! Destroying a file system (format page 05 section 8).
 //!
 //! One txg removes its name, dataset and directory. Its tree of blocks goes to the bptree, which is
-//! freed in the background; without the feature `async_destroy` its blocks are freed in the same
-//! txg.
+//! freed in the background, or its livelist to those of destroyed clones; without the feature
+//! `async_destroy` its blocks are freed in the same txg.
 
 use std::rc::Rc;
 
@@ -122,11 +122,10 @@ impl DslPool {
             dir.set_reservation(0);
         }
         self.core().notify_watch(|w| w.destroyed(ds.object, None));
-        self.drop_livelist(&dir, tx).await?;
         self.drop_bookmarks(ds, tx).await?;
-        let p = dir.phys();
-        let space = Space::used_by(&p);
-        self.free_head_blocks(ds, space, tx).await?;
+        if !self.free_by_livelist(&dir, tx).await? {
+            self.free_head_blocks(ds, Space::used_by(&dir.phys()), tx).await?;
+        }
 
         let phys = ds.phys();
         // Before pool version 11 only clones have one.

@@ -10,7 +10,8 @@
 //! A tree is walked ([`crate::walk`]) children first. The bookmark of an entry names the next block
 //! to free; all blocks below it are freed already. The order is that of OpenZFS, which may continue
 //! the work of weir: the bookmark is a block of level 0, never an indirect block or an object set,
-//! as OpenZFS asserts. The blocks below an unreadable block are leaked; their space then belongs to
+//! as OpenZFS asserts. Clones with a livelist are freed from that ([`crate::free::livelist`]). The
+//! blocks below an unreadable block are leaked; their space then belongs to
 //! `$LEAK`.
 
 use std::cell::{Cell, RefCell};
@@ -59,7 +60,7 @@ impl DslPool {
         let tree = zap::lookup_u64(self.directory(), b"bptree_obj").await?.map(ObjectId);
         self.freeing.list.set(list);
         self.freeing.tree.set(tree);
-        let mut pending = tree.is_some();
+        let mut pending = tree.is_some() | self.load_deleted_clones().await?;
         if let Some(list) = list {
             pending |= !Bpobj::open(self.mos(), list).await.at(|| "free_bpobj")?.is_empty()?;
         }
@@ -96,7 +97,7 @@ impl DslPool {
         self.freeing.pending.set(true);
     }
 
-    fn charge_free(&self, space: Space) {
+    pub(crate) fn charge_free(&self, space: Space) {
         if let Some(dir) = self.root().child("$FREE") {
             dir.did_use(Used::Head, space);
         }
@@ -148,7 +149,8 @@ impl DslPool {
         let mut left = self.core().freed_per_txg.get();
         let result = async {
             self.free_from_list(&mut left, tx).await?;
-            self.free_from_tree(&mut left, tx).await
+            let trees_done = self.free_from_tree(&mut left, tx).await?;
+            Ok::<bool, Error>(self.free_from_livelists(&mut left, tx).await? && trees_done)
         };
         match result.await {
             Ok(done) => self.freeing.pending.set(!done),

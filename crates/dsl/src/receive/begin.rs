@@ -336,7 +336,9 @@ impl DslPool {
             let ds = match &origin {
                 Some(origin) => {
                     self.share_crypt(&dir, &origin.dir(), tx).await?;
-                    self.make_head(&dir, Some(origin), tx).await?
+                    let head = self.make_head(&dir, Some(origin), tx).await?;
+                    self.make_livelist(&dir, tx).await?;
+                    head
                 }
                 None => self.make_head(&dir, self.hold_origin().await?.as_ref(), tx).await?,
             };

@@ -101,6 +101,7 @@ impl DslPool {
             pool.share_crypt(&dir, &snap.dir(), &tx).await?;
             pool.give_grants(&dir, grants, &tx).await?;
             let head = pool.make_head(&dir, Some(&snap), &tx).await?;
+            pool.make_livelist(&dir, &tx).await?;
             for (prop, value) in props {
                 pool.write_prop(&dir, prop, Some(value), &tx).await?;
             }

@@ -15,6 +15,7 @@ mod dsl;
 mod features;
 mod files;
 mod labels;
+mod livelist;
 pub mod mos;
 mod removal;
 mod report;
@@ -113,6 +114,7 @@ pub fn check(pool: &PoolReader, opts: &CheckOpts, listen: &mut dyn FnMut(Finding
 
     sink.progress("deferred frees");
     let freeing = claim_pending(pool, &mut walk, &mut sink);
+    let freeing = add3(freeing, livelist::claim(pool, &mut walk, &mut sink));
     for bp in walk.ddt.waiting() {
         sink.rep.waiting += bp.dvas().map(|d| d.asize()).sum::<u64>();
         walk.claim(&bp, &|| "a dedup table's block without references".to_owned(), &mut sink);
@@ -121,6 +123,7 @@ pub fn check(pool: &PoolReader, opts: &CheckOpts, listen: &mut dyn FnMut(Finding
     removal::claim(pool, &mut walk.space, &mut sink);
     sink.progress("accounting");
     dsl::DslCheck { pool, dsl: &dsl, births: &births, skipped: &skipped, freeing }.run(&mut sink);
+    livelist::check(pool, &dsl, &births, &skipped, &mut sink);
     features::check(pool, &mut sink);
     mos::check(pool, &mut sink);
     walk.brt.check(pool, &mut sink);

@@ -166,9 +166,12 @@ fn referenced(pool: &PoolReader, dsl: &Dsl) -> Result<BTreeSet<u64>> {
             r.extend(v.as_u64());
         }
     }
-    for key in ["com.delphix:log_spacemap_zap", "com.delphix:deleted_clones"] {
-        if let Some(o) = pool.entry_object(key)? {
-            r.extend(zap::map_u64(&o)?.into_values());
+    if let Some(o) = pool.entry_object("com.delphix:log_spacemap_zap")? {
+        r.extend(zap::map_u64(&o)?.into_values());
+    }
+    if let Some(o) = pool.entry_object("com.delphix:deleted_clones")? {
+        for list in zap::map_u64(&o)?.into_values() {
+            list_objects(pool, list, &mut r)?;
         }
     }
     r.extend(super::brt::objects(pool)?.into_iter().map(|(_, _, entries)| entries));

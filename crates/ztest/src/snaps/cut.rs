@@ -70,6 +70,10 @@ impl Snaps {
         let say = |e: base::Error| format!("{e:?}");
         if matches!(what, Cut::Clone | Cut::Promote | Cut::Deferred) {
             let origin = format!("{fs}@s2");
+            // A list of several parts, which stays.
+            let pool = self.pool();
+            pool.dsl().core().livelist_entries.set(8);
+            pool.dsl().core().livelist_shared.set(None);
             self.pool().dsl().clone_snapshot(&origin, copy, Vec::new()).await.map_err(say)?;
             let snap = self.model.fs[fs].snaps[2].clone();
             let f = Fs { files: snap.files, origin: Some(snap.id), ..Fs::default() };
