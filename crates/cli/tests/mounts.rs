@@ -33,6 +33,31 @@ impl Drop for Elsewhere {
     }
 }
 
+/// The everyday way back to an older file.
+#[test]
+fn a_file_is_copied_out_of_a_snapshot() {
+    let Some(w) = World::new("snapshot-copy") else { return };
+    let at = w.path("mnt");
+    w.ok(&format!("zpool create --size 256M -m {at} tank a.img"));
+    let text = "what it was\n".repeat(60_000);
+    fs::write(format!("{at}/small"), "small").unwrap();
+    fs::write(format!("{at}/large"), &text).unwrap();
+    w.ok("zfs snapshot tank@s");
+    for name in ["small", "large"] {
+        fs::write(format!("{at}/{name}"), "spoilt").unwrap();
+        let copy = format!("timeout 60 cp {at}/.zfs/snapshot/s/{name} {at}/{name}.old");
+        assert!(Command::new("sh").args(["-c", &copy]).status().unwrap().success(), "{copy}");
+    }
+    assert_eq!(fs::read_to_string(format!("{at}/small.old")).unwrap(), "small");
+    assert_eq!(fs::read_to_string(format!("{at}/large.old")).unwrap(), text);
+    w.ok("zfs destroy tank@s");
+    assert_eq!(fs::read_to_string(format!("{at}/large.old")).unwrap(), text);
+    w.ok("zpool scrub -w tank");
+    assert!(w.ok("zpool status tank").contains("errors: No known data errors"));
+    w.ok("zpool export tank");
+    w.ok("zdb --check -p . tank");
+}
+
 #[test]
 fn the_mount_of_a_killed_daemon_is_taken_away() {
     for sync_devices in ["0", "1"] {

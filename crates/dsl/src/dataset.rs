@@ -17,7 +17,7 @@ use dmu::{
     Reservation, SpaceGate, Tx, TxSpace,
 };
 use ondisk::blkptr::Blkptr;
-use ondisk::dsl::{DS_FLAG_INCONSISTENT, DslDatasetPhys};
+use ondisk::dsl::{DS_FLAG_DEFER_DESTROY, DS_FLAG_INCONSISTENT, DslDatasetPhys};
 use ondisk::feature::FeatureId;
 use ondisk::object_type::ObjectType;
 use ondisk::objset::ObjsetType;
@@ -45,6 +45,8 @@ pub struct Dataset {
     writable: bool,
     opening: rt::sync::Semaphore,
     users: Cell<u32>,
+    /// How many [`CloneSource`] there are.
+    cloning: Cell<u32>,
     gone: Cell<bool>,
     /// The type of the object set, if it was read alone.
     os_type: Cell<Option<ObjsetType>>,
@@ -64,6 +66,27 @@ impl Use {
     /// The dataset.
     pub(crate) fn dataset(&self) -> &Rc<Dataset> {
         &self.0
+    }
+}
+
+/// A snapshot whose blocks are being cloned. It is not destroyed as long as this lives: the
+/// destruction waits.
+pub struct CloneSource(Rc<Dataset>);
+
+impl CloneSource {
+    /// Begins to clone out of a snapshot; None if it is destroyed, or is to be.
+    pub fn of(ds: &Rc<Dataset>) -> Option<CloneSource> {
+        if ds.is_gone() || ds.phys().flags & DS_FLAG_DEFER_DESTROY != 0 {
+            return None;
+        }
+        ds.cloning.set(ds.cloning.get() + 1);
+        Some(CloneSource(ds.clone()))
+    }
+}
+
+impl Drop for CloneSource {
+    fn drop(&mut self) {
+        self.0.cloning.set(self.0.cloning.get() - 1);
     }
 }
 
@@ -338,6 +361,7 @@ impl Dataset {
             deadlist: RefCell::default(),
             opening: rt::sync::Semaphore::new(1),
             users: Cell::new(0),
+            cloning: Cell::new(0),
             gone: Cell::new(false),
             os_type: Cell::new(None),
             progress: Default::default(),
@@ -578,6 +602,10 @@ impl Dataset {
     }
     pub(crate) fn set_gone(&self) {
         self.gone.set(true);
+    }
+    /// True while its blocks are being cloned.
+    pub(crate) fn is_clone_source(&self) -> bool {
+        self.cloning.get() > 0
     }
     /// True while it is in use.
     pub fn is_used(&self) -> bool {

@@ -56,7 +56,7 @@ pub mod walk;
 
 pub use create::{Init, NewHead, check_name};
 pub use damage::BlockRange;
-pub use dataset::Dataset;
+pub use dataset::{CloneSource, Dataset};
 pub use dir::Dir;
 pub use free::deadlist;
 pub use free::livelist::{LIVELIST_ENTRIES, LIVELIST_SHARED};

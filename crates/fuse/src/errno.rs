@@ -37,6 +37,8 @@ pub fn of_kind(kind: ErrorKind) -> Errno {
         ErrorKind::NoSpace => libc::ENOSPC,
         ErrorKind::Quota => libc::EDQUOT,
         ErrorKind::ReadOnly => libc::EROFS,
+        // What is being closed does not come back: programs would repeat an interrupted call for ever.
+        ErrorKind::Interrupted => libc::EIO,
         ErrorKind::Corrupt | ErrorKind::Checksum | ErrorKind::Io | ErrorKind::Suspended => libc::EIO,
         ErrorKind::Unsupported => libc::EOPNOTSUPP,
         ErrorKind::Invalid => libc::EINVAL,
@@ -52,7 +54,6 @@ pub fn of_kind(kind: ErrorKind) -> Errno {
         ErrorKind::Restart => libc::EAGAIN,
         ErrorKind::NoAttr => libc::ENODATA,
         ErrorKind::Range => libc::ERANGE,
-        ErrorKind::Interrupted => libc::EINTR,
         ErrorKind::Differs => libc::EILSEQ,
         // Kinds that a later version of the engine may add.
         _ => libc::EIO,

@@ -8,7 +8,7 @@ use std::rc::{Rc, Weak};
 use base::{Error, ErrorKind, ObjectId, Result, ResultExt, Txg, WallTime};
 use dmu::sa::{SaTable, Times, ZnodeAttrs};
 use dmu::{Dnode, Objset, Tx, TxPlan, zap};
-use dsl::Dataset;
+use dsl::{CloneSource, Dataset};
 use ondisk::dnode::MAX_OBJECT;
 use ondisk::objset::{OBJSET_PROJECTQUOTA_COMPLETE, ObjsetType};
 use ondisk::zpl::{
@@ -99,6 +99,12 @@ pub struct Zfs {
 /// Whether a file system can be written, whatever its options say.
 fn can_write(ds: &Dataset, os: &Objset, unlinked_set: Option<&Dnode>) -> bool {
     ds.is_writable() && os.is_writable() && unlinked_set.is_some()
+}
+
+/// A file system whose blocks are being cloned.
+pub(crate) struct SourcePass {
+    _pass: Option<Pass>,
+    _snapshot: Option<CloneSource>,
 }
 
 impl Zfs {
@@ -397,7 +403,18 @@ impl Zfs {
         }
         Ok(self.busy.enter())
     }
-    /// Keeps the file system from being closed while its blocks are cloned to another one.
+    /// Keeps the file system from being closed, or the snapshot from being destroyed, while its
+    /// blocks are cloned to another one.
+    pub(crate) fn enter_clone_source(&self) -> Result<SourcePass> {
+        if !self.ds.is_snapshot() {
+            return self.enter_source().map(|pass| SourcePass { _pass: Some(pass), _snapshot: None });
+        }
+        let source = CloneSource::of(&self.ds);
+        let source = source
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("snapshot '{}' is destroyed", self.name())))?;
+        Ok(SourcePass { _pass: None, _snapshot: Some(source) })
+    }
+    /// Keeps the file system from being closed while it is read beside its operations.
     pub(crate) fn enter_source(&self) -> Result<Pass> {
         if self.closed.get() {
             return Err(Error::new(ErrorKind::Interrupted, format!("file system '{}' is unmounted", self.name())));

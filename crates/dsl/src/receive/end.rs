@@ -74,6 +74,10 @@ impl DslPool {
             return Err(Error::unsupported(format!("dataset '{name}' has an intent log that was not replayed")));
         }
         self.check_room(target, ds)?;
+        if newer.iter().any(|s| s.is_clone_source()) {
+            return Err(ErrorKind::Restart.into());
+        }
+        newer.iter().for_each(|s| s.set_gone());
         let done = async {
             for snap in &newer {
                 self.remove_snapshot(snap, tx).await?;

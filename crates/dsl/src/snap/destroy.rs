@@ -61,6 +61,11 @@ impl DslPool {
         if trial {
             return Ok(());
         }
+        if snaps.iter().chain(&later).any(|s| s.is_clone_source()) {
+            return Err(ErrorKind::Restart.into());
+        }
+        // Nothing begins to clone out of them from here on.
+        snaps.iter().for_each(|s| s.set_gone());
         for snap in later {
             snap.change(|p| p.flags |= DS_FLAG_DEFER_DESTROY);
             let of = (snap.name(), snap.object);

@@ -60,7 +60,7 @@ struct Rest<'a> {
 impl CloneFrom<'_> {
     /// Size of the file, in bytes.
     async fn size(&self) -> Result<u64> {
-        let _pass = self.fs.enter_source()?;
+        let _pass = self.fs.enter_clone_source()?;
         let n = self.fs.node(self.obj).await?;
         Ok(self.fs.live_attrs(&n).await?.size)
     }
@@ -248,7 +248,7 @@ impl Zfs {
     async fn try_clone(&self, rest: Rest<'_>, obj: ObjectId) -> Result<Piece> {
         let Rest { from, off, len, .. } = rest;
         let _pass = self.enter()?;
-        let _source_pass = from.fs.enter_source()?;
+        let _source_pass = from.fs.enter_clone_source()?;
         let (n, src) = (self.node(obj).await?, from.fs.node(from.obj).await?);
         let _locks = self.lock_to_clone(from, &src, &n, len).await;
         let (a, s) = (self.live_attrs(&n).await?, from.fs.live_attrs(&src).await?);

@@ -525,6 +525,55 @@ fn a_block_is_cloned_many_times_in_one_txg() {
     check_images(&lab.images()).unwrap();
 }
 
+/// A file is cloned out of a snapshot that is open without a use, as those of `.zfs` are, and the
+/// snapshot is destroyed only when that is done.
+#[test]
+fn a_file_is_cloned_out_of_a_snapshot_that_goes() {
+    let (lab, layout) = own_world(30);
+    let rt = lab.sim.rt();
+    lab.sim.block_on(async {
+        let pool = own_pool(&lab, &layout).await;
+        let mounts = own_mounts(&pool).await;
+        let fs = &mounts[0];
+        let (from, to) = (file_of(fs, 0).await.0, file_of(fs, 1).await.0);
+        let text: Vec<u8> = (0..40_960u32).map(|i| (i / 13) as u8).collect();
+        fs.write(from, 0, vec![Buf::copy_from(&text).freeze()], false).await.unwrap();
+        let name = format!("{}@s", fs.dataset().name());
+        pool.dsl().snapshot(vec![name.clone()], false, Vec::new()).await.unwrap();
+        fs.setattr(from, zpl::SetAttr { size: Some(0), ..zpl::SetAttr::default() }).await.unwrap();
+        let snap = pool.dsl().find_snapshot(&name).await.unwrap();
+        let old = zpl::Zfs::open_uncounted(&snap, zpl::MountOpts::default()).await.unwrap();
+        let at = CloneFrom { fs: &old, obj: from, off: 0 };
+        assert_eq!(fs.clone_range(at, to, 0, u64::MAX).await.unwrap(), (40_960, 40_960));
+
+        let held = dsl::CloneSource::of(&snap).expect("it is there");
+        let dsl = pool.dsl().clone();
+        let destroyed = std::rc::Rc::new(std::cell::Cell::new(false));
+        let (done, what) = (destroyed.clone(), name.clone());
+        let task = rt.spawn("destroy", async move {
+            dsl.destroy_snapshots(vec![what], false).await.unwrap();
+            done.set(true);
+        });
+        for _ in 0..4 {
+            pool.sync().await.unwrap();
+        }
+        assert!(!destroyed.get() && !snap.is_gone(), "its blocks are being cloned");
+        drop(held);
+        task.await;
+        assert!(snap.is_gone() && dsl::CloneSource::of(&snap).is_none());
+        let e = fs.clone_range(at, to, 40_960, 40_960).await.unwrap_err();
+        assert_eq!(e.kind(), base::ErrorKind::NotFound);
+        drain(&pool).await;
+        pool.sync().await.unwrap();
+        assert!(pool.cloned().1 == 0, "the snapshot's references are gone");
+        let read: Vec<u8> = fs.read(to, 0, 40_960).await.unwrap().iter().flat_map(|b| b.to_vec()).collect();
+        assert_eq!(read, text);
+        close(mounts).await;
+        pool.export().await.unwrap();
+    });
+    check_images(&lab.images()).unwrap();
+}
+
 /// A file that is cloned to its own end grows with each piece; the copy ends where the file ended
 /// before.
 #[test]
