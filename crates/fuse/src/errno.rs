@@ -37,7 +37,7 @@ pub fn of_kind(kind: ErrorKind) -> Errno {
         ErrorKind::NoSpace => libc::ENOSPC,
         ErrorKind::Quota => libc::EDQUOT,
         ErrorKind::ReadOnly => libc::EROFS,
-        // What is being closed does not come back: programs would repeat an interrupted call for ever.
+        // What is being closed does not come back; an interrupted call would be repeated for ever.
         ErrorKind::Interrupted => libc::EIO,
         ErrorKind::Corrupt | ErrorKind::Checksum | ErrorKind::Io | ErrorKind::Suspended => libc::EIO,
         ErrorKind::Unsupported => libc::EOPNOTSUPP,
