@@ -4,9 +4,9 @@ use admin::fs::temp_props::{MountHow, TempProps};
 use admin::pool::vdev_spec::VdevSpec;
 use admin::request::{
     LabelClear, Mount, PoolAdd, PoolAttach, PoolCheckpoint, PoolClear, PoolCreate, PoolDdtPrune, PoolDedup,
-    PoolDestroy, PoolDetach, PoolExport, PoolHistory, PoolImport, PoolOffline, PoolOnline, PoolPrefetch, PoolReguid,
-    PoolRemove, PoolRemoveCancel, PoolRemoveEstimate, PoolReopen, PoolScan, PoolSet, PoolSplit, PoolSync, PoolWork,
-    Pools, Search, VdevGet, VdevSet,
+    PoolDestroy, PoolDetach, PoolExport, PoolFreeze, PoolHistory, PoolImport, PoolOffline, PoolOnline, PoolPrefetch,
+    PoolReguid, PoolRemove, PoolRemoveCancel, PoolRemoveEstimate, PoolReopen, PoolScan, PoolSet, PoolSplit, PoolSync,
+    PoolWork, Pools, Search, VdevGet, VdevSet,
 };
 use admin::view::{Candidate, Created, Imported, PoolView, SplitDone, VdevView};
 use base::{Error, ErrorKind};
@@ -42,6 +42,10 @@ pub fn run(args: &[String]) -> Done {
             let p = parse(rest, "f", &[], "sync")?;
             let force = p.has('f');
             ask(&PoolSync { names: p.operands, force })
+        }
+        "freeze" => {
+            let p = parse(rest, "", &[], "freeze")?;
+            ask(&PoolFreeze { pool: only_operand(&p, "pool name", "freeze")?.to_string() })
         }
         "add" => add(&parse(rest, "fgLnPo:", &[("size", true, 'z')], "add")?),
         "attach" => attach(&parse(rest, "fswo:", &[("size", true, 'z')], "attach")?, "attach"),

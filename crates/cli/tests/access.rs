@@ -70,6 +70,7 @@ const REFUSED: &[&str] = &[
     "zpool set failmode=panic tank",
     "zpool sync",
     "zpool sync tank",
+    "zpool freeze tank",
     "zpool clear tank",
     "zpool split tank two",
     "zpool split -n tank two",

@@ -341,6 +341,34 @@ fn files_are_cloned_between_mounts() {
     w.ok("zpool destroy dozer");
 }
 
+/// What is in the intent logs of a frozen pool is there after an import, and nothing else.
+#[test]
+fn a_frozen_pool_keeps_what_is_in_its_logs() {
+    let Some(w) = World::new("mounts-freeze") else { return };
+    let at = w.path("m");
+    w.ok(&format!("zpool create --size 128M -m {at} tank a.img"));
+    fs::write(format!("{at}/before"), b"before").unwrap();
+    w.fails("zpool freeze nope", &["no such pool"]);
+    w.ok("zpool freeze tank");
+    fs::write(format!("{at}/after"), vec![7; 300_000]).unwrap();
+    fs::rename(format!("{at}/before"), format!("{at}/old")).unwrap();
+    w.ok("zfs create tank/lost");
+    w.ok("zpool sync -f tank");
+    fs::write(format!("{at}/last"), b"last").unwrap();
+    w.ok("zpool export tank");
+    w.ok("zpool import -f -d . tank");
+    assert_eq!(fs::read(format!("{at}/after")).unwrap(), vec![7; 300_000]);
+    assert_eq!(fs::read(format!("{at}/old")).unwrap(), b"before");
+    assert_eq!(fs::read(format!("{at}/last")).unwrap(), b"last");
+    assert!(!Path::new(&format!("{at}/before")).exists() && !w.ok("zfs list -r tank").contains("lost"));
+    // It is like any other pool again.
+    w.ok("zfs create tank/kept");
+    w.ok("zpool export tank");
+    w.ok("zpool import -d . tank");
+    assert!(w.ok("zfs list -r tank").contains("kept"));
+    w.ok("zpool destroy tank");
+}
+
 #[test]
 fn the_delete_queue_is_waited_for() {
     let Some(w) = World::new("mounts-wait") else { return };

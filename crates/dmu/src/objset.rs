@@ -98,6 +98,8 @@ pub trait IntentLog {
     /// new header; `None` if it does not change. Called once for each txg in which the object set
     /// is written. Must not wait.
     fn sync(&self, txg: Txg) -> Result<Option<ZilHeader>>;
+    /// Makes sure that the header on disk names a block that records can go to.
+    fn begin_chain(self: Rc<Self>) -> LocalBoxFuture<'static, Result<()>>;
     /// Waits until all logged operations are durable with their txg, and frees all blocks of the
     /// log; later records get new blocks.
     fn end_chain(self: Rc<Self>) -> LocalBoxFuture<'static, Result<()>>;
@@ -392,6 +394,14 @@ impl Objset {
     /// Sets or removes the intent log that the sync calls.
     pub fn set_log(&self, log: Option<Weak<dyn IntentLog>>) {
         *self.0.log.borrow_mut() = log;
+    }
+    /// Gives the intent log, if one is in use, its first block ([`IntentLog::begin_chain`]).
+    pub async fn begin_log_chain(&self) -> Result<()> {
+        let log = self.0.log.borrow().as_ref().and_then(Weak::upgrade);
+        match log {
+            Some(log) => log.begin_chain().await,
+            None => Ok(()),
+        }
     }
     /// Makes the intent log, if one is in use, free all of its blocks ([`IntentLog::end_chain`]).
     pub async fn end_log_chain(&self) -> Result<()> {

@@ -60,6 +60,8 @@ struct Inner {
     enabled: Rc<Notify>,
     /// Whether what becomes free is to be trimmed, and the metaslabs that have some of that.
     autotrim: bool,
+    /// Nothing is freed in txgs after this one.
+    frozen: Option<Txg>,
     trims: BTreeSet<(VdevId, u64)>,
 }
 
@@ -149,6 +151,7 @@ impl Allocator {
                 disabled: BTreeSet::new(),
                 enabled: Rc::new(Notify::new()),
                 autotrim: false,
+                frozen: None,
                 trims: BTreeSet::new(),
             }),
         })
@@ -228,9 +231,14 @@ impl Allocator {
     /// The space becomes allocatable when `txg` + 2 is committed; for a block born in `txg`, when
     /// `txg` is. Blocks of a checkpoint stay allocated ([`Allocator::take_held_back`]); birth 0
     /// never belongs to a checkpoint.
+    ///
+    /// In txgs after that of [`Allocator::freeze`] nothing is freed.
     pub fn free(&self, dva: Dva, birth: Txg, txg: Txg) -> Result<()> {
         let mut inner = self.inner.borrow_mut();
         let (vdev, ms) = inner.locate(dva)?;
+        if inner.frozen.is_some_and(|last| txg > last) {
+            return Ok(());
+        }
         if birth.0 != 0 && inner.checkpoint.is_some_and(|c| birth <= c) {
             inner.ms(vdev, ms).check_held(dva.offset(), dva.asize()).at(|| dva)?;
             inner.held_back.push((vdev, Run { start: dva.offset(), size: dva.asize() }));
@@ -240,6 +248,12 @@ impl Allocator {
         inner.ms(vdev, ms).free(dva.offset(), dva.asize(), birth, txg).at(|| dva)?;
         inner.mark_dirty(vdev, ms, txg);
         Ok(())
+    }
+
+    /// The state on disk stays that of txg `last`, and the intent logs': what they refer to, and
+    /// what was written since, stays allocated.
+    pub fn freeze(&self, last: Txg) {
+        self.inner.borrow_mut().frozen = Some(last);
     }
 
     /// From now on freed blocks born up to this txg, which the checkpoint refers to, stay

@@ -406,6 +406,21 @@ impl Pool {
         self.sync().await
     }
 
+    /// Freezes the pool until it is exported (`zpool freeze`, for tests of intent logs): from a txg
+    /// that is on disk when this returns, only intent logs become part of what an import finds.
+    /// Their records are kept until they are committed, at the latest when the log is closed.
+    /// Of file systems and volumes that are opened later, and of operations that logs have no
+    /// record for, nothing stays.
+    pub async fn freeze(&self) -> Result<()> {
+        self.config.check_writable()?;
+        for os in self.stack.dsl().all().iter().filter_map(|ds| ds.opened()) {
+            os.begin_log_chain().await?;
+        }
+        let last = self.stack.txg.freeze();
+        self.stack.alloc.freeze(last);
+        self.stack.txg.wait_synced(last).await
+    }
+
     /// Changes the property `comment` with the next txg.
     pub fn set_comment(&self, comment: Option<String>) -> Result<()> {
         self.config.check_writable()?;

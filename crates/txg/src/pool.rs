@@ -113,6 +113,9 @@ pub(crate) struct Inner {
     pub(crate) wrlog_of: [Cell<u64>; TXG_SIZE],
     pub(crate) last_wakeup: Cell<Nanos>,
 
+    /// The last txg that goes to disk, of a frozen pool.
+    pub(crate) frozen: Cell<Option<Txg>>,
+
     pub(crate) end: RefCell<Option<End>>,
     pub(crate) stopping: Cell<bool>,
     pub(crate) running: Cell<bool>,
@@ -333,6 +336,7 @@ impl TxgPool {
             wrlog: Cell::new(0),
             wrlog_of: Default::default(),
             last_wakeup: Cell::new(Nanos(0)),
+            frozen: Cell::default(),
             end: RefCell::new(None),
             stopping: Cell::new(false),
             running: Cell::new(false),
@@ -586,6 +590,24 @@ impl TxgPool {
     /// The last txg that is on disk.
     pub fn last_synced(&self) -> Txg {
         self.0.synced.get()
+    }
+    /// The last txg whose state an import after a power cut would find: [`TxgPool::last_synced`]
+    /// unless the pool is frozen.
+    pub fn last_durable(&self) -> Txg {
+        let synced = self.last_synced();
+        self.0.frozen.get().map_or(synced, |last| last.min(synced))
+    }
+    /// Freezes the pool for as long as it is imported: the txg that is open now, which is returned,
+    /// is the last one that becomes the state on disk. Later ones are synced in memory and to free
+    /// space, and nothing refers to them. Does nothing in a frozen pool.
+    pub fn freeze(&self) -> Txg {
+        let last = self.0.frozen.get().unwrap_or(self.open_txg());
+        self.0.frozen.set(Some(last));
+        last
+    }
+    /// Whether `txg` never becomes the state on disk: see [`TxgPool::freeze`].
+    pub fn is_frozen(&self, txg: Txg) -> bool {
+        self.0.frozen.get().is_some_and(|last| txg > last)
     }
     /// The limit of the throttle of 2008, from the measured throughput; it is updated under every
     /// policy.

@@ -269,9 +269,14 @@ impl Zilog {
     }
 
     /// Ends the use: waits for blocks in flight and frees the blocks of the log. No commits or
-    /// changes may come any more.
+    /// changes may come any more. In a frozen pool all records are committed first, since the log
+    /// on disk is all that stays of them.
     pub async fn close(&self) -> Result<()> {
         let z = &self.0;
+        let txg = z.os.ctx().txg();
+        if txg.is_frozen(txg.open_txg()) {
+            self.commit(None).await?;
+        }
         let _issuer = z.issuer.lock().await;
         let under_way: Vec<Rc<Lwb>> = z.chain.borrow().lwbs.iter().filter(|l| !l.is_open()).cloned().collect();
         for lwb in under_way {
@@ -293,8 +298,9 @@ impl Zilog {
 }
 
 impl Inner {
+    /// The last txg that is on disk: records of later ones are kept until they are committed.
     fn synced(&self) -> Txg {
-        self.os.ctx().txg().last_synced()
+        self.os.ctx().txg().last_durable()
     }
     fn count(&self, f: impl Fn(&mut ZilStats)) {
         let mut s = self.stats.get();
@@ -367,6 +373,16 @@ impl Inner {
         synced
     }
 
+    /// After [`Inner::recover`]: the sync of a txg that writes the object set frees the blocks.
+    async fn end_now(&self) -> Result<()> {
+        let txg = self.os.ctx().txg();
+        let hold = txg.hold_open().await;
+        let at = hold.txg;
+        self.os.touch(at);
+        drop(hold);
+        txg.wait_synced(at).await
+    }
+
     /// Waits until `waiter` is done.
     async fn wait(&self, waiter: &Rc<Waiter>) {
         while !waiter.is_done() {
@@ -402,6 +418,17 @@ impl IntentLog for Inner {
         Ok(Some(ZilHeader { log: first, ..ZilHeader::default() }))
     }
 
+    fn begin_chain(self: Rc<Self>) -> LocalBoxFuture<'static, Result<()>> {
+        Box::pin(async move {
+            let _issuer = self.issuer.lock().await;
+            if self.broken.get() {
+                self.recover().await?;
+                self.end_now().await?;
+            }
+            if self.chain.borrow().lwbs.is_empty() { Inner::begin_chain(&self, 0).await } else { Ok(()) }
+        })
+    }
+
     fn end_chain(self: Rc<Self>) -> LocalBoxFuture<'static, Result<()>> {
         Box::pin(async move {
             let _issuer = self.issuer.lock().await;
@@ -409,13 +436,7 @@ impl IntentLog for Inner {
                 return Ok(());
             }
             self.recover().await?;
-            // The sync of a txg that writes the object set frees the blocks.
-            let txg = self.os.ctx().txg();
-            let hold = txg.hold_open().await;
-            let at = hold.txg;
-            self.os.touch(at);
-            drop(hold);
-            txg.wait_synced(at).await
+            self.end_now().await
         })
     }
 }

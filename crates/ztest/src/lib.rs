@@ -4,12 +4,12 @@
 //! Everything follows from a seed. [`lab`] makes worlds, disks and pools; [`model`] is the expected
 //! content of a pool; [`workload`] draws operations and does them to both; [`tree`] compares the
 //! two; [`judge`] runs zdb ([`zdb_run`]) and the judges on the images. On top of these:
-//! [`campaign`] (workloads), [`cuts`] (power cuts), [`zilcuts`] (power cuts under synchronous load)
-//! and [`mutate`] (damaged images, with [`surgery`] for damage that no checksum shows); [`losses`]
-//! (devices lost at any moment); [`snaps`] (snapshots, clones, holds, bookmarks) also on foreign
-//! pools ([`mod@reference`]); [`sends`] and [`receives`] (send streams); [`volumes`] and
-//! [`volcuts`] (volumes, and power cuts under their load); [`rescues`] (ruined pools); [`caches`]
-//! (cache devices).
+//! [`campaign`] (workloads), [`cuts`] (power cuts), [`zilcuts`] (power cuts under synchronous
+//! load), [`zilfrozen`] (what logs alone keep) and [`mutate`] (damaged images, with [`surgery`] for
+//! damage that no checksum shows); [`losses`] (devices lost at any moment); [`snaps`] (snapshots,
+//! clones, holds, bookmarks) also on foreign pools ([`mod@reference`]); [`sends`] and [`receives`]
+//! (send streams); [`volumes`] and [`volcuts`] (volumes, and power cuts under their load);
+//! [`rescues`] (ruined pools); [`caches`] (cache devices).
 
 pub mod bugs;
 pub mod caches;
@@ -42,6 +42,7 @@ pub mod volumes;
 pub mod workload;
 pub mod zdb_run;
 pub mod zilcuts;
+pub mod zilfrozen;
 mod zilload;
 mod zilseen;
 pub mod ziltrouble;

@@ -28,7 +28,7 @@ use base::{ErrorKind, Nanos};
 use bdev::Bytes;
 use dsl::crypto::{KeyFormat, KeyMaterial, NewCrypt, NewKey};
 use dsl::props::PropValue;
-use sim::{DiskLog, Rng};
+use sim::{DiskLog, Rng, SimHandle};
 use spa::{Bias, GroupKind, ImportOpts, Pool};
 use txg::TxgPool;
 use zil::{CommitPolicy, ZilStats, ZilTunables};
@@ -110,12 +110,12 @@ pub(crate) fn key() -> KeyMaterial {
 }
 
 /// The file system that the load uses.
-fn dataset(sealed: bool) -> String {
+pub(crate) fn dataset(sealed: bool) -> String {
     if sealed { format!("{POOL}/sealed") } else { POOL.to_string() }
 }
 
 /// Opens it after an import, with its key.
-async fn open(pool: &Rc<Pool>, sealed: bool, how: MountOpts) -> base::Result<Rc<Zfs>> {
+pub(crate) async fn open(pool: &Rc<Pool>, sealed: bool, how: MountOpts) -> base::Result<Rc<Zfs>> {
     let name = dataset(sealed);
     if sealed {
         match pool.dsl().load_key(&name, &key(), false).await {
@@ -128,7 +128,13 @@ async fn open(pool: &Rc<Pool>, sealed: bool, how: MountOpts) -> base::Result<Rc<
 }
 
 /// Opens it for a load.
-async fn mount(pool: &Rc<Pool>, sealed: bool, how: MountOpts, recordsize: u32, tun: ZilTunables) -> Check<Rc<Zfs>> {
+pub(crate) async fn mount(
+    pool: &Rc<Pool>,
+    sealed: bool,
+    how: MountOpts,
+    recordsize: u32,
+    tun: ZilTunables,
+) -> Check<Rc<Zfs>> {
     pool.dsl().intent_logs().set_tunables(tun);
     let fs = open(pool, sealed, how).await.map_err(text)?;
     let mut props = fs.objset().props();
@@ -226,21 +232,7 @@ async fn run_load(lab: &Lab, layout: &Layout, load: Load, rng: &mut Rng) -> Chec
     let tasks = 1 + rng.below(6);
     let mut actors = Vec::new();
     for t in 0..tasks {
-        let folder = format!("t{t}").into_bytes();
-        let dir = fs.mkdir(fs.root(), &folder, 0o755, &Cred::new(0, 0)).await.map_err(text)?;
-        actors.push(Actor {
-            fs: fs.clone(),
-            sim: handle.clone(),
-            story: Rc::new(Story::new(folder)),
-            dir: dir.obj,
-            open: BTreeMap::new(),
-            next_file: (t << 32) + 1,
-            always: sync == SyncMode::Always,
-            long: all,
-            clones: all,
-            rng: Rng::stream(seed, 1000 + t),
-            acks: 0,
-        });
+        actors.push(new_actor(&fs, &handle, (seed, t), sync, all).await?);
     }
     if rng.percent(30) {
         // Existing files with nothing in memory: logging must then read their data first.
@@ -298,8 +290,33 @@ async fn run_load(lab: &Lab, layout: &Layout, load: Load, rng: &mut Rng) -> Chec
     Ok((logs, stories, acks, stats))
 }
 
+/// Task `t` of the load of a seed, with its folder.
+pub(crate) async fn new_actor(
+    fs: &Rc<Zfs>,
+    sim: &SimHandle,
+    (seed, t): (u64, u64),
+    sync: SyncMode,
+    all: bool,
+) -> Check<Actor> {
+    let folder = format!("t{t}").into_bytes();
+    let dir = fs.mkdir(fs.root(), &folder, 0o755, &Cred::new(0, 0)).await.map_err(text)?;
+    Ok(Actor {
+        fs: fs.clone(),
+        sim: sim.clone(),
+        story: Rc::new(Story::new(folder)),
+        dir: dir.obj,
+        open: BTreeMap::new(),
+        next_file: (t << 32) + 1,
+        always: sync == SyncMode::Always,
+        long: all,
+        clones: all,
+        rng: Rng::stream(seed, 1000 + t),
+        acks: 0,
+    })
+}
+
 /// An empty pool, with an encrypted file system if `sealed`.
-async fn create_pool(lab: &Lab, layout: &Layout, sealed: bool, rng: &mut Rng) -> Check<Rc<Pool>> {
+pub(crate) async fn create_pool(lab: &Lab, layout: &Layout, sealed: bool, rng: &mut Rng) -> Check<Rc<Pool>> {
     let pool = lab.create(layout, Vec::new()).await.map_err(text)?;
     if sealed {
         let key = NewKey { format: KeyFormat::Hex, material: key(), iters: None, location: "prompt".into() };
@@ -380,7 +397,7 @@ async fn gone(lab: &Lab, layout: &Layout, stories: &[Rc<Story>], sealed: bool, f
 }
 
 /// Compares the file system with the states allowed after a cut at `at`.
-async fn compare(stories: &[Rc<Story>], fs: &Zfs, at: u64) -> Result<(), Wrong> {
+pub(crate) async fn compare(stories: &[Rc<Story>], fs: &Zfs, at: u64) -> Result<(), Wrong> {
     Seen::look(stories, fs).await?.judge(stories, at)
 }
 

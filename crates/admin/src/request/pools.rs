@@ -36,6 +36,7 @@ pub(super) const KINDS: &[Kind] = &[
     Kind::of::<VdevGet>(),
     Kind::of::<VdevSet>(),
     Kind::of::<PoolSync>(),
+    Kind::of::<PoolFreeze>(),
     Kind::of::<PoolReguid>(),
     Kind::of::<PoolSplit>(),
 ];
@@ -562,6 +563,25 @@ impl Request for PoolSync {
         cx.on_pools(&names, move |e| async move {
             if force && !e.pool.is_readonly() { e.pool.sync_anew().await } else { e.pool.sync().await }
         })
+    }
+}
+
+/// `zpool freeze`: until the export only intent logs change what is on disk.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolFreeze {
+    /// The pool.
+    pub pool: String,
+}
+
+impl Request for PoolFreeze {
+    const NAME: &'static str = "PoolFreeze";
+    const TITLE: &'static str = "zpool freeze";
+    type Reply = ();
+    fn changes(&self) -> Changes {
+        Changes::Unrecorded
+    }
+    fn run(self, cx: &Cx<'_>) -> Result<()> {
+        cx.on_pools(&[self.pool], move |e| async move { e.pool.freeze().await })
     }
 }
 

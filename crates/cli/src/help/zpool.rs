@@ -440,6 +440,19 @@ slow_io_t, slow_io_events and autosit, which weir keeps and does not act on.
         text: "Waits until everything written to the pools so far is on disk.\n\n  -f  write a new state of each pool, even if nothing has changed\n",
     },
     Page {
+        name: "zpool freeze",
+        usage: &["freeze <pool>"],
+        text: "\
+For tests of intent logs: from now on, until the export, nothing but intent logs
+reaches the devices of the pool in a way that an import would find. Exporting
+and importing it is like a power cut right after everything was made durable by
+the logs: the import finds the state of this moment and replays them.
+
+Everything that logs do not have is lost: datasets, snapshots, properties, file
+systems that are mounted later. Space is not freed. The import may need -f.
+",
+    },
+    Page {
         name: "zpool labelclear",
         usage: &["labelclear [-f] <vdev>"],
         text: "\

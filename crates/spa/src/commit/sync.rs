@@ -15,6 +15,9 @@
 //! A block, a flush or a label that no device accepts suspends the pool; the txg continues from
 //! there when `zpool clear` resumes it ([`vdev::FailGate`]). Any other error, and dropping the
 //! unwritten changes, ends it: the state on disk stays that of the last committed txg.
+//!
+//! In a frozen pool (`Pool::freeze`) the sync ends with step 1, and nothing is freed: labels and
+//! uberblocks stay those of its last txg, and what is written since goes to free space.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -140,7 +143,9 @@ impl Commit {
         if config.is_some() {
             self.events.post("config_sync");
         }
-        self.devices.relabel().await;
+        if !self.stack.txg.is_frozen(txg) {
+            self.devices.relabel().await;
+        }
         self.finish_txg(txg).await?;
         self.devices.works().autotrim_due();
         Ok(())
@@ -350,6 +355,11 @@ impl Commit {
 
     /// Commits the txg: flush, labels, uberblock, flush, labels.
     async fn commit(&self, txg: Txg, rootbp: Blkptr, config: &Option<MosConfig>) -> Result<()> {
+        if self.stack.txg.is_frozen(txg) {
+            let mut ub = self.uberblock.borrow_mut();
+            (ub.txg, ub.rootbp) = (txg, rootbp);
+            return Ok(());
+        }
         let copied = self.devices.expander().copied();
         self.stack.tree.flush_all().await?;
         let timestamp = self.stack.rt.wall_clock().secs.max(0) as u64;
@@ -391,6 +401,10 @@ impl Commit {
     /// Moves the first part of a RAID-Z whose expansion waits for that: in the sync of a txg, so
     /// that the last uberblock is not replaced meanwhile but by itself.
     async fn move_first_part(&self) -> Result<()> {
+        // The uberblock could not tell of it.
+        if self.stack.txg.is_frozen(self.stack.txg.open_txg()) {
+            return Ok(());
+        }
         let Some(part) = self.devices.expander().first_part().await else { return Ok(()) };
         self.rewrite_uberblock(part.valid()).await?;
         if part.write_back().await {

@@ -409,3 +409,13 @@ fn a_log_device_keeps_a_label() {
         assert!(tally.is_good() && tally.cuts > 0, "{tally:?}\n{}", faults.join("\n"));
     }
 }
+
+/// What is done in a frozen pool is in its logs alone, and all of it is there after an import.
+#[test]
+fn frozen_pools_replay_everything() {
+    let mut replayed = 0;
+    for seed in 0..6 {
+        replayed += ztest::zilfrozen::run_seed(seed, 60).unwrap_or_else(|e| panic!("{e}"));
+    }
+    assert!(replayed > 200, "{replayed}");
+}
