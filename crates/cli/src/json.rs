@@ -205,6 +205,9 @@ fn vdev(v: &VdevView, above: &str, form: Form) -> Value {
             for (name, n) in ["read_errors", "write_errors", "checksum_errors"].iter().zip(v.errors) {
                 out.insert((*name).into(), count(n));
             }
+            if v.deferred {
+                out.insert("resilver_deferred".into(), json!("1"));
+            }
             if v.children.is_empty() {
                 out.insert("slow_ios".into(), count(v.slow_ios));
             }

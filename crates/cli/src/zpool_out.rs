@@ -349,6 +349,9 @@ fn status_rows(vdev: &VdevView, depth: usize, rows: Rows<'_>, out: &mut String) 
     if vdev.resilvering {
         out.push_str("  (resilvering)");
     }
+    if vdev.deferred {
+        out.push_str("  (awaiting resilver)");
+    }
     if vdev.repairing {
         out.push_str("  (repairing)");
     }

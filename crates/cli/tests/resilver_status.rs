@@ -96,6 +96,38 @@ fn a_resilver_is_shown_while_it_runs_and_when_it_is_over() {
     w.ok("zpool destroy tank");
 }
 
+/// A device that is attached meanwhile waits, until the end or `zpool resilver`.
+#[test]
+fn a_device_that_waits_for_the_next_resilver_is_shown() {
+    let w = World::without_mounts("cli-deferred");
+    w.ok("daemon start");
+    w.ok("tune set zfs_scan_suspend_progress=1");
+    w.ok("zpool create -O mountpoint=none --size 128M tank mirror a.img b.img");
+    w.ok("zpool offline tank b.img");
+    w.ok("zfs create tank/fs");
+    w.ok("zpool online tank b.img");
+    w.event("sysevent.fs.zfs.resilver_start");
+    w.ok("zpool attach --size 128M tank a.img c.img");
+    w.ok("zpool sync -f tank");
+    let (_, devices) = block(&w.ok("zpool status tank"));
+    let line = |name: &str| devices.iter().find(|d| d.contains(name)).unwrap().clone();
+    assert!(line("b.img").ends_with("(resilvering)"), "{devices:?}");
+    assert!(line("c.img").ends_with("(awaiting resilver)"), "{devices:?}");
+    assert!(w.ok("zpool status -j tank").contains("\"resilver_deferred\": \"1\""));
+    assert_eq!(w.ok("zpool get -H -o value feature@resilver_defer tank").trim(), "active");
+    w.ok("zpool resilver tank");
+    w.ok("zpool sync -f tank");
+    let (_, devices) = block(&w.ok("zpool status tank"));
+    assert!(!devices.iter().any(|d| d.contains("awaiting")), "{devices:?}");
+    assert_eq!(w.ok("zpool get -H -o value feature@resilver_defer tank").trim(), "enabled");
+    assert!(w.ok("zpool history -i tank").contains("starting deferred resilver errors=0"));
+    w.ok("tune set zfs_scan_suspend_progress=0");
+    w.ok("zpool wait -t resilver tank");
+    let (_, devices) = block(&w.ok("zpool status tank"));
+    assert!(devices.iter().all(|d| d.ends_with(" 0")), "{devices:?}");
+    w.ok("zpool destroy tank");
+}
+
 /// `zpool wait` also waits for a requested resilver: `zpool clear` and `zpool resilver` return
 /// before it begins.
 #[test]

@@ -210,6 +210,9 @@ pub struct VdevConfig {
     pub resilver_txg: Option<Txg>,
     /// `rebuild_txg`: the leaf is being rebuilt sequentially since.
     pub rebuild_txg: Option<Txg>,
+    /// `com.datto:resilver_defer`: the leaf waits for the end of a running resilver (feature
+    /// `resilver_defer`).
+    pub resilver_defer: bool,
     /// `faulted`: the leaf was declared unusable.
     pub faulted: bool,
     /// `degraded`: the leaf was declared doubtful.
@@ -272,6 +275,7 @@ impl VdevConfig {
             offline: false,
             resilver_txg: None,
             rebuild_txg: None,
+            resilver_defer: false,
             faulted: false,
             degraded: false,
             removed: false,
@@ -345,6 +349,7 @@ impl VdevConfig {
             ("fru", NvValue::String(s)) => self.fru = Some(s.clone()),
             ("alloc_bias", NvValue::String(s)) => self.alloc_bias = Some(s.clone()),
             ("aux_state", NvValue::String(s)) => self.aux_state = Some(s.clone()),
+            ("com.datto:resilver_defer", NvValue::Boolean) => self.resilver_defer = true,
             ("raidz_expanding", NvValue::Boolean) => self.raidz_expanding = true,
             ("raidz_expand_txgs", NvValue::Uint64Array(v)) => {
                 self.raidz_expand_txgs = v.iter().copied().map(Txg).collect();
@@ -462,6 +467,9 @@ impl VdevConfig {
         flag(&mut l, "offline", self.offline);
         number(&mut l, "resilver_txg", self.resilver_txg.map(|t| t.0));
         number(&mut l, "rebuild_txg", self.rebuild_txg.map(|t| t.0));
+        if self.resilver_defer {
+            l.put_flag("com.datto:resilver_defer");
+        }
         flag(&mut l, "faulted", self.faulted);
         flag(&mut l, "degraded", self.degraded);
         flag(&mut l, "removed", self.removed);

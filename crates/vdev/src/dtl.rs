@@ -174,6 +174,8 @@ pub struct Condition {
     unrepaired: RefCell<TxgSet>,
     /// Bytes that the last scan rewrote.
     scan_repaired: Cell<u64>,
+    /// It was in use all the time since the running scan began.
+    in_scan: Cell<bool>,
     dirty: Cell<bool>,
     failed_write: Cell<bool>,
     io_errors: RefCell<Window>,
@@ -196,6 +198,9 @@ impl Condition {
     /// Changes its health.
     pub fn set_health(&self, health: Health) {
         self.health.set(health);
+        if !health.is_open() {
+            self.in_scan.set(false);
+        }
     }
     /// Whether it may miss a block born in `txg`; txg 0 stands for any txg.
     pub fn misses(&self, txg: Txg) -> bool {
@@ -239,6 +244,15 @@ impl Condition {
     pub fn scan_begins(&self) {
         *self.unrepaired.borrow_mut() = TxgSet::new();
         self.scan_repaired.set(0);
+        self.in_scan.set(self.health.get().is_open());
+    }
+    /// Whether it was in use all the time since the running scan began.
+    pub fn is_in_scan(&self) -> bool {
+        self.in_scan.get()
+    }
+    /// The same for a scan that goes on after an import.
+    pub fn set_in_scan(&self, is: bool) {
+        self.in_scan.set(is);
     }
     /// Counts bytes that a scan rewrites.
     pub(crate) fn note_scan_repair(&self, bytes: u64) {

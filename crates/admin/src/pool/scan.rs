@@ -59,7 +59,7 @@ impl PoolEngine {
             );
             return Err(Error::unsupported(why));
         }
-        self.pool.scan().request_resilver();
+        self.pool.scan().restart_resilver();
         Ok(())
     }
 

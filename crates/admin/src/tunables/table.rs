@@ -410,6 +410,16 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.scan.suspend_progress = v != 0
     ),
     field!(
+        "zfs_resilver_disable_defer",
+        Unit::Count,
+        0,
+        1,
+        OZ,
+        "with 1 a device that comes late restarts the running resilver",
+        |o| u64::from(o.engine.scan.defer_off),
+        |o, v| o.engine.scan.defer_off = v != 0
+    ),
+    field!(
         "zfs_rebuild_max_segment",
         Unit::Bytes,
         512,

@@ -226,6 +226,7 @@ impl PoolEngine {
             let missing = |(guid, c): (Guid, Rc<Condition>)| (!c.missing().is_empty()).then_some(guid.0);
             let missing: BTreeSet<u64> = top.kind().conditions().into_iter().filter_map(missing).collect();
             mark_resilvering(&mut view, &missing);
+            mark_deferred(&mut view, &top.config_ref());
         }
         let phys = self.pool.scan().status().phys;
         if phys.func == ScanFunc::Scrub && phys.state == ScanState::Scanning {
@@ -354,6 +355,13 @@ fn mark_repairing(view: &mut VdevView, repaired: &BTreeSet<u64>) {
 fn mark_resilvering(view: &mut VdevView, missing: &BTreeSet<u64>) {
     view.resilvering = view.children.is_empty() && view.state == "ONLINE" && missing.contains(&view.guid);
     view.children.iter_mut().for_each(|c| mark_resilvering(c, missing));
+}
+
+/// Marks the leaves in use that wait for the next resilver.
+fn mark_deferred(view: &mut VdevView, config: &VdevConfig) {
+    view.deferred = view.resilvering && config.find(Guid(view.guid)).is_some_and(|leaf| leaf.resilver_defer);
+    view.resilvering &= !view.deferred;
+    view.children.iter_mut().for_each(|c| mark_deferred(c, config));
 }
 
 /// Status and action texts for faulty devices.

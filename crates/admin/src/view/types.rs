@@ -201,6 +201,9 @@ pub struct VdevView {
     /// A leaf that a resilver repairs.
     #[serde(default)]
     pub resilvering: bool,
+    /// A leaf whose resilver is deferred.
+    #[serde(default)]
+    pub deferred: bool,
     /// A leaf that a scrub repairs.
     #[serde(default)]
     pub repairing: bool,

@@ -181,7 +181,8 @@ It goes on after an export or a crash where it was.
         usage: &["resilver <pool> ..."],
         text: "\
 Begins anew to bring to devices what was written while they were away. This
-begins by itself when a device comes back.
+begins by itself when a device comes back; while one runs already, the device
+waits for its end ('awaiting resilver'), unless this command begins it again.
 ",
     },
     Page {

@@ -59,6 +59,7 @@ impl Commit {
         let mut done: Vec<WriteDone> = Vec::new();
         let mut root: Option<Blkptr> = None;
         self.devices.take_changes(&tx).await?;
+        self.scan.defer_resilvers(&tx).await?;
         self.move_first_part().await?;
         self.brt.apply(txg, &self.ddt).await?;
         self.devices.expander().save(&tx).await?;

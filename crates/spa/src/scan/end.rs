@@ -1,11 +1,12 @@
 //! The end of a scan: its result, and the update of the dirty time logs.
 
-use base::{ObjectId, Result, Txg};
+use base::{Guid, ObjectId, Result, Txg};
 use dmu::Tx;
 use ondisk::bpobj::Bookmark;
 use ondisk::scan::{PAUSED, ScanFunc, ScanState, VISIT_AGAIN};
 use vdev::Top;
 
+use super::resilver::is_deferred;
 use super::{FUTURE, Phase, Scan, secs};
 
 impl Scan {
@@ -58,19 +59,19 @@ impl Scan {
     /// Removes the txgs after `min` and before `upto` from the dirty time logs: the scan has
     /// resilvered them. A device that misses something later came back during the scan, and one
     /// that misses something earlier is not done with a scrub of newer blocks: they are left for
-    /// the next one. The next txg writes the logs.
+    /// the next one, and so are those of which that is known. The next txg writes the logs.
     fn excise(&self, min: Txg, upto: Txg, now: Txg) {
         let tops = self.stack.tree.tops.borrow().clone();
-        tops.iter().for_each(|top| self.excise_of(top, min, upto, now));
+        tops.iter().for_each(|top| self.excise_of(top, (min, upto, now), |guid| !is_deferred(top, guid)));
     }
 
     /// The same after a sequential rebuild of a top-level vdev.
     pub(crate) fn excise_rebuilt(&self, top: &Top, upto: Txg, now: Txg) {
-        self.excise_of(top, Txg(0), upto, now);
+        self.excise_of(top, (Txg(0), upto, now), |_| true);
     }
 
-    fn excise_of(&self, top: &Top, min: Txg, upto: Txg, now: Txg) {
-        for (guid, condition) in top.kind().conditions() {
+    fn excise_of(&self, top: &Top, (min, upto, now): (Txg, Txg, Txg), takes_part: impl Fn(Guid) -> bool) {
+        for (guid, condition) in top.kind().conditions().into_iter().filter(|(guid, _)| takes_part(*guid)) {
             let Some((first, last)) = condition.missing().bounds() else { continue };
             let later = last >= upto && last.0 <= now.0 + FUTURE;
             let earlier = min.0 != 0 && first <= min;

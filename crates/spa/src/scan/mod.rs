@@ -9,11 +9,11 @@
 //! written in any order. Traversing until memory is full and issuing until the queues are empty is
 //! a *round*.
 //!
-//! The normal path. [`Scan::start_scrub`] or [`Scan::request_resilver`] begins a scan in syncing
-//! context ([`Scan::begin`]). From then on each txg traverses for a fraction of a second
-//! ([`walk`]), until memory is full or everything was visited. Then tasks beside the txgs issue the
-//! blocks ([`work`]). When the queues are empty the next txg writes the progress, and the next
-//! round begins; after the last one [`Scan::end`] writes the result, removes the resilvered
+//! The normal path. [`Scan::start_scrub`] or [`Scan::request_resilver`] ([`resilver`]) begins a
+//! scan in syncing context ([`Scan::begin`]). From then on each txg traverses for a fraction of a
+//! second ([`walk`]), until memory is full or everything was visited. Then tasks beside the txgs
+//! issue the blocks ([`work`]). When the queues are empty the next txg writes the progress, and the
+//! next round begins; after the last one [`Scan::end`] writes the result, removes the resilvered
 //! txgs from the dirty time logs, and replaces the list of damaged blocks.
 //!
 //! Invariants:
@@ -41,6 +41,7 @@ mod end;
 mod errlog;
 mod errors;
 mod range;
+mod resilver;
 mod walk;
 mod work;
 
@@ -190,6 +191,9 @@ pub struct ScanTunables {
     pub resilver_min_time: Nanos,
     /// `zfs_scan_suspend_progress`: scans make no progress until it is off again.
     pub suspend_progress: bool,
+    /// `zfs_resilver_disable_defer`: no device waits for the end of a running resilver, which
+    /// begins again.
+    pub defer_off: bool,
 }
 
 impl Default for ScanTunables {
@@ -200,6 +204,7 @@ impl Default for ScanTunables {
             scrub_min_time: Nanos::from_ms(200),
             resilver_min_time: Nanos::from_ms(200),
             suspend_progress: false,
+            defer_off: false,
         }
     }
 }
@@ -228,6 +233,8 @@ pub struct Scan {
     /// The traversal is complete.
     traversed_all: Cell<bool>,
     resilver_wanted: Cell<bool>,
+    /// It begins in place of a running one.
+    resilver_now: Cell<bool>,
     /// A resilver is being begun or ended.
     resilver_switching: Cell<bool>,
     /// A sequential rebuild is under way: no scan begins.
@@ -312,6 +319,7 @@ impl Scan {
             phase: Cell::new(if running { Phase::Traverse } else { Phase::Idle }),
             traversed_all: Cell::new(false),
             resilver_wanted: Cell::new(false),
+            resilver_now: Cell::new(false),
             resilver_switching: Cell::new(false),
             rebuilding: Cell::new(false),
             since_import: Cell::new(false),
@@ -357,7 +365,7 @@ impl Scan {
             return false;
         }
         let is_active = (self.is_scanning() || self.checks_errors()) && !self.is_held();
-        let resilvers = self.resilver_wanted.get() && !self.rebuilding.get();
+        let resilvers = self.resilver_wanted.get() && !self.rebuilding.get() || self.starts_deferred();
         resilvers || (is_active && matches!(self.phase.get(), Phase::Traverse | Phase::Drained))
     }
 
@@ -377,11 +385,6 @@ impl Scan {
         }
     }
 
-    /// Whether a resilver is requested, or is being begun or ended.
-    fn is_resilver_due(&self) -> bool {
-        self.resilver_wanted.get() || self.resilver_switching.get() || self.rebuilding.get()
-    }
-
     /// Sets whether a sequential rebuild is under way.
     pub(crate) fn set_rebuilding(&self, is: bool) {
         self.rebuilding.set(is);
@@ -389,12 +392,6 @@ impl Scan {
             self.stack.txg.kick();
         }
         self.changed.notify_all();
-    }
-
-    /// Whether a resilver is under way or requested.
-    pub(crate) fn is_resilvering(&self) -> bool {
-        let due = self.resilver_wanted.get() || self.resilver_switching.get();
-        due || self.is_scanning() && self.func() == ScanFunc::Resilver
     }
 
     /// Whether the tunable holds all scans and rebuilds (`zfs_scan_suspend_progress`).
@@ -550,28 +547,7 @@ impl Scan {
     /// The work of a txg for the scan, in its first pass, after the datasets were written. `mos` is
     /// the root of the MOS on disk.
     pub(crate) async fn sync(self: &Rc<Self>, txg: Txg, mos: Blkptr, (ddt, brt): (&Ddt, &Brt), tx: &Tx) -> Result<()> {
-        if !self.closed.get()
-            && !self.rebuilding.get()
-            && self.resilver_wanted.replace(false)
-            && let Some((min, max)) = self.resilver_window()
-        {
-            if max > txg && max.0 <= txg.0 + FUTURE {
-                // Some missing txgs are not synced yet: retry in a later txg.
-                self.resilver_wanted.set(true);
-            } else {
-                let switch = async {
-                    if self.is_scanning() {
-                        self.end(false, tx).await?;
-                    }
-                    if self.errors.is_running() {
-                        self.end_errors(false, tx).await?;
-                    }
-                    // An unreadable log counts as everything missing.
-                    self.begin(ScanFunc::Resilver, min, max.min(txg), tx).await
-                };
-                self.while_switching(switch).await?;
-            }
-        }
+        self.begin_resilver(txg, tx).await?;
         self.changed.notify_all();
         if self.is_scanning() && !self.closed.get() {
             self.rescan_newly_referenced(ddt, brt);
@@ -605,21 +581,6 @@ impl Scan {
             }
         }
         self.write(tx).await
-    }
-
-    /// The range of txgs that devices in use miss: the one before the first, and the one after the
-    /// last.
-    fn resilver_window(&self) -> Option<(Txg, Txg)> {
-        let mut window: Option<(u64, u64)> = None;
-        for top in self.stack.tree.tops.borrow().iter() {
-            for (_, condition) in top.kind().conditions() {
-                if let Some((first, last)) = condition.missing().bounds().filter(|_| condition.health().is_open()) {
-                    let (min, max) = window.unwrap_or((u64::MAX, 0));
-                    window = Some((min.min(first.0.saturating_sub(1)), max.max(last.0.saturating_add(1))));
-                }
-            }
-        }
-        window.map(|(min, max)| (Txg(min), Txg(max)))
     }
 
     async fn sync_task(
@@ -677,23 +638,6 @@ impl Scan {
         .await
     }
 
-    /// Requests a resilver of the txgs that devices in use miss by their dirty time logs: it begins
-    /// with one of the next txgs, if there is work, in place of a running scan. Called when a
-    /// device comes back or is attached.
-    pub fn request_resilver(&self) {
-        if !self.stack.readonly {
-            self.resilver_wanted.set(true);
-            self.stack.txg.kick();
-        }
-    }
-
-    /// Requests a resilver once `from` is synced: newly attached leaves miss only txgs before it.
-    pub(crate) async fn resilver_from(&self, from: Txg) -> Result<()> {
-        self.stack.txg.wait_synced(from).await?;
-        self.request_resilver();
-        Ok(())
-    }
-
     /// Waits until no scan is running or requested, or the scan is paused. The error is that of a
     /// pool that has ended.
     pub async fn wait(&self) -> Result<()> {
@@ -713,11 +657,6 @@ impl Scan {
             // A suspended pool notifies no waiter.
             let _ = self.stack.rt.timeout(Nanos::from_secs(1), changed).await;
         }
-    }
-
-    /// Whether a requested resilver has not begun, or is being begun or ended.
-    pub fn is_resilver_pending(&self) -> bool {
-        self.is_resilver_due() && !self.stack.readonly && !self.closed.get()
     }
 
     /// A scrub of a pool that is imported read-only: reads and verifies everything, without repairs
@@ -768,7 +707,7 @@ impl Scan {
         if old.mem_lim_fact != t.mem_lim_fact {
             self.memory_max.set(t.memory(arc_max));
         }
-        if old.suspend_progress && !t.suspend_progress {
+        if old.suspend_progress && !t.suspend_progress || t.defer_off && !old.defer_off {
             self.changed.notify_all();
             if self.wants_txg() {
                 self.stack.txg.kick();
@@ -787,14 +726,7 @@ impl Scan {
         self.closed.set(false);
         self.stack.zio().set_free_observer(Some(self.clone()));
         self.stack.core.set_dataset_watch(Some(self.clone()));
-        let resilvering = self.is_scanning() && self.func() == ScanFunc::Resilver;
-        let covered = resilvering && {
-            let phys = self.now.borrow().phys;
-            self.resilver_window().is_none_or(|(min, max)| phys.min_txg <= min && phys.max_txg >= max)
-        };
-        if !covered && self.resilver_window().is_some() {
-            self.resilver_wanted.set(true);
-        }
+        self.resume_resilver();
         if self.checks_errors() {
             self.begin_errors();
         }

@@ -327,3 +327,96 @@ fn reopening_notices_what_left_and_what_came_back() {
     })
     .unwrap_or_else(|e| panic!("{e}"));
 }
+
+/// A device that comes back during the resilver of another one waits for the end of it, also over
+/// an import, or begins it again at once, as it is asked.
+#[test]
+fn a_device_that_comes_late_waits_for_the_next_resilver() {
+    const GUID: &str = "com.datto:resilver_defer";
+    for (seed, how) in (3220..).zip(["waits", "imports", "restarts", "without", "leaves"]) {
+        let mut r = runner(seed, "raidz2");
+        r.have_all_features();
+        let text = |e: base::Error| e.to_string();
+        drive(&mut r, async |r: &mut Runner| {
+            r.create().await?;
+            let pool = r.pool();
+            pool.devices().set_door(Rc::new(LabDoor(r.lab.clone())));
+            let mut opts = r.layout.opts();
+            opts.scan.suspend_progress = true;
+            pool.tune(&opts);
+            let scan = || pool.scan().status().phys;
+            let flags = || {
+                let config = pool.tree().tops.borrow()[0].config_ref().clone();
+                config.children.iter().map(|c| c.resilver_defer).collect::<Vec<_>>()
+            };
+            let count = || pool.feature_count(GUID);
+            for (disk, steps) in [("disk1.img", 12), ("disk2.img", 6)] {
+                pool.devices().offline(disk, false).await.map_err(text)?;
+                for _ in 0..steps {
+                    r.step().await?;
+                }
+                pool.sync_anew().await.map_err(text)?;
+                pool.devices().online(disk).await.map_err(text)?;
+                pool.sync_anew().await.map_err(text)?;
+                pool.sync_anew().await.map_err(text)?;
+                assert_eq!((scan().func, scan().state), (ScanFunc::Resilver, ScanState::Scanning), "{how}");
+            }
+            let first = scan();
+            assert_eq!((flags(), count()), (vec![false, false, true, false, false], Some(1)), "{how}");
+            // The one that is being resilvered loses its place when it leaves.
+            pool.devices().offline("disk1.img", false).await.map_err(text)?;
+            pool.devices().online("disk1.img").await.map_err(text)?;
+            pool.sync_anew().await.map_err(text)?;
+            assert_eq!((flags(), count()), (vec![false, true, true, false, false], Some(1)), "{how}");
+            assert_eq!((scan().min_txg, scan().max_txg), (first.min_txg, first.max_txg), "{how}");
+            match how {
+                "restarts" => {
+                    pool.scan().restart_resilver();
+                    pool.sync_anew().await.map_err(text)?;
+                }
+                "without" => {
+                    opts.scan.defer_off = true;
+                    pool.tune(&opts);
+                    pool.sync_anew().await.map_err(text)?;
+                }
+                "leaves" => {
+                    pool.devices().offline("disk2.img", false).await.map_err(text)?;
+                    pool.sync_anew().await.map_err(text)?;
+                }
+                _ => {}
+            }
+            if matches!(how, "restarts" | "without") {
+                assert_eq!((flags(), count()), (vec![false; 5], Some(0)), "{how}");
+                assert!(scan().state == ScanState::Scanning && scan().max_txg > first.max_txg, "{how}");
+            }
+            Ok(())
+        })
+        .unwrap_or_else(|e| panic!("{how}: {e}"));
+        drive(&mut r, async |r: &mut Runner| {
+            if how == "imports" {
+                r.export().await?;
+                r.import().await?;
+            }
+            let pool = r.pool();
+            pool.tune(&r.layout.opts());
+            pool.scan().wait().await.map_err(text)?;
+            assert_eq!(pool.scan().status().phys.state, ScanState::Finished, "{how}");
+            let misses = |l: &Rc<vdev::Leaf>| !l.condition.missing().is_empty();
+            let away = usize::from(how == "leaves");
+            assert_eq!(pool.tree().leaves().iter().filter(|l| misses(l)).count(), away, "{how}");
+            let flags = pool.tree().tops.borrow()[0].config_ref().children.iter().any(|c| c.resilver_defer);
+            assert_eq!((flags, pool.feature_count(GUID)), (false, Some(0)), "{how}");
+            // Nothing is read from the devices that had everything.
+            for disk in ["disk0.img", "disk3.img"].iter().skip(away) {
+                pool.devices().offline(disk, false).await.map_err(text)?;
+            }
+            r.compare().await?;
+            for disk in ["disk0.img", "disk3.img"].iter().skip(away) {
+                pool.devices().online(disk).await.map_err(text)?;
+            }
+            pool.scan().wait().await.map_err(text)?;
+            r.export().await
+        })
+        .unwrap_or_else(|e| panic!("{how}: {e}"));
+    }
+}
