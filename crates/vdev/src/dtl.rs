@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-use base::{Nanos, Txg};
+use base::{Nanos, TXG_INITIAL, Txg};
 
 use crate::inject::Faults;
 
@@ -176,6 +176,8 @@ pub struct Condition {
     scan_repaired: Cell<u64>,
     /// It was in use all the time since the running scan began.
     in_scan: Cell<bool>,
+    /// It lacks copies of a removal that is under way.
+    misses_copies: Cell<bool>,
     dirty: Cell<bool>,
     failed_write: Cell<bool>,
     io_errors: RefCell<Window>,
@@ -223,6 +225,21 @@ impl Condition {
         if *missing != before {
             self.dirty.set(true);
         }
+    }
+    /// Copies that a removal of a vdev made in `txg` are not on it. They are of blocks of any
+    /// birth, and no scan visits them before the removal has ended: until
+    /// [`Condition::copies_are_data`] the leaf stays incomplete.
+    pub fn miss_copies(&self, txg: Txg) {
+        self.misses_copies.set(true);
+        self.miss(TXG_INITIAL.0, txg.0 + 1);
+    }
+    /// Whether it lacks copies of a removal that is under way.
+    pub fn misses_copies(&self) -> bool {
+        self.misses_copies.get()
+    }
+    /// The removal has ended: a scan that begins now visits its copies. Whether some were missed.
+    pub fn copies_are_data(&self) -> bool {
+        self.misses_copies.replace(false)
     }
     /// Removes all txgs before `upto` from the dirty time log: they were resilvered.
     pub fn caught_up(&self, upto: u64) {

@@ -3,14 +3,17 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use base::{ErrorKind, Guid, ObjectId, VdevId};
+use base::{ErrorKind, Guid, ObjectId, Txg, VdevId};
 use bdev::{Bytes, MemDev};
 use ondisk::label::DATA_START;
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use rt::Rt;
 use sim::{Sim, SimConfig};
 use vdev::evacuate::{Moved, copy};
-use vdev::{DirtyGauge, Health, Leaf, Mirror, MirrorRole, QueueTunables, Top, TopSpec, TxgSet, VdevKind};
+use vdev::{
+    ALWAYS, DeviceFault, DirtyGauge, FaultyOps, Health, Leaf, Mirror, MirrorRole, QueueTunables, Top, TopSpec, Trouble,
+    TxgSet, VdevKind,
+};
 
 const M: u64 = 1 << 20;
 
@@ -82,7 +85,7 @@ fn sides_are_copied_apart() {
                 Moved { from: 4 * M, to: 9 * M, len: 512 },
                 Moved { from: 4 * M + 1024, to: 9 * M + 1024, len: 2 * M + 512 },
             ];
-            copy(&source.top, &destination.top, &ranges).await.expect("copied");
+            copy(&source.top, &destination.top, &ranges, Txg(9)).await.expect("copied");
             for (disk, want) in destination.disks.iter().zip(want) {
                 for (at, len, want) in [
                     (9 * M, 512, *want),
@@ -106,21 +109,66 @@ fn a_side_that_misses_something_is_not_read() {
         fill(&source.disks[1], 0, M, 2).await;
         source.leaves[0].condition.miss(5, 6);
         let range = [Moved { from: 0, to: 0, len: M }];
-        copy(&source.top, &destination.top, &range).await.expect("copied");
+        copy(&source.top, &destination.top, &range, Txg(9)).await.expect("copied");
         for disk in &destination.disks {
             assert_eq!(byte_at(disk, 0, M).await, Some(2));
         }
         // Not even if there is no other: what it has may be older.
         source.leaves[1].condition.miss(7, 8);
-        let e = copy(&source.top, &destination.top, &range).await.expect_err("both miss something");
+        let e = copy(&source.top, &destination.top, &range, Txg(9)).await.expect_err("both miss something");
         assert_eq!(e.kind(), ErrorKind::Io, "{e}");
         source.leaves[1].condition.set_missing(TxgSet::new());
-        // A destination that lacks a device takes nothing.
-        destination.leaves[1].condition.set_health(Health::Offline);
-        let e = copy(&source.top, &destination.top, &range).await.expect_err("half of a copy is none");
-        assert_eq!(e.kind(), ErrorKind::Io, "{e}");
         source.leaves.iter().for_each(|l| l.condition.set_health(Health::Offline));
-        destination.leaves[1].condition.set_health(Health::Online);
-        assert!(copy(&source.top, &destination.top, &range).await.is_err(), "nothing can be read");
+        assert!(copy(&source.top, &destination.top, &range, Txg(9)).await.is_err(), "nothing can be read");
+    });
+}
+
+#[test]
+fn a_device_that_is_away_misses_copies_of_every_birth() {
+    let sim = Sim::new(SimConfig::seeded(3));
+    let rt = sim.rt();
+    sim.block_on(async {
+        let (source, destination) = (vdev(&rt, 0, 2), vdev(&rt, 1, 2));
+        for (n, disk) in (1u8..).zip(&source.disks) {
+            fill(disk, 0, M, n).await;
+        }
+        let range = [Moved { from: 0, to: 0, len: M }];
+        destination.leaves[1].condition.set_health(Health::Offline);
+        copy(&source.top, &destination.top, &range, Txg(9)).await.expect("one side takes it");
+        assert_eq!(
+            (byte_at(&destination.disks[0], 0, M).await, byte_at(&destination.disks[1], 0, M).await),
+            (Some(1), Some(0))
+        );
+        let missing = |n: usize| destination.leaves[n].condition.missing().bounds();
+        assert_eq!((missing(0), missing(1)), (None, Some((Txg(4), Txg(9)))));
+        assert!(destination.leaves[1].condition.misses_copies());
+        destination.leaves[0].condition.set_health(Health::Faulted);
+        let e = copy(&source.top, &destination.top, &range, Txg(9)).await.expect_err("nobody takes it");
+        assert_eq!(e.kind(), ErrorKind::Io, "{e}");
+    });
+}
+
+/// A device in use that fails is an error, though the copy is made as well as it can be.
+#[test]
+fn a_device_that_fails_is_an_error() {
+    let sim = Sim::new(SimConfig::seeded(4));
+    let rt = sim.rt();
+    sim.block_on(async {
+        for (reads, want) in [(true, (Some(2), Some(2))), (false, (Some(1), Some(0)))] {
+            let (source, destination) = (vdev(&rt, 0, 2), vdev(&rt, 1, 2));
+            for (n, disk) in (1u8..).zip(&source.disks) {
+                fill(disk, 0, M, n).await;
+            }
+            let (leaf, ops) = match reads {
+                true => (&source.leaves[0], FaultyOps::Read),
+                false => (&destination.leaves[1], FaultyOps::Write),
+            };
+            leaf.condition.faults.add(DeviceFault::new(Trouble::Refuse, ops, None, ALWAYS));
+            let range = [Moved { from: 0, to: 0, len: M }];
+            let e = copy(&source.top, &destination.top, &range, Txg(9)).await.expect_err("it is told");
+            assert_eq!(e.kind(), ErrorKind::Io, "{e}");
+            let got = (byte_at(&destination.disks[0], 0, M).await, byte_at(&destination.disks[1], 0, M).await);
+            assert_eq!(got, want);
+        }
     });
 }

@@ -59,7 +59,8 @@ impl Scan {
     /// Removes the txgs after `min` and before `upto` from the dirty time logs: the scan has
     /// resilvered them. A device that misses something later came back during the scan, and one
     /// that misses something earlier is not done with a scrub of newer blocks: they are left for
-    /// the next one, and so are those of which that is known. The next txg writes the logs.
+    /// the next one, and so are those of which that is known, and those that lack copies of a
+    /// removal. The next txg writes the logs.
     fn excise(&self, min: Txg, upto: Txg, now: Txg) {
         let tops = self.stack.tree.tops.borrow().clone();
         tops.iter().for_each(|top| self.excise_of(top, (min, upto, now), |guid| !is_deferred(top, guid)));
@@ -75,7 +76,7 @@ impl Scan {
             let Some((first, last)) = condition.missing().bounds() else { continue };
             let later = last >= upto && last.0 <= now.0 + FUTURE;
             let earlier = min.0 != 0 && first <= min;
-            if !condition.health().is_open() || later || earlier {
+            if !condition.health().is_open() || later || earlier || condition.misses_copies() {
                 continue;
             }
             // An unreadable log has no end.

@@ -235,6 +235,106 @@ fn a_mirror_goes_while_a_side_is_incomplete() {
     }
 }
 
+/// A mirror goes while a side of those that take its data is away: it comes back complete, after
+/// the removal or in the middle of it, also over imports. Then the other side is taken away.
+#[test]
+fn a_mirror_goes_beside_a_device_that_is_away() {
+    for (seed, back) in (30..).zip(["after", "middle", "imports", "import-middle"]) {
+        let names = ["disk3.img", "disk5.img"];
+        let misses = |pool: &Pool| {
+            let tops = pool.tree().tops.borrow().clone();
+            let all = tops.iter().flat_map(|top| top.kind().conditions()).map(|(_, c)| c.missing().bounds());
+            all.flatten().map(|(first, _)| first.0).collect::<Vec<u64>>()
+        };
+        let runner = run(seed, "mirrors", async |r: &mut Runner| {
+            r.create().await?;
+            for _ in 0..150 {
+                r.step().await?;
+            }
+            let mut pool = r.pool();
+            pool.sync().await.map_err(text)?;
+            for name in names.iter().chain(&["disk0.img"]) {
+                pool.devices().offline(name, false).await.map_err(text)?;
+            }
+            until_middle(r, &pool, 0).await?;
+            if back.starts_with("import") {
+                drop(pool);
+                r.export().await?;
+                r.import().await?;
+                pool = r.pool();
+                suspend(r, &pool, back == "import-middle");
+            }
+            if back.ends_with("middle") {
+                for name in names {
+                    pool.devices().online(name).await.map_err(text)?;
+                }
+                pool.scan().wait().await.map_err(text)?;
+                // What is copied already is not in the trees at its new places.
+                assert!(misses(&pool).contains(&base::TXG_INITIAL.0), "{back}: {:?}", misses(&pool));
+            }
+            suspend(r, &pool, false);
+            until_removed(r, &pool).await?;
+            let status = pool.devices().evacuator().status().ok_or("no record")?;
+            assert_eq!(status.record.state, RemovalState::Finished, "{back}: {status:?}");
+            if !back.ends_with("middle") {
+                for name in names {
+                    pool.devices().online(name).await.map_err(text)?;
+                }
+            }
+            pool.scan().wait().await.map_err(text)?;
+            assert!(misses(&pool).is_empty(), "{back}: {:?}", misses(&pool));
+            for name in ["disk2.img", "disk4.img"] {
+                pool.devices().offline(name, false).await.map_err(text)?;
+            }
+            drop(pool);
+            // Nothing is in the cache any more.
+            r.export().await?;
+            r.import().await?;
+            r.compare().await?;
+            let errors: u64 = r.pool().tree().leaves().iter().map(|l| l.errors().cksum).sum();
+            assert_eq!(errors, 0, "{back}");
+            r.export().await
+        });
+        judged(&runner.lab.images(), &format!("removal-away-{back}"));
+    }
+}
+
+/// So does an error of one side of a mirror, though the other one can be read.
+#[test]
+fn an_error_of_one_side_cancels_the_removal() {
+    use sim::OpKind::{Read, Write};
+    for (seed, disk, kind) in [(34, 1, Some(Read)), (35, 2, Some(Write)), (36, 0, None)] {
+        let runner = run(seed, "mirrors", async |r: &mut Runner| {
+            r.create().await?;
+            for _ in 0..150 {
+                r.step().await?;
+            }
+            let pool = r.pool();
+            pool.sync().await.map_err(text)?;
+            suspend(r, &pool, true);
+            remove(&pool, 0).await?;
+            pool.sync().await.map_err(text)?;
+            r.lab.disks[disk].fault(sim::Fault::FailRange { kind, range: 0..u64::MAX });
+            if kind.is_none() {
+                // What does not take writes is not read any more.
+                pool.sync_anew().await.map_err(text)?;
+            }
+            suspend(r, &pool, false);
+            let over = pool.rt().timeout(Nanos::from_secs(100), pool.devices().evacuator().wait()).await;
+            over.ok_or("it goes on")?.map_err(text)?;
+            r.lab.disks[disk].clear_faults();
+            let status = pool.devices().evacuator().status().ok_or("no record")?;
+            assert_eq!(status.record.state, RemovalState::Cancelled, "{status:?}");
+            pool.devices().clear(None).await.map_err(text)?;
+            pool.scan().wait().await.map_err(text)?;
+            drop(pool);
+            r.compare().await?;
+            r.export().await
+        });
+        judged(&runner.lab.images(), &format!("removal-side-{seed}"));
+    }
+}
+
 /// A copy that fails cancels the removal by itself, and nothing is lost.
 #[test]
 fn a_failing_device_cancels_the_removal() {

@@ -59,6 +59,7 @@ impl Devices {
         let (stack, top, evacuator) = (&self.stack, &job.top, &self.evacuator);
         let Some(record) = evacuator.record.get() else { return Ok(Err(Error::corrupt("the removal has no record"))) };
         assert!(job.flights.borrow().is_empty(), "nothing is copied any more");
+        job.note_missed(stack, tx.txg());
         for leaf in top.leaves() {
             self.changes.queue_relabel(&VdevKind::Leaf(leaf.clone()), self.config.blank_label(top, leaf.guid()));
         }
@@ -152,6 +153,12 @@ impl Devices {
         self.evacuator.write_record(record, tx).await?;
         self.config.mark_dirty();
         self.evacuator.changed.notify_all();
+        // Devices that were away when copies were made, and are back.
+        let tops = self.stack.tree.tops.borrow().clone();
+        let all: Vec<_> = tops.iter().flat_map(|top| top.kind().conditions()).collect();
+        if all.iter().filter(|(_, c)| c.copies_are_data() && c.health().is_open()).count() > 0 {
+            self.scan.request_resilver();
+        }
         Ok(())
     }
 }

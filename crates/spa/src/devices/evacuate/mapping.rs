@@ -1,6 +1,7 @@
 //! The mapping of a vdev that is being removed, on disk and in memory (format page 14 section 5).
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::{Error, ObjectId, Result, ResultExt, Txg};
@@ -12,7 +13,7 @@ use ondisk::indirect::{
     MappingPhys, births_entry,
 };
 use ondisk::object_type::ObjectType;
-use vdev::{IndirectMap, Top};
+use vdev::{IndirectMap, Top, TxgSet};
 use zio::Copied;
 
 use super::plan::Chunk;
@@ -37,6 +38,8 @@ pub(super) struct MappingObjects {
     births: Dnode,
     entries: Rc<Mapping>,
     phys: Cell<MappingPhys>,
+    /// The txgs that appended entries.
+    birth_txgs: RefCell<BTreeSet<u64>>,
     /// The last txg that appended entries, and where the first of them starts.
     newest: Cell<(Txg, u64)>,
 }
@@ -77,7 +80,16 @@ impl MappingObjects {
             c.indirect_births = Some(births.object());
         });
         let newest = Cell::new((Txg(0), 0));
-        Ok(MappingObjects { mapping, counts, births, entries: Rc::default(), phys: Cell::new(phys), newest })
+        let birth_txgs = RefCell::default();
+        Ok(MappingObjects {
+            mapping,
+            counts,
+            births,
+            entries: Rc::default(),
+            phys: Cell::new(phys),
+            birth_txgs,
+            newest,
+        })
     }
 
     /// Opens the objects that the configuration of `top` names.
@@ -102,8 +114,11 @@ impl MappingObjects {
         if births_count(&births) > room / BIRTHS_ENTRY_SIZE as u64 {
             return Err(Error::corrupt("its births are longer than their object"));
         }
+        let mut raw = vec![0; births_count(&births) as usize * BIRTHS_ENTRY_SIZE];
+        births.read(0, &mut raw).await?;
+        let birth_txgs = RefCell::new(raw.chunks_exact(BIRTHS_ENTRY_SIZE).map(|entry| le64(entry, 8)).collect());
         let newest = Cell::new((Txg(0), 0));
-        Ok(MappingObjects { mapping, counts, births, entries, phys: Cell::new(phys), newest })
+        Ok(MappingObjects { mapping, counts, births, entries, phys: Cell::new(phys), birth_txgs, newest })
     }
 
     /// Everything in use below is mapped, on disk or by the txg that is being synced.
@@ -114,6 +129,13 @@ impl MappingObjects {
     /// The entries in memory.
     pub fn entries(&self) -> &Rc<Mapping> {
         &self.entries
+    }
+
+    /// The last txg that is in `txgs` and appended entries.
+    pub fn last_birth_in(&self, txgs: &TxgSet) -> Option<Txg> {
+        let births = self.birth_txgs.borrow();
+        let last = |&(start, end): &(u64, u64)| births.range(start..end).next_back().copied();
+        txgs.runs().iter().filter_map(last).max().map(Txg)
     }
 
     /// Appends chunks, ascending, which are beyond all others, and everything of which is copied.
@@ -143,6 +165,7 @@ impl MappingObjects {
             self.births.set_bonus(&(count + 1).to_le_bytes(), tx)?;
         }
         self.entries.extend(placed.iter().map(|p| p.entry));
+        self.birth_txgs.borrow_mut().insert(tx.txg().0);
         self.newest.set((tx.txg(), first.entry.src));
         self.phys.set(phys);
         Ok(())

@@ -22,9 +22,10 @@
 //! max_offset the copy is freed as well; in a chunk of a txg that is not synced yet it is
 //! remembered until that is; beyond, it is not copied any more.
 //!
-//! Invariants: an entry is on disk only with the whole copy, on every device of the destination;
-//! everything live below max_offset has one place elsewhere, once, and what was freed has none; at
-//! the end the bytes copied or freed are those that were to be copied.
+//! Invariants: an entry is on disk only with the whole copy, on every device of the destination
+//! but those whose dirty time log says that they miss everything ([`Job::note_missed`]); everything
+//! live below max_offset has one place elsewhere, once, and what was freed has none; at the end the
+//! bytes copied or freed are those that were to be copied.
 //!
 //! An error cancels the removal (`zfs_removal_ignore_errors`: it goes on, and the damage stays):
 //! the chunks of the txg and of later ones get no entries, and [`end`] frees all copies. An export
@@ -37,7 +38,7 @@ mod mapping;
 mod plan;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Nanos, Result, ResultExt, Txg, VdevId};
@@ -113,6 +114,8 @@ pub(crate) struct Job {
     stopping: Cell<bool>,
     /// Bytes of copies under way.
     copying: Cell<u64>,
+    /// The vdevs that got copies since the import.
+    destinations: RefCell<BTreeSet<VdevId>>,
 }
 
 impl Job {
@@ -129,11 +132,42 @@ impl Job {
             failed: RefCell::default(),
             stopping: Cell::new(false),
             copying: Cell::new(0),
+            destinations: RefCell::default(),
         })
     }
 
     fn fail(&self, error: Error) {
         self.failed.borrow_mut().get_or_insert(error);
+    }
+
+    /// Leaves of the destinations that may lack copies miss blocks of every birth: those that were
+    /// away when copies were made (their copy noted that), or in a txg whose flush made some
+    /// durable. `now` is the txg that is being synced. A resilver does not complete them before the
+    /// vdev is an indirect one, since it reads and repairs at the old places.
+    fn note_missed(&self, stack: &Stack, now: Txg) {
+        for top in stack.tree.tops.borrow().iter().filter(|top| top.id != self.top.id && top.is_concrete()) {
+            for (_, condition) in top.kind().conditions() {
+                let away = !condition.health().is_open() || condition.has_failed_write();
+                let missed = match away && self.destinations.borrow().contains(&top.id) {
+                    true => Some(now),
+                    false => self.objects.last_birth_in(&condition.missing()).filter(|_| !condition.misses_copies()),
+                };
+                if let Some(txg) = missed {
+                    condition.miss_copies(txg);
+                }
+            }
+        }
+    }
+
+    /// The error of a device of the vdev that is in use and did not take a write: the copies are
+    /// not read from it any more, so they would not tell.
+    fn check_source(&self) -> Result<()> {
+        let leaves = self.top.leaves();
+        let failing = leaves.iter().find(|l| l.condition.health().is_open() && l.condition.has_failed_write());
+        match failing {
+            Some(leaf) => Err(Error::new(ErrorKind::Io, format!("{}: writing to it failed", leaf.path()))),
+            None => Ok(()),
+        }
     }
 
     fn is_failed(&self) -> bool {
@@ -188,6 +222,7 @@ impl FoundRemoval {
         let objects = MappingObjects::open(stack, &top).await.at(|| format!("vdev {}", top.id))?;
         let job = Job::new(stack, &top, objects);
         if !stack.readonly {
+            job.note_missed(stack, Txg(0));
             stack.zio().set_evacuation(Some(job.clone()));
         }
         Ok(FoundRemoval { record: Some(record), job: Some(job) })
@@ -433,13 +468,14 @@ impl Evacuator {
         let (chunk, dst) = (&placed.chunk, placed.entry.dst);
         let destination = self.stack.tree.top(dst.vdev())?;
         job.ledger.borrow_mut().take(chunk, txg)?;
+        job.destinations.borrow_mut().insert(destination.id);
         let used = chunk.used();
         job.copying.set(job.copying.get() + used);
         let to = |r: Run| Moved { from: r.start, to: dst.offset() + (r.start - chunk.start), len: r.size };
         let ranges: Vec<Moved> = chunk.ranges().into_iter().map(to).collect();
         let (own, source, changed) = (job.clone(), job.top.clone(), self.changed.clone());
         let task = self.stack.rt.spawn("copy of a removal", async move {
-            let result = copy(&source, &destination, &ranges).await;
+            let result = copy(&source, &destination, &ranges, txg).await;
             own.copying.set(own.copying.get() - used);
             changed.notify_all();
             result
@@ -454,6 +490,12 @@ impl Evacuator {
     /// The first part of the sync of a txg: its copies end, and get entries.
     pub(crate) async fn save(&self, tx: &Tx) -> Result<()> {
         let Some(job) = self.job() else { return Ok(()) };
+        job.note_missed(&self.stack, tx.txg());
+        if let Err(e) = job.check_source()
+            && !self.tunables.get().ignore_errors
+        {
+            job.fail(e);
+        }
         let flight = job.flights.borrow_mut().remove(&tx.txg());
         if let Some(flight) = flight {
             let mut all = Vec::with_capacity(flight.len());
