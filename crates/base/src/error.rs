@@ -22,6 +22,9 @@ pub enum ErrorKind {
     Corrupt,
     /// Every copy of a block failed its checksum.
     Checksum,
+    /// The checksum of a block is right and its authentication code wrong: it was changed without
+    /// its key.
+    Forged,
     /// A device failed an operation.
     Io,
     /// The pool or call needs a feature that weir does not support.

@@ -207,3 +207,33 @@ fn damaged_indirect_blocks_do_not_suspend_the_pool() {
     }
     w.ok("zpool destroy tank");
 }
+
+/// What does not decompress, or has a wrong authentication code, is an event with the place of the
+/// block, and stays what it is however often it is read.
+#[test]
+fn content_that_is_bad_is_an_event() {
+    let Some(w) = World::new("cli-zinject-content") else { return };
+    let at = w.dir.join("mnt").display().to_string();
+    std::fs::write(w.dir.join("key"), "a passphrase").unwrap();
+    let key = w.dir.join("key").display().to_string();
+    w.ok(&format!("zpool create -O mountpoint={at} -O compression=lz4 --size 128M tank a.img"));
+    w.ok(&format!("zfs create -o encryption=on -o keyformat=passphrase -o keylocation=file://{key} tank/e"));
+    for (fs, error, event) in [("tank", "decompress", "data"), ("tank/e", "decrypt", "authentication")] {
+        let file = at.clone() + fs.strip_prefix("tank").unwrap() + "/file";
+        let content = b"what compresses ".repeat(1 << 18);
+        std::fs::write(&file, &content).unwrap();
+        w.ok(&format!("zinject -a -t data -e {error} -f 50 {file}"));
+        w.ok(&format!("zfs unmount {fs}"));
+        w.ok("zfs mount -a");
+        w.ok("zpool events -c");
+        assert_eq!(std::fs::read(&file).unwrap_err().raw_os_error(), Some(5), "{error}");
+        w.event(&format!("ereport.fs.zfs.{event}"));
+        let events = w.ok("zpool events -v tank");
+        assert!(events.contains("zio_blkid"), "{events}");
+        let other = if event == "data" { "authentication" } else { "zfs.data" };
+        assert!(!events.contains(other), "{events}");
+        w.ok("zinject -c all");
+        assert_eq!(std::fs::read(&file).unwrap(), content);
+    }
+    w.ok("zpool destroy tank");
+}

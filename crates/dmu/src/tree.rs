@@ -9,6 +9,7 @@ use base::{Error, ErrorKind, Result};
 use bdev::Bytes;
 use ondisk::blkptr::Blkptr;
 use ondisk::dnode::{DNODES_PER_BLOCK, reach};
+use rt::trace::{Event, Groups};
 use zio::Prio;
 
 use crate::dnode::Dnode;
@@ -35,6 +36,11 @@ struct Start {
     nlevels: u8,
     epbs: u32,
     maxblkid: u64,
+}
+
+/// Whether an error says that a block is not readable, whatever is tried.
+fn is_damage(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Checksum | ErrorKind::Corrupt | ErrorKind::Forged | ErrorKind::Io)
 }
 
 impl Dnode {
@@ -117,7 +123,7 @@ impl Dnode {
         loop {
             let generation = self.n.tree_gen.get();
             match step().await {
-                Err(e) if !matches!(e.kind(), ErrorKind::Checksum | ErrorKind::Corrupt | ErrorKind::Io) => {
+                Err(e) if !is_damage(e.kind()) => {
                     return Err(e);
                 }
                 Err(_) if self.n.tree_gen.get() != generation => waited = false,
@@ -166,7 +172,19 @@ impl Dnode {
             if bp.is_hole() { Ok(None) } else { self.os.ctx.read_as(&bp, Prio::SyncRead, keep).await.map(Some) }
         })
         .await
-        .map_err(|e| e.at(format_args!("object {} of object set {}, block {blkid}", self.n.obj, self.os.id)))
+        .map_err(|e| {
+            self.note_damage(blkid, &e);
+            e.at(format_args!("object {} of object set {}, block {blkid}", self.n.obj, self.os.id))
+        })
+    }
+
+    /// Tells listeners that a block was not readable, as of the data of an object.
+    fn note_damage(&self, blkid: u64, e: &Error) {
+        let (objset, object, forged) = (self.os.id, self.n.obj.0, e.kind() == ErrorKind::Forged);
+        if is_damage(e.kind()) {
+            let event = || Event::Damaged { objset, object, level: 0, blkid, forged };
+            self.os.ctx.rt().trace(Groups::FAULT, event);
+        }
     }
 
     /// The first committed data block at or after `from` that is not a hole.

@@ -39,7 +39,9 @@ pub fn of_kind(kind: ErrorKind) -> Errno {
         ErrorKind::ReadOnly => libc::EROFS,
         // What is being closed does not come back; an interrupted call would be repeated for ever.
         ErrorKind::Interrupted => libc::EIO,
-        ErrorKind::Corrupt | ErrorKind::Checksum | ErrorKind::Io | ErrorKind::Suspended => libc::EIO,
+        ErrorKind::Corrupt | ErrorKind::Checksum | ErrorKind::Forged | ErrorKind::Io | ErrorKind::Suspended => {
+            libc::EIO
+        }
         ErrorKind::Unsupported => libc::EOPNOTSUPP,
         ErrorKind::Invalid => libc::EINVAL,
         ErrorKind::NotDir => libc::ENOTDIR,

@@ -125,8 +125,8 @@ pub fn fire(pool: &CStr, event: &Event) {
         Event::Fault { leaf, kind, class, write, offset, len } => {
             probe!(FAULT, "fault", pool, leaf, kind as u8, class, write, offset, len);
         }
-        Event::Damaged { objset, object, level, blkid } => {
-            probe!(DAMAGED, "damaged", pool, objset, object, level as u64, blkid);
+        Event::Damaged { objset, object, level, blkid, forged } => {
+            probe!(DAMAGED, "damaged", pool, objset, object, level as u64, blkid, forged);
         }
         Event::Turn { task, id, took, on_cpu } => {
             probe!(TURN, "turn", pool, id, took.0, task.as_ptr() as usize as u64, task.len() as u64, on_cpu.0);

@@ -72,7 +72,7 @@ impl From<base::ErrorKind> for ErrorKind {
             B::Quota => ErrorKind::Quota,
             B::ReadOnly => ErrorKind::ReadOnly,
             B::Corrupt => ErrorKind::Corrupt,
-            B::Checksum => ErrorKind::Checksum,
+            B::Checksum | B::Forged => ErrorKind::Checksum,
             B::Io => ErrorKind::Io,
             B::Unsupported => ErrorKind::Unsupported,
             B::Invalid | B::Range => ErrorKind::Invalid,

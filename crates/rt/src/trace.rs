@@ -320,6 +320,8 @@ pub enum Event {
         level: i64,
         /// Its number.
         blkid: u64,
+        /// It has the right checksum, and a wrong authentication code.
+        forged: bool,
     },
     /// A turn, one poll of a task, has ended. Only worlds with a real clock emit it.
     Turn {

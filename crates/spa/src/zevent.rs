@@ -373,13 +373,15 @@ impl Events {
                     nv.put_u64("zio_priority", class.into());
                     (kind.class(), nv)
                 }
-                Event::Damaged { objset, object, level, blkid } => {
+                Event::Damaged { objset, object, level, blkid, forged } => {
                     if !self.may_report((0, Rate::Errors), at) {
                         continue;
                     }
-                    let nv = self.ereport_base().with_u64("zio_err", errno(FaultKind::Io));
+                    let (class, kind) =
+                        if forged { ("authentication", FaultKind::Checksum) } else { ("data", FaultKind::Io) };
+                    let nv = self.ereport_base().with_u64("zio_err", errno(kind));
                     let nv = nv.with_u64("zio_objset", objset).with_u64("zio_object", object);
-                    ("data", nv.with_i64("zio_level", level).with_u64("zio_blkid", blkid))
+                    (class, nv.with_i64("zio_level", level).with_u64("zio_blkid", blkid))
                 }
                 _ => continue,
             };

@@ -137,6 +137,14 @@ impl Odds {
         }
         hit
     }
+    /// As [`Odds::befall`], where it was decided before.
+    pub fn repeat(&self, hit: bool) -> bool {
+        self.matched.set(self.matched.get() + 1);
+        if hit {
+            self.count_hit();
+        }
+        hit
+    }
     fn comes_up(&self, rt: &Rt) -> bool {
         self.matched.set(self.matched.get() + 1);
         self.chance >= ALWAYS || rt.rng_below(ALWAYS.into()) < self.chance.into()

@@ -3,10 +3,12 @@
 //! Reads know a block by its pointer, not by the place in its object. So a fault has the pointers
 //! of its blocks, which are looked up when it is added: a block that is written later is another
 //! one, with another pointer, and is spared. An error may be of chosen copies only: then the others
-//! are read, and mend the block, as with a real error. Without faults a read pays one comparison.
+//! are read, and mend the block, as with a real error. An error of content is of the block: chance
+//! says at the first read whether it has one, and later reads of it get the same answer, since the
+//! kernel reads again what it could not read ahead. Without faults a read pays one comparison.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Txg};
@@ -37,7 +39,7 @@ impl DataTrouble {
             DataTrouble::Io => (ErrorKind::Io, "an error"),
             DataTrouble::Checksum => (ErrorKind::Checksum, "a wrong checksum"),
             DataTrouble::Decompress => (ErrorKind::Corrupt, "wrong compressed data"),
-            DataTrouble::Decrypt => (ErrorKind::Checksum, "a wrong authentication code"),
+            DataTrouble::Decrypt => (ErrorKind::Forged, "a wrong authentication code"),
         };
         Error::new(kind, format!("{what} on purpose (zinject)"))
     }
@@ -59,14 +61,30 @@ pub struct DataFault {
     pub copies: u8,
     /// How often.
     pub odds: Odds,
-    blocks: BTreeSet<Key>,
+    /// The blocks; what their content is like, once that was decided.
+    blocks: RefCell<BTreeMap<Key, Option<bool>>>,
 }
 
 impl DataFault {
     /// A fault of these blocks. Holes and blocks in their pointers are not read, and left out.
     pub fn new(trouble: DataTrouble, copies: u8, chance: u32, blocks: &[Blkptr]) -> Rc<DataFault> {
         let stored = blocks.iter().filter(|bp| !bp.is_hole() && !bp.is_embedded());
-        Rc::new(DataFault { trouble, copies, odds: Odds::new(chance), blocks: stored.map(key_of).collect() })
+        Rc::new(DataFault {
+            trouble,
+            copies,
+            odds: Odds::new(chance),
+            blocks: RefCell::new(stored.map(|bp| (key_of(bp), None)).collect()),
+        })
+    }
+
+    /// Whether a read of this block has the error.
+    fn befalls(&self, rt: &Rt, key: &Key) -> bool {
+        let mut blocks = self.blocks.borrow_mut();
+        let Some(decided) = blocks.get_mut(key) else { return false };
+        match *decided {
+            Some(is_bad) if !self.trouble.is_of_copies() => self.odds.repeat(is_bad),
+            _ => *decided.insert(self.odds.befall(rt)),
+        }
     }
 }
 
@@ -110,7 +128,7 @@ impl DataFaults {
             return None;
         }
         let (all, key) = (self.all.borrow(), key_of(bp));
-        let fault = all.iter().filter(|f| is_about(f) && f.blocks.contains(&key)).find(|f| f.odds.befall(rt))?;
+        let fault = all.iter().filter(|f| is_about(f)).find(|f| f.befalls(rt, &key))?;
         Some(fault.trouble.error())
     }
 }

@@ -145,8 +145,12 @@ impl Unpacking {
     fn unpack(&self, mut raw: Bytes, room: Option<Buf>) -> Result<Bytes> {
         let swap = self.bp.needs_swap();
         let place = |e: Error| e.at(format_args!("block {}", self.bp));
+        let unsealed = |e: Error| match e.kind() {
+            ErrorKind::Checksum => place(Error::new(ErrorKind::Forged, e.to_string())),
+            _ => place(e),
+        };
         if let Some(seal) = &self.seal {
-            raw = self.open(seal, raw).map_err(place)?;
+            raw = self.open(seal, raw).map_err(unsealed)?;
         }
         let Some(mut room) = room else {
             if !swap {
@@ -158,7 +162,7 @@ impl Unpacking {
         };
         codec::decompress(self.compress, &raw, &mut room).map_err(place)?;
         if let Some(seal) = &self.seal {
-            seal.check(None, Some(&room)).map_err(place)?;
+            seal.check(None, Some(&room)).map_err(unsealed)?;
         }
         if swap {
             swap_block(self.bp.otype(), self.bp.level(), &mut room);
@@ -424,7 +428,7 @@ impl Zio {
     }
 
     /// As [`Zio::read`] with the key of the block's dataset if that is encrypted. Then MACs are
-    /// checked too: a wrong one is an error of kind `Checksum`.
+    /// checked too: a wrong one is an error of kind `Forged`.
     pub async fn read_with(&self, bp: &Blkptr, key: Option<&DataKey>, prio: Prio) -> Result<Bytes> {
         if key.is_none() && bp.is_encrypted_data() {
             validate(bp)?;
@@ -515,7 +519,7 @@ impl Zio {
         }
         match self.read_any(&stored, None, prio, None).await {
             Ok(_) => Ok(true),
-            Err(e) if matches!(e.kind(), ErrorKind::Checksum | ErrorKind::Corrupt) => Ok(false),
+            Err(e) if matches!(e.kind(), ErrorKind::Checksum | ErrorKind::Corrupt | ErrorKind::Forged) => Ok(false),
             Err(e) => Err(e),
         }
     }

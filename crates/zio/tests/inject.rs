@@ -73,6 +73,31 @@ fn what_is_not_compressed_decompresses() {
 }
 
 #[test]
+fn content_that_is_bad_stays_bad() {
+    let lab = Lab::new(1, 64 << 20, 12);
+    lab.sim.block_on(async {
+        let mut blocks = Vec::new();
+        for seed in 0..64 {
+            blocks.push(put(&lab.zio, text(seed, 32_768), 1).await);
+        }
+        let fault = DataFault::new(DataTrouble::Decompress, 0, ALWAYS / 2, &blocks);
+        lab.zio.faults().add(fault.clone());
+        let mut seen = Vec::new();
+        for round in 1..4 {
+            let mut bad = Vec::new();
+            for bp in &blocks {
+                bad.push(lab.zio.read(bp, Prio::SyncRead).await.is_err());
+            }
+            let hits = bad.iter().filter(|b| **b).count() as u64;
+            assert_eq!((fault.odds.matched(), fault.odds.hits()), (64 * round, hits * round));
+            assert!((10..=54).contains(&hits), "{hits} of 64");
+            seen.push(bad);
+        }
+        assert!(seen[0] == seen[1] && seen[1] == seen[2]);
+    });
+}
+
+#[test]
 fn a_rare_fault_hits_its_share() {
     let lab = Lab::new(1, 64 << 20, 12);
     lab.sim.block_on(async {

@@ -28,7 +28,7 @@ const NO_CHANGES: &str = "running functions from the zfs.sync submodule requires
 fn errno(kind: ErrorKind) -> Errno {
     match kind {
         ErrorKind::NotFound => 2,
-        ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Checksum => 5,
+        ErrorKind::Io | ErrorKind::Corrupt | ErrorKind::Checksum | ErrorKind::Forged => 5,
         ErrorKind::TooBig => 7,
         ErrorKind::Restart => 11,
         ErrorKind::Denied => 1,

@@ -138,7 +138,8 @@ was read before: 'zfs unmount' and 'zfs mount' empty it.
           of data (default: io):
             io, checksum         the copies are unreadable, or damaged
             decompress, decrypt  the block cannot be unpacked, or its
-                                 authentication code is wrong
+                                 authentication code is wrong; -f is then the
+                                 share of the blocks
   -T      of a device: read, write, flush, probe (whether it is there), or all
           of these but probe (the default)
   -f      how often, in percent: 0.0001 to 100 (the default)

@@ -57,6 +57,7 @@ const KINDS: &[(&str, ErrorKind)] = &[
     ("read_only", ErrorKind::ReadOnly),
     ("corrupt", ErrorKind::Corrupt),
     ("checksum", ErrorKind::Checksum),
+    ("forged", ErrorKind::Forged),
     ("io", ErrorKind::Io),
     ("unsupported", ErrorKind::Unsupported),
     ("invalid", ErrorKind::Invalid),

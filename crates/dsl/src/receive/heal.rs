@@ -232,7 +232,7 @@ impl Healing {
     async fn block_of(&self, order: Endian, incoming: Incoming, w: &Write) -> Result<Outcome> {
         // Where a pointer or a dnode is damaged nothing below it can be healed.
         let lost = |e: Error| match e.kind() {
-            ErrorKind::Checksum | ErrorKind::Corrupt => {
+            ErrorKind::Checksum | ErrorKind::Corrupt | ErrorKind::Forged => {
                 let place = format!("metadata above offset {} of object {} cannot be healed", w.offset, w.object);
                 Ok(Outcome::Lost(e.at(place)))
             }
@@ -273,7 +273,12 @@ impl Healing {
                 let text = "packed as the damaged block is, the block of the stream has another checksum";
                 Ok(Outcome::Lost(Error::new(ErrorKind::Checksum, text).at(place())))
             }
-            Err(e) if matches!(e.kind(), ErrorKind::Checksum | ErrorKind::Corrupt | ErrorKind::Unsupported) => {
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    ErrorKind::Checksum | ErrorKind::Corrupt | ErrorKind::Forged | ErrorKind::Unsupported
+                ) =>
+            {
                 Ok(Outcome::Lost(e.at(place())))
             }
             Err(e) => Err(e.at(place())),

@@ -44,7 +44,7 @@ impl Scan {
         if damaged.len() >= DAMAGED_MAX || damaged.insert(place(&at), birth).is_none() {
             self.now.borrow_mut().phys.errors += 1;
             let Bookmark { objset, object, level, blkid } = at;
-            self.stack.rt.trace(Groups::FAULT, || Event::Damaged { objset, object, level, blkid });
+            self.stack.rt.trace(Groups::FAULT, || Event::Damaged { objset, object, level, blkid, forged: false });
             if damaged.len() < DAMAGED_MAX {
                 self.damaged_new.borrow_mut().push(Damage { at, birth });
             }
