@@ -6,7 +6,7 @@ use admin::view::{DatasetView, PoolView, PropView, VdevProps, VdevView};
 use serde_json::{Map, Value, json};
 
 use crate::opts::Parsed;
-use crate::zpool_out::{LIST_COLUMNS, Style, vdev_fields, vdev_rows};
+use crate::zpool_out::{LIST_COLUMNS, Style, help_page, vdev_fields, vdev_rows};
 
 /// What `--json-int`, `--json-pool-key-guid` and `--json-flat-vdevs` ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -358,6 +358,10 @@ fn status(p: &PoolView, numbers: Numbers, out: &mut Map<String, Value>) {
         if let Some(text) = text {
             out.insert(name.into(), json!(text));
         }
+    }
+    if let Some(name) = &p.msgid {
+        out.insert("msgid".into(), json!(name));
+        out.insert("moreinfo".into(), json!(help_page(name)));
     }
     if let Some(s) = &p.scan {
         let mut scan = json!({

@@ -20,6 +20,7 @@ const VIEW_ONLY: &[&str] = &[
     "name",
     "filesystem_count",
     "snapshot_count",
+    "ivsetguid",
     "keylocation",
     "keyformat",
     "pbkdf2iters",

@@ -394,6 +394,11 @@ fn class_of(vdev: &VdevView) -> &str {
     if vdev.is_log { "logs" } else { &vdev.bias }
 }
 
+/// The address of OpenZFS's page about a problem.
+pub fn help_page(msgid: &str) -> String {
+    format!("https://openzfs.github.io/openzfs-docs/msg/{msgid}")
+}
+
 /// `zpool status` of one pool, with what scripts told of its devices.
 pub fn status(pool: &PoolView, style: Style, told: Option<&Told>) -> String {
     let mut out = format!("  pool: {}\n state: {}\n", pool.name, pool.state);
@@ -402,6 +407,9 @@ pub fn status(pool: &PoolView, style: Style, told: Option<&Told>) -> String {
     }
     if let Some(text) = &pool.action {
         out.push_str(&paragraph("action", text));
+    }
+    if let Some(name) = &pool.msgid {
+        out.push_str(&format!("   see: {}\n", help_page(name)));
     }
     // As OpenZFS: a resilver always, of scrubs the last one.
     let errors = pool.error_scrub.as_ref();

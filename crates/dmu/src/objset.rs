@@ -278,7 +278,7 @@ impl Objset {
         root: Blkptr,
         props: ObjsetProps,
         hooks: ObjsetHooks,
-        writable: bool,
+        mut writable: bool,
     ) -> Result<Objset> {
         if root.is_hole() {
             return Err(Error::corrupt(format!("object set {id} has no block")));
@@ -295,11 +295,8 @@ impl Objset {
         match (root.encrypted(), ctx.key()) {
             (true, Some(key)) => {
                 key.check_objset(&phys).at(place)?;
-                if writable && !key.is_writable() {
-                    return Err(Error::unsupported(format!(
-                        "object set {id} is encrypted with a key of the first format, which is only read: import the pool read-only"
-                    )));
-                }
+                // With a key of the first format it is only read.
+                writable &= key.is_writable();
             }
             (true, None) if writable => {
                 return Err(Error::unsupported(format!("object set {id} is encrypted, and its key is not here")));

@@ -140,6 +140,9 @@ pub struct Core {
     /// Bytes of a record for estimates of streams; 0: those of the dataset
     /// (`zfs_override_estimate_recordsize`).
     pub estimate_record: Cell<u64>,
+    /// Raw increments are received whatever set of IVs they start from
+    /// (`zfs_disable_ivset_guid_check`).
+    pub ivsets_unchecked: Cell<bool>,
     /// Pass of the txg that is syncing, from 1.
     pub pass: Cell<u32>,
     /// Freed blocks that could not be freed at once (deferred, or gang blocks, which need reads).
@@ -172,6 +175,7 @@ impl Core {
             asize_inflation: Cell::new(ASIZE_INFLATION),
             unlink_suspended: Cell::new(false),
             estimate_record: Cell::new(0),
+            ivsets_unchecked: Cell::new(false),
             pass: Cell::new(1),
             frees: RefCell::default(),
             mos: Cell::default(),

@@ -89,6 +89,9 @@ pub struct EngineOpts {
     /// `zfs_override_estimate_recordsize`: bytes of a record for estimates of streams; 0: those of
     /// the dataset.
     pub estimate_record: u64,
+    /// `zfs_disable_ivset_guid_check`: raw increments are received whatever set of IVs they start
+    /// from.
+    pub ivsets_unchecked: bool,
     /// `zfs_spa_discard_memory_limit`: bytes of a checkpoint's space maps that one txg frees from.
     pub discard_per_txg: u64,
     /// Events of errors.
@@ -125,6 +128,7 @@ impl EngineOpts {
             asize_inflation: dsl::core::ASIZE_INFLATION,
             unlink_suspended: false,
             estimate_record: 0,
+            ivsets_unchecked: false,
             discard_per_txg: checkpoint::DISCARD_PER_TXG,
             events: EventTunables::default(),
         }
@@ -696,6 +700,7 @@ impl Pool {
         stack.core.asize_inflation.set(opts.asize_inflation);
         stack.core.unlink_suspended.set(opts.unlink_suspended);
         stack.core.estimate_record.set(opts.estimate_record);
+        stack.core.ivsets_unchecked.set(opts.ivsets_unchecked);
         self.checkpoint.set_limit(opts.discard_per_txg);
         self.events.set_tunables(opts.events);
         self.heartbeat.set_tunables(opts.multihost);

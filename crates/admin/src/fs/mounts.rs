@@ -475,6 +475,10 @@ impl PoolEngine {
         let front_end = front_end()?;
         front_end.usable()?;
         let flags = self.flags_of(ds, temp);
+        if ds.dir().has_old_keys() && !flags.readonly {
+            let why = "its keys are of the first format, with which it is only read (errata 3): use 'zfs mount -o ro'";
+            return Err(Error::new(ErrorKind::ReadOnly, why));
+        }
         let place = path.clone();
         if path_blocking(self.pool.rt(), &path, move || host::is_way_dead(&place)).await? {
             clear_dead_mounts(&self.pool.name(), Some(&path)).await?;

@@ -760,6 +760,16 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.estimate_record = v
     ),
     field!(
+        "zfs_disable_ivset_guid_check",
+        Unit::Count,
+        0,
+        1,
+        OZ,
+        "raw increments are received whatever set of IVs they start from: only to copy snapshots that have no guid of theirs (errata 4)",
+        |o| u64::from(o.engine.ivsets_unchecked),
+        |o, v| o.engine.ivsets_unchecked = v != 0
+    ),
+    field!(
         "zfs_spa_discard_memory_limit",
         Unit::Bytes,
         0,

@@ -265,6 +265,15 @@ impl PoolEngine {
             let partial = u64::from(ds.is_partial()).to_string();
             props.extend(row("inconsistent", partial.clone(), partial, "-"));
         }
+        // Nor this, which tells snapshots that raw increments can start from.
+        if asked("ivsetguid") {
+            let guid = match ds.dir().is_encrypted() {
+                true => self.pool.dsl().ivset_guid(ds.object).await.ok().flatten(),
+                false => None,
+            };
+            let guid = guid.map_or("-".to_string(), |guid| guid.to_string());
+            props.extend(row("ivsetguid", guid.clone(), guid, "-"));
+        }
         let snaps = self.pool.dsl().dataset_redaction(ds).await.ok().flatten();
         if snaps.is_some() || asked("redact_snaps") {
             let snaps = redact_snaps(snaps.as_deref());

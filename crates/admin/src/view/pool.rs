@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::{Guid, Result};
+use dsl::crypto::Errata;
 use metaslab::ClassKind;
 use ondisk::indirect::{MAPPING_ENTRY_SIZE, RemovalState};
 use ondisk::scan::{ScanFunc, ScanState};
@@ -97,7 +98,21 @@ impl PoolEngine {
                 memory: r.entries * MAPPING_ENTRY_SIZE as u64,
             }
         });
-        let (status, action) = self.status(suspended.map(|e| e.to_string()), unreadable, &vdevs);
+        // Informational, too.
+        let errata = pool.dsl().errata().await.ok().flatten();
+        let told = |(status, action): (&str, &str)| (Some(status.to_string()), Some(action.to_string()));
+        let mut msgid = None;
+        let (status, action) = match (self.problem(suspended.map(|e| e.to_string()), unreadable, &vdevs), errata) {
+            (Some((status, action)), _) => (Some(status), action),
+            (None, Some(errata)) => {
+                msgid = Some("ZFS-8000-ER".to_string());
+                told(match errata {
+                    Errata::OldKeys => OLD_KEYS,
+                    Errata::NoIvSets => NO_IV_SETS,
+                })
+            }
+            (None, None) => self.advice().map_or((None, None), told),
+        };
         let aux = pool.devices().aux();
         let in_use = |c: &VdevConfig| pool.tree().tops.borrow().iter().any(|t| t.kind().find(c.guid).is_some());
         let spare = |c: &VdevConfig| {
@@ -117,6 +132,7 @@ impl PoolEngine {
             txg: pool.uberblock().txg.0,
             status,
             action,
+            msgid,
             props: self.pool_prop_views(&figures, state, &unknown),
             vdevs,
             caches,
@@ -152,43 +168,48 @@ impl PoolEngine {
         Ok(DedupView { entries: d.entries, disk: d.disk, memory: d.memory, histogram: d.histogram })
     }
 
-    fn status(&self, suspended: Option<String>, unreadable: u64, vdevs: &VdevView) -> (Option<String>, Option<String>) {
+    /// What is wrong with the pool or its devices, and what to do.
+    fn problem(
+        &self,
+        suspended: Option<String>,
+        unreadable: u64,
+        vdevs: &VdevView,
+    ) -> Option<(String, Option<String>)> {
         let notices = self.pool.notices();
         if let Some(cause) = suspended {
             if self.pool.txg().ended().is_none() {
                 let status = format!("One or more devices are faulted in response to IO failures: {cause}.");
                 let action = "Make sure the affected devices are connected, then run 'zpool clear'.";
-                return (Some(status), Some(action.to_string()));
+                return Some((status, Some(action.to_string())));
             }
             let action = "Make sure the devices work, then stop the daemon with 'weir daemon stop -f' and import the pool again.";
-            return (
-                Some(format!("Writing to the pool failed and it is suspended: {cause}.")),
+            return Some((
+                format!("Writing to the pool failed and it is suspended: {cause}."),
                 Some(action.to_string()),
-            );
+            ));
         }
         if self.is_resilvering() {
-            return (Some(RESILVERING.to_string()), Some("Wait for the resilver to complete.".to_string()));
+            return Some((RESILVERING.to_string(), Some("Wait for the resilver to complete.".to_string())));
         }
         if unreadable > 0 {
             let status = "One or more devices has experienced an error resulting in data corruption. Applications may be affected.";
             let action = "Restore the file in question if possible. Otherwise restore the entire pool from backup.";
-            return (Some(status.to_string()), Some(action.to_string()));
+            return Some((status.to_string(), Some(action.to_string())));
         }
         if let Some((status, action)) = trouble(vdevs) {
-            return (Some(status.to_string()), Some(action.to_string()));
+            return Some((status.to_string(), Some(action.to_string())));
         }
-        if !notices.is_empty() {
-            return (Some(notices.join(" ")), None);
-        }
+        (!notices.is_empty()).then(|| (notices.join(" "), None))
+    }
+
+    /// What the pool's form keeps it from, and what to do.
+    fn advice(&self) -> Option<(&'static str, &'static str)> {
         if self.pool.version() < version::FEATURES {
-            return (Some(LEGACY.0.to_string()), Some(LEGACY.1.to_string()));
+            return Some(LEGACY);
         }
         // With a value its sets may be in files: the request looks there.
         let is_open = self.pool.mos_config().head.compatibility.is_none();
-        match is_open && !self.features_to_enable(None).is_empty() {
-            true => (Some(DISABLED.0.to_string()), Some(DISABLED.1.to_string())),
-            false => (None, None),
-        }
+        (is_open && !self.features_to_enable(None).is_empty()).then_some(DISABLED)
     }
 
     pub(crate) fn vdev_views(&self) -> VdevView {
@@ -330,6 +351,18 @@ fn node_view(view: &mut VdevView, kind: &VdevKind) {
         node_view(view, kind);
     }
 }
+
+/// Status and action texts of errata 3.
+const OLD_KEYS: (&str, &str) = (
+    "Errata #3 detected. Encrypted datasets have keys of the first format: they are only read, and not sent raw.",
+    "Copy them to new encrypted datasets with 'zfs send' without -w, then destroy them. Until then 'zfs mount -o ro' mounts them.",
+);
+
+/// Status and action texts of errata 4.
+const NO_IV_SETS: (&str, &str) = (
+    "Errata #4 detected. Encrypted snapshots, and bookmarks of them, do not name their set of IVs. What receives a raw increment on such a snapshot can be damaged by it.",
+    "Enable the feature 'bookmark_v2'. Copy such snapshots if they are still needed, with 'zfs send' without -w, then destroy them.",
+);
 
 /// Status and action texts of a pool from before feature flags.
 const LEGACY: (&str, &str) = (

@@ -338,6 +338,9 @@ pub struct PoolView {
     pub status: Option<String>,
     /// The recommended action.
     pub action: Option<String>,
+    /// OpenZFS's name of the problem, for its page of help.
+    #[serde(default)]
+    pub msgid: Option<String>,
     /// Properties in the order of `zpool get all`.
     pub props: Vec<PropView>,
     /// Its devices.

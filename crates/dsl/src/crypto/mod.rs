@@ -30,6 +30,7 @@ use crate::dir::Dir;
 use crate::pool::DslPool;
 
 mod create;
+mod errata;
 mod key_object;
 mod keydata;
 mod received;
@@ -38,6 +39,7 @@ pub(crate) mod salt;
 mod wrapping;
 
 pub(crate) use self::create::PreparedCrypt;
+pub use self::errata::Errata;
 pub(crate) use self::key_object::KeyObject;
 pub(crate) use self::received::ReceivedKeys;
 pub use self::wrapping::check_location;
@@ -166,13 +168,16 @@ pub(crate) struct Keys {
     objects: RefCell<BTreeMap<ObjectId, Rc<KeyObject>>>,
     /// Loaded wrapping keys, by the root's directory.
     wrapping: RefCell<BTreeMap<ObjectId, WrappingKey>>,
+    /// Directories whose newest snapshot has no guid of its set of IVs; none before they were
+    /// looked for.
+    without_ivsets: RefCell<Option<Vec<ObjectId>>>,
 }
 
 impl Keys {
     /// No keys, and the memory for them.
     pub(crate) fn new(rt: &Rt) -> Keys {
         let memory = Rc::new(KeyMemory::new(rt.page_lock()));
-        Keys { memory, objects: RefCell::default(), wrapping: RefCell::default() }
+        Keys { memory, objects: RefCell::default(), wrapping: RefCell::default(), without_ivsets: RefCell::default() }
     }
 }
 

@@ -26,8 +26,8 @@ pub(crate) struct ReceivedKeys {
     iters: u64,
     /// The meta-dnode, and the MAC of the object set.
     pub meta: RawMeta,
-    /// The set of IVs of the snapshot.
-    pub to_ivset: Guid,
+    /// The set of IVs of the snapshot; none in a stream from an old pool.
+    pub to_ivset: Option<Guid>,
     /// The set of IVs of the snapshot that the stream starts from; none in a full stream.
     pub from_ivset: Option<Guid>,
 }
@@ -78,9 +78,9 @@ impl ReceivedKeys {
             own: (shape("mdn_compress", 255)? as u8, shape("mdn_checksum", 255)? as u8),
         };
         let guid = |name: &str| keys.u64(name).filter(|g| *g != 0).map(Guid);
-        let to_ivset = guid("to_ivset_guid").ok_or_else(|| Error::corrupt("the stream names no set of IVs"))?;
         let (salt, iters) = (keys.require_u64("pbkdf2salt")?, keys.require_u64("pbkdf2iters")?);
-        Ok(ReceivedKeys { wrapped, format, salt, iters, meta, to_ivset, from_ivset: guid("from_ivset_guid") })
+        let (to_ivset, from_ivset) = (guid("to_ivset_guid"), guid("from_ivset_guid"));
+        Ok(ReceivedKeys { wrapped, format, salt, iters, meta, to_ivset, from_ivset })
     }
 }
 

@@ -478,11 +478,16 @@ impl DslPool {
 
     /// Checks that the snapshot that a raw increment goes on was received raw from the same one.
     async fn check_ivset(&self, keys: &ReceivedKeys, from: &Dataset) -> Result<()> {
-        let Some(wanted) = keys.from_ivset else { return Ok(()) };
-        match self.ivset_guid(from.object).await? {
-            None => Err(Error::invalid(format!("IV set guid missing: '{}' has none", from.name()))),
-            Some(has) if Guid(has) == wanted => Ok(()),
-            Some(_) => Err(Error::invalid(format!(
+        if self.core().ivsets_unchecked.get() {
+            return Ok(());
+        }
+        match (self.ivset_guid(from.object).await?, keys.from_ivset) {
+            (None, _) => Err(Error::invalid(format!("IV set guid missing: '{}' has none (errata 4)", from.name()))),
+            (_, None) => {
+                Err(Error::invalid("IV set guid missing: the stream has none of what it starts from (errata 4)"))
+            }
+            (Some(has), Some(wanted)) if Guid(has) == wanted => Ok(()),
+            (Some(_), Some(_)) => Err(Error::invalid(format!(
                 "IV set guid mismatch: '{}' was not received raw from the snapshot that the stream starts from",
                 from.name()
             ))),

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use base::{Error, ErrorKind, ObjectId, Result};
+use base::{Error, ErrorKind, Guid, ObjectId, Result};
 use dmu::{FeatureUse, Tx, zap};
 use ondisk::dsl::{DS_FLAG_CI_DATASET, DS_FLAG_INCONSISTENT};
 use ondisk::feature::FeatureId;
@@ -203,7 +203,10 @@ impl DslPool {
             p.creation_time = begin.creation_time;
         });
         if let Some(keys) = &what.keys {
-            zap::update_u64(&self.mos().hold(snap.object).await?, DATASET_KEY_IVSET, keys.to_ivset.0, tx).await?;
+            // Without one the snapshot keeps that which it was made with.
+            if let Some(Guid(ivset)) = keys.to_ivset {
+                zap::update_u64(&self.mos().hold(snap.object).await?, DATASET_KEY_IVSET, ivset, tx).await?;
+            }
             self.take_received_crypt(&head.dir(), keys, tx).await?;
             // Written without its key, it is opened with it from now on.
             head.set_objset(None);
