@@ -25,7 +25,7 @@ pub fn run(args: &[String]) -> Done {
     match command.as_str() {
         "create" => create(&parse(rest, "fndo:O:m:R:t:", &[("size", true, 'z')], "create")?),
         "destroy" => destroy(&parse(rest, "f", &[], "destroy")?),
-        "import" => import(&parse(rest, "ac:Dd:fmNno:R:lsFXt", &[("rewind-to-checkpoint", false, 'k')], "import")?),
+        "import" => import(&parse(rest, "ac:Dd:fmNno:R:lsFXtT:", &[("rewind-to-checkpoint", false, 'k')], "import")?),
         "checkpoint" => checkpoint(&parse(rest, "dw", &[("discard", false, 'd'), ("wait", false, 'w')], "checkpoint")?),
         "ddtprune" => ddtprune(&parse(rest, "d:p:", &[], "ddtprune")?),
         "prefetch" => prefetch(&parse(rest, "t:", &[], "prefetch")?),
@@ -210,8 +210,8 @@ fn import(p: &Parsed) -> Done {
         let why = "cannot import: weir goes back to one of the last few states only (-F), not further (-X)";
         return Err(Error::unsupported(why).into());
     }
-    if p.has('n') && !p.has('F') {
-        return Err(Fail::Usage("-n can be used with -F only".into(), "import"));
+    if p.has('n') && !p.has('F') && p.value('T').is_none() {
+        return Err(Fail::Usage("-n can be used with -F or -T only".into(), "import"));
     }
     let paths = p.values('d').map(absolute).collect::<Result<Vec<_>, _>>()?;
     if p.has('c') && p.has('d') {
@@ -235,6 +235,8 @@ fn import(p: &Parsed) -> Done {
         return Ok(());
     }
     let (props, mount) = props_and_mount(p, "import")?;
+    let txg = |text: &str| text.parse().map_err(|_| Fail::Usage(format!("invalid txg value '{text}'"), "import"));
+    let to_txg: Option<u64> = p.value('T').map(txg).transpose()?;
     let request = PoolImport {
         search,
         pool,
@@ -246,6 +248,7 @@ fn import(p: &Parsed) -> Done {
         props,
         mount,
         rewind: p.has('F'),
+        to_txg,
         dry_run: p.has('n'),
         missing_log: p.has('m'),
         temporary_name: p.has('t'),

@@ -1025,6 +1025,41 @@ fn a_forced_sync_writes_a_state() {
     assert!(once > before && label() > once, "{before} {once}");
 }
 
+/// To an older state than `-F` would go to.
+#[test]
+fn a_pool_goes_back_to_a_txg() {
+    let w = World::new("cli-to-txg");
+    w.files(&["a", "b"], 128 * MIB);
+    w.ok(&format!("{NEW} tank a"));
+    w.ok("zfs create tank/early");
+    let txg = w.ok("zfs get -H -o value createtxg tank/early").trim().to_string();
+    // Keeps what that state refers to, but for the metadata that changes meanwhile.
+    w.ok("zpool sync -f tank");
+    w.ok("zpool add tank b");
+    w.ok("zpool checkpoint tank");
+    for n in 0..6 {
+        w.ok(&format!("zfs create tank/late{n}"));
+        w.ok("zpool sync -f tank");
+    }
+    w.ok("zpool export tank");
+    let dir = w.dir.path().display().to_string();
+    w.fails(&format!("zpool import -d {dir} -T 1 tank"), "no device has a state of txg 1 or before");
+    let s = w.run(&format!("zpool import -d {dir} -T x tank"), "UTC");
+    assert!(s.code == 2 && s.err.contains("invalid txg value 'x'"), "{}", s.err);
+    let said = w.run(&format!("zpool import -d {dir} -n -T {txg} tank"), "UTC");
+    assert!(said.err.contains(&format!("Would be able to return tank to its state as of txg {txg}")), "{}", said.err);
+    let said = w.run(&format!("zpool import -d {dir} -T {txg} tank"), "UTC");
+    assert!(said.code == 0, "{}", said.err);
+    assert_eq!(w.ok("zfs list -H -o name"), "tank\ntank/early\n");
+    assert!(!w.ok("zpool list -H -v tank").contains("/b"));
+    w.ok("zfs create tank/again");
+    w.ok("zpool export tank");
+    w.ok(&format!("zpool import -d {dir} tank"));
+    assert_eq!(w.ok("zfs list -H -o name"), "tank\ntank/again\ntank/early\n");
+    w.ok("zpool scrub -w tank");
+    assert!(w.ok("zpool status tank").contains("with 0 errors"));
+}
+
 #[test]
 fn a_hard_export_leaves_a_pool_in_use_for_others() {
     let w = World::new("cli-hard-export");

@@ -650,7 +650,7 @@ async fn import_here(inside: &Rc<Inside>, devices: Vec<Device>, options: ImportO
         new_name: options.new_name,
         readonly: options.readonly,
         force: options.force,
-        rewind: options.rewind,
+        states: if options.rewind { spa::States::Last } else { spa::States::Newest },
         missing_log: options.missing_log,
         ..spa::ImportOpts::default()
     };

@@ -71,7 +71,7 @@ pub use ondisk::label::PoolState;
 pub use open::create::{PoolSpec, check_pool_name};
 pub use open::explain::explain;
 pub use open::import::{FoundDevice, ImportOpts, PoolCandidate, is_candidate, scan};
-pub use open::rewind::Rewind;
+pub use open::rewind::{Rewind, States};
 pub use open::unsupported::{Unsupported, UnsupportedFeature};
 pub use pool::{EngineOpts, Pool};
 pub use scan::{Scan, ScanStatus, ScanTunables, ScrubRange};

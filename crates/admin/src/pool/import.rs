@@ -10,11 +10,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result, Txg};
 use bdev::BlockDev;
 use host::{Direct, HostDev, Lock, OpenOpts};
 use rt::Rt;
-use spa::{EngineOpts, ImportOpts, Pool, PoolCandidate, PoolState, Unsupported};
+use spa::{EngineOpts, ImportOpts, Pool, PoolCandidate, PoolState, States, Unsupported};
 
 use crate::engine::{EngineThread, PoolEngine, Progress, set_current};
 use crate::fs::mounts::{advise_force, remove_dir};
@@ -420,18 +420,23 @@ impl PoolSet {
             return Err(Error::new(ErrorKind::Exists, "a pool with that name is already imported: give it a new name"));
         }
         let altroot = request.altroot.clone().or(wanted.altroot.clone());
+        let states = match request.to_txg {
+            Some(txg) => States::UpTo(Txg(txg)),
+            None if request.rewind => States::Last,
+            None => States::Newest,
+        };
         let opts = ImportOpts {
             new_name: request.new_name.clone(),
             readonly: wanted.readonly,
             force: request.force,
             destroyed: request.search.destroyed,
-            rewind: request.rewind,
+            states,
             missing_log: request.missing_log,
             temporary_name: request.temporary_name,
             to_checkpoint: request.to_checkpoint,
         };
         if request.dry_run {
-            return self.rewind_of(&f.candidate.name, f.candidate.guid, f.devices.clone());
+            return self.rewind_of(&f.candidate.name, f.candidate.guid, f.devices.clone(), states);
         }
         self.import_devices(
             (f.candidate.guid, None),
@@ -444,8 +449,8 @@ impl PoolSet {
         )
     }
 
-    /// The effect of `-F` on a pool, in a sentence.
-    fn rewind_of(&self, name: &str, guid: u64, devices: Vec<String>) -> Result<Outcome> {
+    /// The effect of `-F` or `-T` on a pool, in a sentence.
+    fn rewind_of(&self, name: &str, guid: u64, devices: Vec<String>, states: States) -> Result<Outcome> {
         let engine = self.engine_opts(name, 1);
         let thread = EngineThread::start(Some(self.keeper.clone()))?;
         let rewind = thread
@@ -456,7 +461,7 @@ impl PoolSet {
                     let devices = devices.iter().map(open).collect::<Result<Vec<_>>>()?;
                     let found = spa::scan(devices).await.into_iter().find(|c| c.guid.0 == guid);
                     let candidate = found.ok_or_else(|| Error::not_found("its devices have gone away"))?;
-                    Pool::rewind_of(rt.clone(), &candidate, engine).await
+                    Pool::rewind_of(rt.clone(), &candidate, states, engine).await
                 }
             })
             .wait()??;

@@ -156,6 +156,9 @@ pub struct PoolImport {
     /// `-F`: if the newest state is damaged, one of the last few before it.
     #[serde(default)]
     pub rewind: bool,
+    /// `-T`: the newest state of this txg or before.
+    #[serde(default)]
+    pub to_txg: Option<u64>,
     /// `-n`: only report what `-F` would do.
     #[serde(default)]
     pub dry_run: bool,

@@ -246,7 +246,7 @@ used for something else the pool can be brought back with 'zpool import -D'.
         usage: &[
             "import [-c cachefile | -d dir|file ...] [-D]",
             "import [-c cachefile | -d dir|file ...] [-D] [-f] [-l | -N] [-m] [-s] [-F [-n]] [-R root] [-o property=value] ... -a",
-            "import [-c cachefile | -d dir|file ...] [-D] [-f] [-l | -N] [-m] [-s] [-F [-n]] [--rewind-to-checkpoint] [-R root] [-o property=value] ... <pool | id> [[-t] newpool]",
+            "import [-c cachefile | -d dir|file ...] [-D] [-f] [-l | -N] [-m] [-s] [-F | -T txg [-n]] [--rewind-to-checkpoint] [-R root] [-o property=value] ... <pool | id> [[-t] newpool]",
         ],
         text: "\
 Without a pool: lists the pools that could be imported. With a pool's name or
@@ -259,7 +259,10 @@ id: takes it into use, under a new name if one is given. -a: all of them.
   -D  destroyed pools; to import one -f is needed as well
   -f  also a pool that was last used by another host and not exported
   -F  if the newest state is damaged, one of the last few before it
-  -n  with -F: only say what it would do
+  -T  the newest state of this txg or before that can be opened, however old:
+      what has been written since is lost, and data of that state may be damaged,
+      as its space may have been used again: 'zpool scrub' tells
+  -n  with -F or -T: only say what it would do
   -m  also without a log device; what only it holds is lost
   -t  the new name is for this import only
       --rewind-to-checkpoint: the checkpoint's state; later changes are lost

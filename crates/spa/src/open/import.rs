@@ -39,7 +39,7 @@ use crate::open::claim::{self, LogRule};
 use crate::open::create::check_pool_name;
 use crate::open::multihost::Activity;
 use crate::open::partition::partitions;
-use crate::open::rewind::{self, Rewind};
+use crate::open::rewind::{self, Rewind, States};
 use crate::open::unsupported::{Unsupported, check_labels};
 use crate::pool::{EngineOpts, Opening, Pool};
 use crate::stack::{Layers, Mos, mos_hooks};
@@ -114,8 +114,8 @@ pub struct ImportOpts {
     pub force: bool,
     /// `-D`: also a destroyed pool.
     pub destroyed: bool,
-    /// `-F`: rewind to one of the last few states if the newest one is damaged.
-    pub rewind: bool,
+    /// `-F`, `-T`: another state than the newest.
+    pub states: States,
     /// `--rewind-to-checkpoint`: the state of the pool's checkpoint; later changes are lost.
     pub to_checkpoint: bool,
 }
@@ -210,13 +210,21 @@ impl Pool {
         Pool::import_inner(rt, candidate, import, opts).await.map_err(|e| e.at(format!("cannot import '{name}'")))
     }
 
-    /// The rewind that `-F` would do, without doing it: None if the newest state can be opened. An
-    /// error if none of the allowed states can.
-    pub async fn rewind_of(rt: Rt, candidate: &PoolCandidate, opts: EngineOpts) -> Result<Option<Rewind>> {
-        let import = ImportOpts { readonly: true, rewind: true, ..ImportOpts::default() };
+    /// The rewind that an import of one of these states would do, without doing it: None if it would
+    /// open the newest state. An error if none of them can be opened.
+    pub async fn rewind_of(
+        rt: Rt,
+        candidate: &PoolCandidate,
+        states: States,
+        opts: EngineOpts,
+    ) -> Result<Option<Rewind>> {
+        let import = ImportOpts { readonly: true, states, ..ImportOpts::default() };
         let opts = opts_for(candidate, &opts);
-        let choices = rewind::choices(candidate, true);
-        let newest = choices.first().cloned().ok_or_else(|| Error::corrupt("no device has an intact uberblock"))?;
+        let choices = rewind::choices(candidate, states);
+        let newest = rewind::choices(candidate, States::Newest)
+            .into_iter()
+            .next()
+            .ok_or_else(|| Error::corrupt("no device has an intact uberblock"))?;
         let mut failed = Error::corrupt("no state was tried");
         for ub in choices {
             match open_state(&rt, candidate, ub, &import, &DirtyGauge::default(), &opts).await {
@@ -232,7 +240,7 @@ impl Pool {
     /// error if that state cannot be opened.
     pub async fn removed_tops(rt: &Rt, candidate: &PoolCandidate, opts: &EngineOpts) -> Result<Vec<u64>> {
         let import = ImportOpts { readonly: true, ..ImportOpts::default() };
-        let newest = rewind::choices(candidate, false).into_iter().next();
+        let newest = rewind::choices(candidate, States::Newest).into_iter().next();
         let newest = newest.ok_or_else(|| Error::corrupt("no device has an intact uberblock"))?;
         let opts = opts_for(candidate, opts);
         let (_, config, _) = open_state(rt, candidate, newest, &import, &DirtyGauge::default(), &opts).await?;
@@ -244,8 +252,9 @@ impl Pool {
         check_owner(&rt, &candidate, &import)?;
         let opts = opts_for(&candidate, &opts);
         let gauge = DirtyGauge::default();
-        let choices = rewind::choices(&candidate, import.rewind);
-        let newest = choices.first().cloned().ok_or_else(|| Error::corrupt("no device has an intact uberblock"))?;
+        let choices = rewind::choices(&candidate, import.states);
+        let newest = rewind::choices(&candidate, States::Newest).into_iter().next();
+        let newest = newest.ok_or_else(|| Error::corrupt("no device has an intact uberblock"))?;
         let tunables = opts.multihost;
         let activity = Activity { rt: &rt, candidate: &candidate, ub: &newest, tunables };
         let is_shared = activity.is_due()?;
@@ -259,7 +268,10 @@ impl Pool {
             let assembly = Assembly { rt: &rt, devices: &candidate.devices, gauge: &gauge, opts: &opts, reflow };
             activity.claim(&assembly.tree(candidate.guid, &tops)?).await?;
         }
-        let mut opened = Err(Error::corrupt("no state was tried"));
+        let mut opened = Err(match import.states {
+            States::UpTo(txg) => Error::not_found(format!("no device has a state of txg {txg} or before")),
+            _ => Error::corrupt("no state was tried"),
+        });
         for ub in choices {
             opened = open_state(&rt, &candidate, ub, &import, &gauge, &opts).await;
             // An unsupported state is not damaged: no rewind behind it.
@@ -391,7 +403,7 @@ impl Pool {
 }
 
 /// Opens the state of an uberblock far enough to verify it: the MOS, its configuration, and with
-/// `-F` every directory and dataset. Returns the uberblock, its configuration, and the vdev tree of
+/// `-F` and `-T` every directory and dataset. Returns the uberblock, its configuration, and the vdev tree of
 /// that.
 pub(crate) async fn open_state(
     rt: &Rt,
@@ -423,7 +435,7 @@ pub(crate) async fn open_state(
     if import.to_checkpoint && !import.readonly {
         rewind::make_newest(&tree, &ub).await?;
     }
-    if import.rewind {
+    if import.states.rewinds() {
         let probe = ImportOpts { readonly: true, ..ImportOpts::default() };
         let layers = Layers::new(rt, tree.clone(), ub.txg.next(), gauge.clone(), opts);
         Pool::open_mos(candidate, layers, ub.clone(), config.clone(), &probe).await?;

@@ -6,7 +6,7 @@
 //! added since are not part of that pool. Otherwise the uberblocks of the last txgs are tried from
 //! the newest on: space freed in a txg is not reused for [`TXG_DEFER`] txgs, so the states of that
 //! many txgs are intact unless damaged, except those from before the last progress of an expansion:
-//! their sectors were moved since. The first txg after a rewind is newer than any on the devices.
+//! their sectors were moved since. With `-T` older ones are tried, too. The first txg after a rewind is newer than any on the devices.
 
 use std::rc::Rc;
 
@@ -41,18 +41,40 @@ impl Rewind {
     }
 }
 
-/// The uberblocks that `-F` may choose from, newest first; without it the newest alone.
-pub(crate) fn choices(candidate: &PoolCandidate, rewind: bool) -> Vec<Uberblock> {
+/// Which states of a pool may be opened.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum States {
+    /// The newest.
+    #[default]
+    Newest,
+    /// `-F`: if that is damaged, one of the last few, which are whole unless damaged.
+    Last,
+    /// `-T`: none that is newer than this txg, however old. Space that they refer to may have been
+    /// written over.
+    UpTo(Txg),
+}
+
+impl States {
+    /// Whether it may be another state than the newest.
+    pub fn rewinds(self) -> bool {
+        self != States::Newest
+    }
+}
+
+/// The uberblocks to choose from, newest first.
+pub(crate) fn choices(candidate: &PoolCandidate, states: States) -> Vec<Uberblock> {
     let mut all: Vec<Uberblock> =
         candidate.devices.iter().flat_map(|d| d.labels.uberblocks.iter().map(|u| u.ub.clone())).collect();
     all.sort_by_key(|ub| std::cmp::Reverse(ub.rank()));
     all.dedup_by_key(|ub| ub.txg);
     if let Some(newest) = all.first() {
-        let (oldest, reflow) = (Txg(newest.txg.0.saturating_sub(TXG_DEFER)), newest.raidz_reflow);
-        all.retain(|ub| ub.txg >= oldest && ub.raidz_reflow == reflow);
-    }
-    if !rewind {
-        all.truncate(1);
+        let (last, reflow) = (newest.txg, newest.raidz_reflow);
+        let is_among = |txg: Txg| match states {
+            States::Newest => txg == last,
+            States::Last => txg.0 + TXG_DEFER >= last.0,
+            States::UpTo(most) => txg <= most,
+        };
+        all.retain(|ub| is_among(ub.txg) && ub.raidz_reflow == reflow);
     }
     all
 }

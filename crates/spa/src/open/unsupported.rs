@@ -123,7 +123,7 @@ impl Pool {
     /// newest state cannot be opened for another reason.
     pub async fn unsupported(rt: &Rt, candidate: &PoolCandidate, opts: &EngineOpts) -> Result<Unsupported> {
         let import = ImportOpts { readonly: true, ..ImportOpts::default() };
-        let ub = rewind::choices(candidate, false).into_iter().next();
+        let ub = rewind::choices(candidate, rewind::States::Newest).into_iter().next();
         let ub = ub.ok_or_else(|| Error::corrupt("no device has an intact uberblock"))?;
         let listed = Unsupported::in_labels(candidate, ub.txg);
         if !listed.read.is_empty() {

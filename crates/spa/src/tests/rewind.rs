@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use vdev::labels::{LeafLabels, UberblockFound};
 
 use super::{device, world};
-use crate::open::rewind::{choices, first_open};
+use crate::open::rewind::{States, choices, first_open};
 use crate::{FoundDevice, PoolCandidate, PoolState, Rewind};
 
 fn uberblock(txg: u64) -> Uberblock {
@@ -76,7 +76,8 @@ fn candidate(sim: &sim::Sim, devices: &[Vec<u64>]) -> PoolCandidate {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// The newest of all devices alone; with `-F` every state that is still intact, newest first.
+    /// The newest of all devices alone; with `-F` every state that is still intact,
+    /// with `-T` every one up to a txg, newest first.
     #[test]
     fn the_newest_states_of_all_devices_are_chosen(devices in proptest::collection::vec(proptest::collection::vec(1u64..40, 0..12), 1..4)) {
         let sim = world();
@@ -84,11 +85,13 @@ proptest! {
         let mut all: Vec<u64> = devices.into_iter().flatten().collect();
         all.sort_unstable_by(|a, b| b.cmp(a));
         all.dedup();
-        let txgs = |rewind| choices(&pool, rewind).iter().map(|u| u.txg.0).collect::<Vec<_>>();
-        prop_assert_eq!(txgs(false), all.iter().copied().take(1).collect::<Vec<_>>());
+        let txgs = |states| choices(&pool, states).iter().map(|u| u.txg.0).collect::<Vec<_>>();
+        prop_assert_eq!(txgs(States::Newest), all.iter().copied().take(1).collect::<Vec<_>>());
         let newest = all.first().copied().unwrap_or(0);
+        let old: Vec<u64> = all.iter().copied().filter(|t| *t <= 20).collect();
+        prop_assert_eq!(txgs(States::UpTo(Txg(20))), old);
         let intact: Vec<u64> = all.into_iter().filter(|t| newest - t <= TXG_DEFER).collect();
-        prop_assert_eq!(txgs(true), intact.clone());
+        prop_assert_eq!(txgs(States::Last), intact.clone());
         // The first new txg is above all of them, whichever is chosen.
         for t in intact {
             prop_assert_eq!(first_open(&pool, &uberblock(t)), Txg(newest + 1));
@@ -104,7 +107,7 @@ fn no_rewind_goes_behind_the_progress_of_an_expansion() {
     for found in &mut pool.devices[0].labels.uberblocks {
         found.ub.raidz_reflow = Reflow(if found.ub.txg.0 >= 39 { 4 << 55 | 0x800 } else { 4 << 55 | 0x400 });
     }
-    let txgs: Vec<u64> = choices(&pool, true).iter().map(|u| u.txg.0).collect();
+    let txgs: Vec<u64> = choices(&pool, States::Last).iter().map(|u| u.txg.0).collect();
     assert_eq!(txgs, [40, 39]);
 }
 

@@ -5,7 +5,7 @@ use dmu::zap;
 use ondisk::feature::{FEATURES, FeatureId, FeatureZap, Release, Support};
 use ondisk::label::{CONFIG_SIZE, config_offset, label_offsets, parse_config, seal_config};
 use sim::{DiskImage, Rng};
-use spa::{ImportOpts, Pool, Unsupported};
+use spa::{ImportOpts, Pool, States, Unsupported};
 use zpl::{Cred, MountOpts, Zfs};
 use ztest::lab::{Lab, Layout, POOL, SHAPES};
 use ztest::snaps::check_images;
@@ -89,7 +89,7 @@ fn same(a: &[DiskImage], b: &[DiskImage]) -> bool {
 /// lose later writes.
 async fn refused(lab: &Lab, layout: &Layout, how: ImportOpts) -> String {
     let mut said = String::new();
-    for how in [how.clone(), ImportOpts { force: true, rewind: true, missing_log: true, ..how }] {
+    for how in [how.clone(), ImportOpts { force: true, states: States::Last, missing_log: true, ..how }] {
         let e = lab.import_as(how, layout.opts()).await.map(drop).expect_err("it must be refused");
         assert_eq!(e.kind(), base::ErrorKind::Unsupported, "{e}");
         said = e.to_string();
@@ -97,7 +97,7 @@ async fn refused(lab: &Lab, layout: &Layout, how: ImportOpts) -> String {
     }
     let found = lab.find().await.unwrap();
     if said.contains("cannot read") {
-        assert!(Pool::rewind_of(lab.sim.rt(), &found, layout.opts()).await.is_err());
+        assert!(Pool::rewind_of(lab.sim.rt(), &found, States::Last, layout.opts()).await.is_err());
     }
     said
 }

@@ -62,7 +62,10 @@ fn a_pool_remembers_commands() {
         assert!(all.len() > 200 && all.len() < 900, "{}", all.len());
         let numbers: Vec<u64> = all[1..].iter().map(|c| c[12..].split(' ').next().unwrap().parse().unwrap()).collect();
         assert!(numbers.windows(2).all(|w| w[1] == w[0] + 1) && numbers.last() == Some(&899));
-        assert_eq!(Pool::rewind_of(lab.sim.rt(), &lab.find().await.unwrap(), layout.opts()).await.unwrap(), None);
+        assert_eq!(
+            Pool::rewind_of(lab.sim.rt(), &lab.find().await.unwrap(), spa::States::Last, layout.opts()).await.unwrap(),
+            None
+        );
         pool.export().await.unwrap();
     });
     good(&lab, "history");

@@ -8,7 +8,7 @@ use base::{Nanos, ObjectId, Result};
 use bdev::Buf;
 use dsl::props::PropValue;
 use ondisk::feature::FeatureId;
-use spa::{EngineOpts, ImportOpts, Pool};
+use spa::{EngineOpts, ImportOpts, Pool, States};
 use zdb::CheckOpts;
 use zpl::{Cred, MountOpts, Zfs};
 use ztest::judge::{Scratch, Verdict, ask_zdb, has_zdb, save};
@@ -249,7 +249,7 @@ fn a_damaged_last_state_is_passed_over() {
     }
     lab.sim.block_on(async {
         assert!(import_with(&lab, ImportOpts::default(), layout.opts()).await.is_err());
-        let import = ImportOpts { rewind: true, ..ImportOpts::default() };
+        let import = ImportOpts { states: States::Last, ..ImportOpts::default() };
         let pool = import_with(&lab, import, layout.opts()).await.expect("imports");
         assert_eq!(pool.notices().len(), 1, "{:?}", pool.notices());
         assert!(pool.uberblock().txg > txg, "the first txg is newer than the damaged one");
