@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::engine::EngineThread;
+use crate::fs::mounts::{Force, advise_force};
 use crate::keeper::{Keeper, KnownPool, Level};
 use crate::kstat::figures::Past;
 use crate::pool::cache_file::CacheFiles;
@@ -315,7 +316,7 @@ impl PoolSet {
                     return Err(Error::new(ErrorKind::Suspended, format!("pool '{}': {cause}", e.pool.name())));
                 }
                 let _admin = e.admin.acquire(1).await;
-                e.end_all_use(false).await.map_err(|e| crate::fs::mounts::advise_force(e, "weir daemon stop -f"))
+                e.end_all_use(Force::No).await.map_err(|e| advise_force(e, "weir daemon stop -f"))
             });
             match result {
                 Ok(list) => unmounted.push((running, list)),
@@ -353,10 +354,10 @@ impl PoolSet {
                 if let Some(cause) = engine.pool.suspended() {
                     // Dirty data of a suspended pool is lost.
                     engine.pool.give_up().await;
-                    engine.end_all_use(true).await?;
+                    engine.end_all_use(Force::Full).await?;
                     return Err(cause);
                 }
-                engine.end_all_use(true).await?;
+                engine.end_all_use(Force::Full).await?;
                 engine.pool.sync().await?;
                 engine.pool.txg().stop();
                 Ok::<(), Error>(())

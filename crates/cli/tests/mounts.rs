@@ -107,15 +107,56 @@ fn copies_of_a_mount_keep_nothing_that_is_idle() {
     {
         let _uses = Elsewhere::new(&format!("exec 3<{at}/f"));
         for command in ["zpool export tank", "zfs unmount tank", "daemon stop"] {
-            w.fails(command, &["pool or dataset is busy", "copy of the mount", " -f'"]);
+            w.fails(command, &["pool or dataset is busy", "copy of the mount"]);
             assert_eq!(fs::read(format!("{at}/f")).unwrap(), b"data", "after {command}");
         }
+        run("umount", &["-l", &at]);
         w.ok("zpool export -f tank");
         assert_eq!(mounts_at(&at), 0);
     }
     w.ok("zpool import -d . tank");
     let _uses = Elsewhere::new(&format!("exec 3<{at}/f"));
+    run("umount", &["-l", &at]);
     w.ok("zpool destroy -f tank");
+}
+
+/// As with OpenZFS on Linux, `-f` does not end the use of what is mounted: `umount -l` takes it out
+/// of the tree of mounts, and then it does.
+#[test]
+fn force_leaves_what_is_in_use() {
+    let Some(w) = World::of_root("mounts-force") else { return };
+    let at = w.path("m");
+    w.ok(&format!("zpool create --size 128M -m {at} tank a.img"));
+    w.ok("zfs create -p tank/a/b");
+    let inner = format!("{at}/a/b");
+    fs::write(format!("{inner}/f"), b"data").unwrap();
+    let file = File::open(format!("{inner}/f")).unwrap();
+    let lines = [
+        "zfs unmount -f tank/a/b",
+        "zfs unmount -f tank/a",
+        "zfs unmount -f -a",
+        "zfs destroy -r -f tank/a",
+        "zfs rename -f tank/a tank/c",
+        "zpool export -f tank",
+        "zpool destroy -f tank",
+    ];
+    for line in lines {
+        w.fails(line, &["pool or dataset is busy", &format!("'umount -l {inner}'")]);
+        assert!(["tank", "tank/a", "tank/a/b"].iter().all(|fs| w.is_mounted(fs)), "{line}");
+        assert_eq!(fs::read(format!("{inner}/f")).unwrap(), b"data", "{line}");
+    }
+    run("umount", &["-l", &inner]);
+    w.fails("zfs unmount tank/a/b", &["not currently mounted"]);
+    assert_eq!(std::io::read_to_string(&file).unwrap(), "data");
+    w.ok("zfs unmount -f tank/a/b");
+    assert!(file.metadata().is_err());
+    w.ok("zfs mount tank/a/b");
+    let file = File::open(format!("{inner}/f")).unwrap();
+    run("umount", &["-l", &inner]);
+    w.ok("zpool export -f tank");
+    assert!(file.metadata().is_err());
+    w.ok("zpool import -d . tank");
+    w.ok("zpool destroy tank");
 }
 
 #[test]
@@ -140,16 +181,19 @@ fn what_others_unmount_is_noticed() {
     run("umount", &["-l", &format!("{at}/e")]);
     assert!(!w.is_mounted("tank/e"));
     w.fails("zfs mount tank/e", &["files open since"]);
-    w.fails("zpool export tank", &["is busy", "'zpool export -f'"]);
+    w.fails("zpool export tank", &["is busy", "use -f"]);
     assert!(w.is_mounted("tank"), "what was unmounted is mounted again");
     drop(file);
     w.ok("zfs mount tank/e");
     // A second place in the same tree of mounts.
     fs::create_dir(w.path("second")).unwrap();
     run("mount", &["--bind", &format!("{at}/e"), &w.path("second")]);
-    w.fails("zfs unmount tank/e", &["is busy", &w.path("second"), "'zfs unmount -f'"]);
-    assert!(w.is_mounted("tank/e"));
-    w.ok("zfs unmount -f tank/e");
+    for force in ["", "-f "] {
+        w.fails(&format!("zfs unmount {force}tank/e"), &["is busy", &w.path("second")]);
+        assert!(w.is_mounted("tank/e"));
+    }
+    run("umount", &[&w.path("second")]);
+    w.ok("zfs unmount tank/e");
     assert_eq!((mounts_at(&w.path("second")), mounts_at(&format!("{at}/e"))), (0, 0));
     w.ok("zfs mount tank/e");
     // Something else on top of it stays.

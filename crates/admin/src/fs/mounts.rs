@@ -36,6 +36,31 @@ pub fn advise_force(e: Error, command: &str) -> Error {
     if e.kind() == ErrorKind::Busy { Error::new(ErrorKind::Busy, format!("{e}, or use '{command}'")) } else { e }
 }
 
+/// How much of the use of a file system its unmount ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Force {
+    /// None: it is refused while it is in use.
+    No,
+    /// `-f` of most commands. As OpenZFS on Linux, whose forced unmounts are refused like others, a
+    /// file system in use stays. Use ends where OpenZFS has no like: of a file system that was
+    /// unmounted from outside and lives on (`umount -l`), of one within the mount of another one,
+    /// of a suspended pool, and where the way to it does not answer.
+    Asked,
+    /// All.
+    Full,
+}
+
+impl Force {
+    /// [`Force::Asked`] with the letter `-f`.
+    pub fn asked(letter: bool) -> Force {
+        if letter { Force::Asked } else { Force::No }
+    }
+    /// All use ends, or none.
+    pub fn full(all: bool) -> Force {
+        if all { Force::Full } else { Force::No }
+    }
+}
+
 /// Fails if nothing can be mounted on this machine; on an engine thread.
 pub fn usable() -> Result<()> {
     front_end()?.usable()
@@ -470,7 +495,7 @@ impl PoolEngine {
         };
         if self.mounts.is_open(&name) {
             // It was unmounted from outside.
-            self.unmount(&name, false).await?;
+            self.unmount(&name, Force::No).await?;
         }
         let front_end = front_end()?;
         front_end.usable()?;
@@ -559,7 +584,7 @@ impl PoolEngine {
     }
 
     /// Unmounts one file system.
-    pub async fn unmount(&self, name: &str, force: bool) -> Result<()> {
+    pub async fn unmount(&self, name: &str, force: Force) -> Result<()> {
         let name = name.to_string();
         if let Some(place) = self.mounts.path_of(&name) {
             self.end_shares([(&name, &place)]).await;
@@ -568,21 +593,36 @@ impl PoolEngine {
     }
 
     /// As [`PoolEngine::unmount`], of a mount that is known to be at one place only.
-    async fn unmount_one(&self, name: &str, force: bool, is_alone: bool) -> Result<()> {
+    async fn unmount_one(&self, name: &str, force: Force, is_alone: bool) -> Result<()> {
         let front = self.mounts.active.borrow().get(name).map(|m| (m.front.clone(), m.path.clone()));
         let Some((front, path)) = front else {
             return Err(Error::not_found(format!("cannot unmount '{name}': not currently mounted")));
         };
         if front.is_alive() {
-            let unmounted = match self.pool.rt().timeout(UNMOUNT_LIMIT, front.unmount(force, is_alone)).await {
-                Some(result) => result,
-                None => Err(Error::new(ErrorKind::Busy, "a file system on the way there does not answer")),
+            let ends_use = match force {
+                Force::No => false,
+                Force::Asked => {
+                    front.is_within() || self.pool.suspended().is_some() || self.mounts.path_of(name).is_none()
+                }
+                Force::Full => true,
             };
+            let limited = async |all| self.pool.rt().timeout(UNMOUNT_LIMIT, front.unmount(all, is_alone)).await;
+            let unmounted = match limited(ends_use).await {
+                None if force == Force::Asked && !ends_use => limited(true).await,
+                ended => ended,
+            };
+            let silent = || Err(Error::new(ErrorKind::Busy, "a file system on the way there does not answer"));
+            let unmounted = unmounted.unwrap_or_else(silent);
             unmounted.map_err(|e| match e.kind() {
                 ErrorKind::Busy => {
                     let place = path.display();
                     // The words of OpenZFS, which programs match, and ours.
-                    let why = format!("pool or dataset is busy: {e}");
+                    let advice = match force {
+                        Force::No if front.is_within() || self.mounts.path_of(name).is_none() => ", or use -f".into(),
+                        Force::Asked if !ends_use => format!(", or use 'umount -l {place}', then -f once more"),
+                        _ => String::new(),
+                    };
+                    let why = format!("pool or dataset is busy: {e}{advice}");
                     Error::new(ErrorKind::Busy, format!("cannot unmount '{place}': {why}"))
                 }
                 _ => e.at(format!("cannot unmount '{}'", path.display())),
@@ -608,7 +648,7 @@ impl PoolEngine {
     /// Unmounts these file systems, if mounted, and those of the pool within them, the innermost
     /// first; returns them in the order for mounting them again. If one fails, the others are
     /// mounted again.
-    pub async fn unmount_these(&self, names: &[String], force: bool) -> Result<Vec<Unmounted>> {
+    pub async fn unmount_these(&self, names: &[String], force: Force) -> Result<Vec<Unmounted>> {
         let names: BTreeSet<&String> = names.iter().collect();
         let places: BTreeSet<PathBuf> = names.iter().filter_map(|n| self.mounts.path_of(n)).collect();
         let mut todo = self.mounts.all();
@@ -671,7 +711,7 @@ impl PoolEngine {
     }
 
     /// Unmounts everything.
-    pub async fn unmount_all(&self, force: bool) -> Result<Vec<Unmounted>> {
+    pub async fn unmount_all(&self, force: Force) -> Result<Vec<Unmounted>> {
         let names: Vec<String> = self.mounts.all().into_iter().map(|(n, _)| n).collect();
         self.unmount_these(&names, force).await
     }

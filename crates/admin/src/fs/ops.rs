@@ -17,7 +17,7 @@ use ondisk::objset::ObjsetType;
 use crate::engine::{PoolEngine, front_end};
 use crate::fs::files::{self, OnceProps};
 use crate::fs::keys::take_crypt;
-use crate::fs::mounts::{self, MountPoint, Unmounted, make_dirs, remove_dirs};
+use crate::fs::mounts::{self, Force, MountPoint, Unmounted, make_dirs, remove_dirs};
 use crate::fs::owners::{no_default, take_limits};
 use crate::fs::places::{check_real_place, path_blocking};
 use crate::fs::shares::{Protocol, nfs};
@@ -268,7 +268,7 @@ impl PoolEngine {
         if let Err(e) = result.await {
             for fs in created.iter().rev() {
                 // Errors of the clean-up are ignored: the first error counts.
-                let _ = self.unmount(fs, true).await;
+                let _ = self.unmount(fs, Force::Full).await;
                 let _ = dsl.destroy_fs(fs).await;
             }
             host::blocking(move || remove_dirs(&made)).await?;
@@ -486,7 +486,7 @@ impl PoolEngine {
                     self.warn_of_acltype(&ds);
                 }
             } else {
-                let again = self.unmount_these(std::slice::from_ref(&name), false).await.map_err(|e| {
+                let again = self.unmount_these(std::slice::from_ref(&name), Force::No).await.map_err(|e| {
                     e.at("the property is set but takes effect only when the file system is mounted anew")
                 })?;
                 if let Some(e) = self.mount_again(&again).await.into_iter().next() {
@@ -502,7 +502,7 @@ impl PoolEngine {
         let names = affected(&ds.dir(), prop);
         let had_path = matches!(self.mount_point(&ds.dir()), MountPoint::Path(_));
         let dirs: Vec<Rc<Dir>> = names.iter().filter_map(|n| self.pool.dsl().find_dir(n).ok()).collect();
-        let unmounted = self.unmount_these(&names, false).await?;
+        let unmounted = self.unmount_these(&names, Force::No).await?;
         if let Err(e) = change.await {
             self.mount_again(&unmounted).await;
             return Err(e);
@@ -581,8 +581,8 @@ impl PoolEngine {
                 }
             }
             // With -u mounts stay where they are, under the new name.
-            let unmounted = if no_remount { Ok(Vec::new()) } else { self.unmount_these(&names, force).await };
-            let unmounted = unmounted.map_err(|e| mounts::advise_force(e, "zfs rename -f"))?;
+            let unmounted =
+                if no_remount { Vec::new() } else { self.unmount_these(&names, Force::asked(force)).await? };
             if let Err(e) = dsl.rename(&from, to).await {
                 self.mount_again(&unmounted).await;
                 return Err(e);
@@ -724,7 +724,7 @@ impl PoolEngine {
         if self.refresh_mount(ds) {
             return Ok(());
         }
-        match self.unmount_these(std::slice::from_ref(&name), false).await {
+        match self.unmount_these(std::slice::from_ref(&name), Force::No).await {
             Ok(again) => self.mount_again(&again).await.into_iter().next().map_or(Ok(()), Err),
             Err(e) => {
                 self.mounts.change_temp(&name, |t| *t = before);
@@ -758,8 +758,7 @@ impl PoolEngine {
         };
         let mut names: Vec<String> = self.mounts.list().into_iter().map(|(n, _)| n).filter(goes).collect();
         names.push(name.clone());
-        let unmounted = self.unmount_these(&names, force).await;
-        let unmounted = unmounted.map_err(|e| mounts::advise_force(e, "zfs unmount -f"))?;
+        let unmounted = self.unmount_these(&names, Force::asked(force)).await?;
         if keys { self.unload_keys_of(&unmounted).await } else { Ok(()) }
     }
 
@@ -773,8 +772,7 @@ impl PoolEngine {
             noauto || self.mounts.given_place_of(name).is_some()
         };
         let names: Vec<String> = self.mounts.list().into_iter().map(|(n, _)| n).filter(|n| !by_hand(n)).collect();
-        let unmounted = self.unmount_these(&names, force).await;
-        let unmounted = unmounted.map_err(|e| mounts::advise_force(e, "zfs unmount -f"))?;
+        let unmounted = self.unmount_these(&names, Force::asked(force)).await?;
         if keys { self.unload_keys_of(&unmounted).await } else { Ok(()) }
     }
 

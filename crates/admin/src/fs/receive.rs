@@ -18,7 +18,7 @@ use rt::{LocalBoxFuture, Rt};
 
 use crate::engine::PoolEngine;
 use crate::fs::keys::take_crypt;
-use crate::fs::mounts::{self, MountPoint};
+use crate::fs::mounts::{self, Force, MountPoint};
 use crate::fs::ops::{Maker, NewHow, parse_props};
 use crate::fs::temp_props::TempProps;
 use crate::request::inlet::Inlet;
@@ -490,7 +490,7 @@ impl PoolEngine {
         if begun.is_err() {
             for parent in made.iter().rev() {
                 // The first error counts.
-                let _ = self.unmount_these(std::slice::from_ref(parent), true).await;
+                let _ = self.unmount_these(std::slice::from_ref(parent), Force::Full).await;
                 let _ = self.pool.dsl().destroy_fs(parent).await;
             }
         }
@@ -550,7 +550,7 @@ impl PoolEngine {
         };
         left.extend(location.cloned());
         let name = target.name();
-        let unmounted = self.unmount_these(std::slice::from_ref(&name), what.force_unmount).await?;
+        let unmounted = self.unmount_these(std::slice::from_ref(&name), Force::full(what.force_unmount)).await?;
         let mut unmounted = unmounted;
         let done = receiving.finish().await;
         // A file system that is redacted now is not shown any more.

@@ -16,7 +16,7 @@ use dsl::receive::{Head, Input};
 use ondisk::nvlist::{NvList, NvValue};
 
 use crate::engine::PoolEngine;
-use crate::fs::mounts::Unmounted;
+use crate::fs::mounts::{Force, Unmounted};
 use crate::fs::receive::{Part, Receiver, parse_given};
 use crate::request::{ReceiveView, ReceiveWhat};
 
@@ -324,7 +324,7 @@ impl PoolEngine {
             return Ok(false);
         }
         drop(head);
-        self.unmount_these(&[name.to_string()], what.force_unmount).await?;
+        self.unmount_these(&[name.to_string()], Force::full(what.force_unmount)).await?;
         if !snaps.is_empty() {
             dsl.destroy_snapshots(snaps, false).await?;
         }
@@ -370,7 +370,7 @@ impl PoolEngine {
             Ok(_) if name != aside => &aside,
             Ok(_) => return Ok(false),
         };
-        let unmounted = self.unmount_these(std::slice::from_ref(&name), what.force_unmount).await?;
+        let unmounted = self.unmount_these(std::slice::from_ref(&name), Force::full(what.force_unmount)).await?;
         let done = dsl.rename(&name, to).await;
         let again: Vec<_> = unmounted
             .into_iter()

@@ -9,7 +9,7 @@ use dsl::{Dataset, check_name};
 
 use crate::engine::{PoolEngine, Progress};
 use crate::fs::dependents::{destroy_refusal, rollback_refusal};
-use crate::fs::mounts::{self, Unmounted};
+use crate::fs::mounts::{self, Force, Unmounted};
 use crate::fs::ops::{NewHow, check_not_partial, parse_props};
 use crate::fs::owners::{check_no_defaults, take_limits};
 use crate::fs::temp_props::TempProps;
@@ -191,8 +191,7 @@ impl PoolEngine {
         let dsl = self.pool.dsl();
         let heads: Vec<String> = names.iter().filter(|n| !n.contains('@')).cloned().collect();
         self.close_volumes(names, how.force).await.map_err(|e| mounts::advise_force(e, "-f"))?;
-        let unmounted = self.unmount_these(&heads, how.force).await;
-        let unmounted = unmounted.map_err(|e| mounts::advise_force(e, "-f"))?;
+        let unmounted = self.unmount_these(&heads, Force::asked(how.force)).await?;
         progress.begin("destroying", names.len() as u64);
         let mut gone: BTreeSet<&String> = BTreeSet::new();
         let mut at = 0;
@@ -290,7 +289,7 @@ impl PoolEngine {
         plan.names.extend(newer.iter().map(|s| s.name()));
         // Unmounting first finds a dataset in use before anything is destroyed.
         self.close_volumes(&[head.name()], how.force).await.map_err(|e| e.at(what()))?;
-        let unmounted = self.unmount_these(&[head.name()], how.force).await.map_err(|e| e.at(what()))?;
+        let unmounted = self.unmount_these(&[head.name()], Force::full(how.force)).await.map_err(|e| e.at(what()))?;
         drop(newer);
         let done = async {
             self.destroy_planned(&plan.names, how, progress).await?;

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use zvol::{DATA_OBJ, PROPS_OBJ, SIZE_KEY, Volume, check_size, init_volume};
 
 use crate::engine::PoolEngine;
-use crate::fs::mounts::Unmounted;
+use crate::fs::mounts::{Force, Unmounted};
 use crate::fs::open_volumes::VolumeHold;
 use crate::fs::ops::parse_props;
 
@@ -218,15 +218,31 @@ impl PoolEngine {
 
     /// Ends all use of the pool's datasets: closes volumes and unmounts file systems. The answer is
     /// that of [`PoolEngine::unmount_all`].
-    pub(crate) async fn end_all_use(&self, force: bool) -> Result<Vec<Unmounted>> {
-        // Refused before anything is unmounted.
-        self.volumes.close(|_| true, force).await?;
-        self.hide_volumes(force).await?;
+    pub(crate) async fn end_all_use(&self, force: Force) -> Result<Vec<Unmounted>> {
+        // What may be refused comes first.
+        if force == Force::No {
+            self.end_volume_use(false).await?;
+        }
         let unmounted = self.unmount_all(force).await;
-        if unmounted.is_err() {
+        let ended = match &unmounted {
+            Ok(_) if force != Force::No => self.end_volume_use(true).await,
+            _ => Ok(()),
+        };
+        if unmounted.is_err() || ended.is_err() {
             self.show_volumes().await;
         }
-        unmounted
+        let unmounted = unmounted?;
+        if let Err(e) = ended {
+            self.mount_again(&unmounted).await;
+            return Err(e);
+        }
+        Ok(unmounted)
+    }
+
+    /// Closes volumes and hides their files: refused while they are in use, unless `force`.
+    pub(crate) async fn end_volume_use(&self, force: bool) -> Result<()> {
+        self.volumes.close(|_| true, force).await?;
+        self.hide_volumes(force).await
     }
 }
 

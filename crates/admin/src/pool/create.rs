@@ -26,7 +26,7 @@ use vdev::labels::clear_labels;
 use crate::engine::{EngineThread, PoolEngine, set_current};
 use crate::fs::files::{self, OnceProps};
 use crate::fs::keys::take_crypt;
-use crate::fs::mounts::{self, MountPoint, make_dirs, remove_dirs};
+use crate::fs::mounts::{self, Force, MountPoint, make_dirs, remove_dirs};
 use crate::fs::ops::parse_props;
 use crate::fs::owners::{NewLimit, check_no_defaults, take_limits};
 use crate::fs::places::check_real_place;
@@ -361,7 +361,7 @@ async fn create_here(rt: Rt, plan: Plan, opts: EngineOpts, in_use: InUse) -> Res
         };
     }
     if let Err(e) = result {
-        let _ = engine.unmount_all(true).await;
+        let _ = engine.unmount_all(Force::Full).await;
         let _ = pool.destroy().await;
         unlabel().await;
         return Err(e);

@@ -17,7 +17,7 @@ use rt::Rt;
 use spa::{EngineOpts, ImportOpts, Pool, PoolCandidate, PoolState, States, Unsupported};
 
 use crate::engine::{EngineThread, PoolEngine, Progress, set_current};
-use crate::fs::mounts::{advise_force, remove_dir};
+use crate::fs::mounts::{Force, advise_force, remove_dir};
 use crate::fs::places::clear_dead_mounts;
 use crate::fs::temp_props::TempProps;
 use crate::keeper::KnownPool;
@@ -645,7 +645,7 @@ async fn close(engine: &Rc<PoolEngine>, force: bool, state: PoolState) -> Result
             );
             return Err(Error::new(ErrorKind::Suspended, why));
         }
-        engine.end_all_use(true).await?;
+        engine.end_all_use(Force::Full).await?;
         if state == PoolState::Destroyed {
             engine.pool.mark_destroyed().await;
         }
@@ -656,8 +656,11 @@ async fn close(engine: &Rc<PoolEngine>, force: bool, state: PoolState) -> Result
         let why = "pool is busy: faults are injected into it: 'zinject -c all' ends them";
         return Err(Error::new(ErrorKind::Busy, why));
     }
-    let command = if state == PoolState::Destroyed { "zpool destroy -f" } else { "zpool export -f" };
-    let unmounted = engine.end_all_use(force).await.map_err(|e| advise_force(e, command))?;
+    if !force {
+        let command = if state == PoolState::Destroyed { "zpool destroy -f" } else { "zpool export -f" };
+        engine.end_volume_use(false).await.map_err(|e| advise_force(e, command))?;
+    }
+    let unmounted = engine.end_all_use(Force::asked(force)).await?;
     if let Err(e) = engine.pool.close(state).await {
         engine.mount_again(&unmounted).await;
         engine.show_volumes().await;

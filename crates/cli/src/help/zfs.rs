@@ -35,7 +35,8 @@ to come.
   -r  and everything below; snapshots of that name below
   -R  as -r, and clones with all that depends on them, wherever they are
   -d  snapshots that are held or have clones: when nothing needs them any more
-  -f  unmount file systems in use, and end the serving of volumes
+  -f  end the serving of volumes, and the use of file systems that
+      'zfs unmount -f' unmounts
   -n  destroy nothing
   -v  say what is, or with -n would be, destroyed    -p  that exact, with tabs
 ",
@@ -345,7 +346,7 @@ Renames a file system, with everything below it, within its pool; or a snapshot,
 with -r also those of that name below. 'zfs rename fs@a b' is enough for one.
 
   -p  make missing parents    -u  leave mounts where they are
-  -f  unmount file systems in use
+  -f  unmount what 'zfs unmount -f' unmounts
 ",
     },
     Page {
@@ -374,7 +375,10 @@ with -a all that are to be mounted (canmount=on and a mountpoint).
 Unmounts one file system and those below it, wherever they are mounted, or with
 -a all. One with mountpoint=legacy is left to umount(8).
 
-  -f  also if it is in use
+  -f  also if it is in use after 'umount -l' took it out of the tree of mounts:
+      open files give errors then. What is mounted and in use is refused with
+      -f as well, as by OpenZFS on Linux, but for those of ordinary users that
+      are mounted within another one
   -u  unload the keys that are then needed no more
 ",
     },
