@@ -210,8 +210,8 @@ impl Pool {
         Pool::import_inner(rt, candidate, import, opts).await.map_err(|e| e.at(format!("cannot import '{name}'")))
     }
 
-    /// The rewind that an import of one of these states would do, without doing it: None if it would
-    /// open the newest state. An error if none of them can be opened.
+    /// The rewind that an import of one of these states would do, without doing it: None if it
+    /// would open the newest state. An error if none of them can be opened.
     pub async fn rewind_of(
         rt: Rt,
         candidate: &PoolCandidate,
@@ -403,8 +403,8 @@ impl Pool {
 }
 
 /// Opens the state of an uberblock far enough to verify it: the MOS, its configuration, and with
-/// `-F` and `-T` every directory and dataset. Returns the uberblock, its configuration, and the vdev tree of
-/// that.
+/// `-F` and `-T` every directory and dataset. Returns the uberblock, its configuration, and the
+/// vdev tree of that.
 pub(crate) async fn open_state(
     rt: &Rt,
     candidate: &PoolCandidate,

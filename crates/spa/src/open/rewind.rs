@@ -6,7 +6,8 @@
 //! added since are not part of that pool. Otherwise the uberblocks of the last txgs are tried from
 //! the newest on: space freed in a txg is not reused for [`TXG_DEFER`] txgs, so the states of that
 //! many txgs are intact unless damaged, except those from before the last progress of an expansion:
-//! their sectors were moved since. With `-T` older ones are tried, too. The first txg after a rewind is newer than any on the devices.
+//! their sectors were moved since. With `-T` older ones are tried, too. The first txg after a
+//! rewind is newer than any on the devices.
 
 use std::rc::Rc;
 
