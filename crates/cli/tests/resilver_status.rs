@@ -113,7 +113,7 @@ fn a_device_that_waits_for_the_next_resilver_is_shown() {
     let line = |name: &str| devices.iter().find(|d| d.contains(name)).unwrap().clone();
     assert!(line("b.img").ends_with("(resilvering)"), "{devices:?}");
     assert!(line("c.img").ends_with("(awaiting resilver)"), "{devices:?}");
-    assert!(w.ok("zpool status -j tank").contains("\"resilver_deferred\": \"1\""));
+    assert!(w.ok("zpool status -j tank").contains("\"resilver_deferred\":\"1\""));
     assert_eq!(w.ok("zpool get -H -o value feature@resilver_defer tank").trim(), "active");
     w.ok("zpool resilver tank");
     w.ok("zpool sync -f tank");

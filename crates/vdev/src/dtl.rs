@@ -237,9 +237,12 @@ impl Condition {
     pub fn misses_copies(&self) -> bool {
         self.misses_copies.get()
     }
-    /// The removal has ended: a scan that begins now visits its copies. Whether some were missed.
+    /// The removal has ended: a scan that begins now visits its copies, one that runs has passed
+    /// some over. Whether some were missed.
     pub fn copies_are_data(&self) -> bool {
-        self.misses_copies.replace(false)
+        let missed = self.misses_copies.replace(false);
+        self.in_scan.set(self.in_scan.get() && !missed);
+        missed
     }
     /// Removes all txgs before `upto` from the dirty time log: they were resilvered.
     pub fn caught_up(&self, upto: u64) {

@@ -239,7 +239,7 @@ fn a_mirror_goes_while_a_side_is_incomplete() {
 /// the removal or in the middle of it, also over imports. Then the other side is taken away.
 #[test]
 fn a_mirror_goes_beside_a_device_that_is_away() {
-    for (seed, back) in (30..).zip(["after", "middle", "imports", "import-middle"]) {
+    for (seed, back) in (30..).zip(["after", "middle", "imports", "import-middle", "resilver-middle"]) {
         let names = ["disk3.img", "disk5.img"];
         let misses = |pool: &Pool| {
             let tops = pool.tree().tops.borrow().clone();
@@ -264,18 +264,31 @@ fn a_mirror_goes_beside_a_device_that_is_away() {
                 pool = r.pool();
                 suspend(r, &pool, back == "import-middle");
             }
+            let resilvers = back == "resilver-middle";
             if back.ends_with("middle") {
+                let mut opts = r.layout.opts();
+                (opts.removal.suspend, opts.scan.suspend_progress) = (true, resilvers);
+                pool.tune(&opts);
                 for name in names {
                     pool.devices().online(name).await.map_err(text)?;
                 }
-                pool.scan().wait().await.map_err(text)?;
+                if !resilvers {
+                    pool.scan().wait().await.map_err(text)?;
+                }
+                pool.sync_anew().await.map_err(text)?;
+                opts.removal.suspend = false;
+                pool.tune(&opts);
                 // What is copied already is not in the trees at its new places.
                 assert!(misses(&pool).contains(&base::TXG_INITIAL.0), "{back}: {:?}", misses(&pool));
             }
-            suspend(r, &pool, false);
+            if !resilvers {
+                suspend(r, &pool, false);
+            }
             until_removed(r, &pool).await?;
             let status = pool.devices().evacuator().status().ok_or("no record")?;
             assert_eq!(status.record.state, RemovalState::Finished, "{back}: {status:?}");
+            // One that began before the end has passed the copies over.
+            pool.tune(&r.layout.opts());
             if !back.ends_with("middle") {
                 for name in names {
                     pool.devices().online(name).await.map_err(text)?;
