@@ -117,6 +117,10 @@ fn upgrade_all(version: u64) -> Done {
 
 /// Upgrades a pool of version `old`; what was done, nothing if it stays as it is.
 fn upgraded(pool: &str, old: u64, version: u64) -> Result<String, Fail> {
+    // Where there is nothing to do, anyone may hear it.
+    if old == VERSION && version == VERSION && ask(&PoolUpgradable { pool: pool.to_string() })?.is_empty() {
+        return Ok(String::new());
+    }
     let enabled = ask(&PoolUpgrade { pool: pool.to_string(), version })?;
     let mut text = String::new();
     if old < version {

@@ -60,7 +60,7 @@ pub use commit::heartbeat::{Beat, BeatEnd, MultihostTunables};
 pub use devices::attach::NewDevice;
 pub use devices::aux::AuxDevices;
 pub use devices::evacuate::{Evacuator, RemovalEstimate, RemovalStatus, RemovalTunables};
-pub use devices::layout::{Bias, DEVICE_SIZE_MIN, DevSpec, Group, GroupKind, Layout};
+pub use devices::layout::{AutoAshift, Bias, DEVICE_SIZE_MIN, DevSpec, Group, GroupKind, Layout};
 pub use devices::leaf_work::{LeafWork, LeafWorks, WorkCommand, WorkKind, WorkState, WorkTunables};
 pub use devices::raidz_expand::RaidzExpand;
 pub use devices::rebuild::{RebuildTunables, Rebuilds};

@@ -30,6 +30,7 @@ use crate::commit::logs::Logs;
 use crate::commit::{Commit, Parts};
 use crate::devices::aux::{Aux, AuxDevices};
 use crate::devices::evacuate::{FoundRemoval, RemovalTunables};
+use crate::devices::layout::AutoAshift;
 use crate::devices::leaf_work::WorkTunables;
 use crate::devices::rebuild::RebuildTunables;
 use crate::devices::reflow::ExpandTunables;
@@ -68,6 +69,8 @@ pub struct EngineOpts {
     pub works: WorkTunables,
     /// Sequential rebuilds.
     pub rebuild: RebuildTunables,
+    /// What devices choose as their ashift.
+    pub auto_ashift: AutoAshift,
     /// Cache devices.
     pub l2: L2Tunables,
     /// `zfs_admin_snapshot`: snapshots may be made, destroyed and renamed as folders of
@@ -118,6 +121,7 @@ impl EngineOpts {
             removal: RemovalTunables::default(),
             works: WorkTunables::default(),
             rebuild: RebuildTunables::default(),
+            auto_ashift: AutoAshift::default(),
             l2: L2Tunables::default(),
             admin_snapshot: false,
             fault_diagnosis: true,
@@ -691,6 +695,7 @@ impl Pool {
         self.devices.works().set_tunables(opts.works);
         self.devices.rebuilds().set_tunables(opts.rebuild);
         self.devices.set_diagnosis(opts.fault_diagnosis);
+        self.devices.set_auto_ashift(opts.auto_ashift);
         stack.core.zil.set_tunables(opts.zil);
         stack.core.admin_snapshot.set(opts.admin_snapshot);
         stack.core.freed_per_txg.set(opts.freed_per_txg);

@@ -121,6 +121,26 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.program_limits.memory = v
     ),
     field!(
+        "zfs_vdev_min_auto_ashift",
+        Unit::Count,
+        9,
+        16,
+        OZ,
+        "log2 of the least allocation unit of new vdevs on disks, where -o ashift does not say it (OpenZFS: 9)",
+        |o| o.engine.auto_ashift.min.into(),
+        |o, v| o.engine.auto_ashift.min = v as u8
+    ),
+    field!(
+        "zfs_vdev_max_auto_ashift",
+        Unit::Count,
+        9,
+        16,
+        OZ,
+        "log2 of the largest physical sector that new vdevs have as their unit; beyond it the logical one counts",
+        |o| o.engine.auto_ashift.max.into(),
+        |o, v| o.engine.auto_ashift.max = v as u8
+    ),
+    field!(
         "vdev_file_physical_ashift",
         Unit::Count,
         9,
@@ -1296,7 +1316,6 @@ pub const TABLE: &[Tunable] = &[
 pub(crate) const FIXED: &[(&str, u64, &str)] = &[
     ("zfs_compressed_arc_enabled", 0, "the cache holds unpacked blocks"),
     ("vdev_file_logical_ashift", 12, "vdevs on files have units of 4 KiB at least, unless -o ashift says otherwise"),
-    ("zfs_vdev_max_auto_ashift", 14, "devices with larger physical sectors have units of their logical ones"),
     ("zfs_dmu_offset_next_sync", 1, "holes of files that were just written are found without a wait"),
     (
         "send_holes_without_birth_time",

@@ -19,7 +19,7 @@ use super::find::in_tree;
 use super::objects::{create_vdev_zap, free_vdev_zap, zap_map};
 use super::rebuild::check_kind;
 use super::{Devices, misses_all, restore_path, spare_label};
-use crate::devices::layout::{DEVICE_SIZE_MIN, DevSpec, ashift_for, leaf_config};
+use crate::devices::layout::{AutoAshift, DEVICE_SIZE_MIN, DevSpec, ashift_for, leaf_config};
 
 /// Looks whether a detached device is not used any more, and the time between. One that does not
 /// answer may be used for longer.
@@ -350,7 +350,7 @@ pub(super) fn check_device(top: &Top, kind: &VdevKind, guid: Guid, d: &DevSpec, 
         return Err(Error::new(ErrorKind::Range, "device is too small"));
     }
     let own = match ashift {
-        Some(_) => ashift_for(&*d.dev, ashift)?,
+        Some(_) => ashift_for(&*d.dev, ashift, AutoAshift::default())?,
         None => info.logical_sector.max(512).ilog2() as u8,
     };
     if own > top.ashift {

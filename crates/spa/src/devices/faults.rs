@@ -19,6 +19,9 @@ use super::presence::REASON_BYTES;
 
 impl Devices {
     /// `fault_diagnosis`.
+    pub(crate) fn set_auto_ashift(&self, auto: super::layout::AutoAshift) {
+        self.auto_ashift.set(auto);
+    }
     pub(crate) fn set_diagnosis(&self, on: bool) {
         self.diagnoses.set(on);
     }

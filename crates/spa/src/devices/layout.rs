@@ -196,18 +196,30 @@ impl Group {
     }
 }
 
-/// The largest ashift that the physical sector of a device chooses (`zfs_vdev_max_auto_ashift`).
-const AUTO_ASHIFT_MAX: u8 = 14;
+/// What devices choose as their ashift (`zfs_vdev_min_auto_ashift`, `zfs_vdev_max_auto_ashift`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AutoAshift {
+    /// The least: 12, since many disks with sectors of 4 KiB say 512 bytes (9 in OpenZFS).
+    pub min: u8,
+    /// The largest that a physical sector chooses.
+    pub max: u8,
+}
+
+impl Default for AutoAshift {
+    fn default() -> AutoAshift {
+        AutoAshift { min: 12, max: 14 }
+    }
+}
 
 /// The ashift of a device. One whose physical sector is very large, as that of an array of disks
 /// may be, has that of its logical sector.
-pub(crate) fn ashift_for(dev: &dyn BlockDev, wanted: Option<u8>) -> Result<u8> {
+pub(crate) fn ashift_for(dev: &dyn BlockDev, wanted: Option<u8>, auto: AutoAshift) -> Result<u8> {
     let info = dev.info();
     let sector = match info.physical_sector {
-        large if large > 1 << AUTO_ASHIFT_MAX => info.logical_sector,
+        large if large > 1 << auto.max => info.logical_sector,
         physical => physical,
     };
-    let ashift = wanted.unwrap_or_else(|| sector.max(4096).ilog2() as u8);
+    let ashift = wanted.unwrap_or_else(|| sector.max(1 << auto.min).ilog2() as u8);
     if !(9..=16).contains(&ashift) {
         return Err(Error::invalid(format!("ashift {ashift} is out of range: it must be 9 to 16")));
     }
@@ -262,6 +274,7 @@ pub(crate) struct LeafMaker {
     pub gauge: DirtyGauge,
     pub queue: QueueTunables,
     pub counts: MetaslabCounts,
+    pub ashift: AutoAshift,
 }
 
 impl LeafMaker {
@@ -276,7 +289,9 @@ pub(crate) fn make_top(maker: &LeafMaker, id: u32, group: &Group, wanted: Option
     let rt = &maker.rt;
     let mut ashift = 9;
     for d in &group.devices {
-        ashift = ashift.max(ashift_for(&*d.dev, wanted)?);
+        // The unit of files is not that of a disk.
+        let min = if d.is_disk { maker.ashift.min } else { maker.ashift.min.max(AutoAshift::default().min) };
+        ashift = ashift.max(ashift_for(&*d.dev, wanted, AutoAshift { min, ..maker.ashift })?);
     }
     let leaves: Vec<VdevConfig> = (0..).zip(&group.devices).map(|(i, d)| leaf_config(rt, d, i)).collect();
     let nodes: Vec<VdevKind> = leaves

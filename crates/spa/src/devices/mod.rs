@@ -68,7 +68,7 @@ use changes::Changes;
 use dtl::Dtls;
 use evacuate::{Evacuator, FoundRemoval, RemovalTunables};
 use find::find_vdev;
-use layout::LeafMaker;
+use layout::{AutoAshift, LeafMaker};
 use leaf_work::LeafWorks;
 use objects::free_leaf_objects;
 use rebuild::Rebuilds;
@@ -98,6 +98,7 @@ pub struct Devices {
     door: RefCell<Option<Rc<dyn DeviceDoor>>>,
     /// Errors have consequences: see `faults`.
     diagnoses: Cell<bool>,
+    auto_ashift: Cell<AutoAshift>,
     /// Devices with a spare beside them that a command put into use again.
     is_back: RefCell<BTreeSet<Guid>>,
     /// Settings of new leaves, kept when the last leaf may be closed.
@@ -139,6 +140,7 @@ impl Devices {
             changes,
             door: RefCell::default(),
             diagnoses: Cell::new(true),
+            auto_ashift: Cell::default(),
             is_back: RefCell::default(),
             maker: RefCell::default(),
             me: me.clone(),
@@ -231,7 +233,13 @@ impl Devices {
             let kept = self.maker.borrow().clone();
             return kept.ok_or_else(|| Error::not_found("the pool has no device"));
         };
-        Ok(LeafMaker { rt: self.stack.rt.clone(), gauge: like.gauge(), queue: like.tunables(), counts })
+        Ok(LeafMaker {
+            rt: self.stack.rt.clone(),
+            gauge: like.gauge(),
+            queue: like.tunables(),
+            counts,
+            ashift: self.auto_ashift.get(),
+        })
     }
 
     /// Keeps the settings of new leaves, before a leaf is closed.

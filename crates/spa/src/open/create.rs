@@ -119,8 +119,13 @@ impl Pool {
         }
         let gauge = DirtyGauge::default();
         let mut tops = Vec::new();
-        let maker =
-            LeafMaker { rt: rt.clone(), gauge: gauge.clone(), queue: opts.queue.clone(), counts: opts.alloc.counts };
+        let maker = LeafMaker {
+            rt: rt.clone(),
+            gauge: gauge.clone(),
+            queue: opts.queue.clone(),
+            counts: opts.alloc.counts,
+            ashift: opts.auto_ashift,
+        };
         for (id, group) in spec.devices.groups.iter().enumerate() {
             let top = make_top(&maker, id as u32, group, spec.ashift)?;
             top.update_config(|c| c.alloc_bias = group.bias.word().map(str::to_string));

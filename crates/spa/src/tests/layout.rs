@@ -6,7 +6,7 @@ use rt::Rt;
 use vdev::{DirtyGauge, QueueTunables, VdevKind};
 
 use super::{device, world};
-use crate::devices::layout::{LeafMaker, ashift_for, make_top};
+use crate::devices::layout::{AutoAshift, LeafMaker, ashift_for, make_top};
 use crate::{Bias, DEVICE_SIZE_MIN, DevSpec, Group, GroupKind, Layout};
 
 fn group(kind: GroupKind, bias: Bias, devices: Vec<DevSpec>) -> Group {
@@ -14,7 +14,13 @@ fn group(kind: GroupKind, bias: Bias, devices: Vec<DevSpec>) -> Group {
 }
 
 fn maker(rt: Rt) -> LeafMaker {
-    LeafMaker { rt, gauge: DirtyGauge::default(), queue: QueueTunables::default(), counts: MetaslabCounts::default() }
+    LeafMaker {
+        rt,
+        gauge: DirtyGauge::default(),
+        queue: QueueTunables::default(),
+        counts: MetaslabCounts::default(),
+        ashift: AutoAshift::default(),
+    }
 }
 
 const DRAID: GroupKind = GroupKind::Draid { parity: 1, data: Some(2), spares: 1 };
@@ -94,14 +100,18 @@ fn the_allocation_unit_holds_a_sector() {
         (512, Some(17), None),
     ] {
         let dev = device(&sim, "a", DEVICE_SIZE_MIN, sector).dev;
-        assert_eq!(ashift_for(&*dev, wanted).ok(), want, "{sector} {wanted:?}");
+        assert_eq!(ashift_for(&*dev, wanted, AutoAshift::default()).ok(), want, "{sector} {wanted:?}");
     }
     // Arrays of disks have large physical sectors.
     for (logical, physical, want) in [(512, 16384, 14), (512, 32768, 12), (4096, 1 << 20, 12), (32768, 1 << 20, 15)] {
         let info = bdev::BlockDev::info(&*device(&sim, "a", DEVICE_SIZE_MIN, 512).dev).clone();
         let info = bdev::DevInfo { logical_sector: logical, physical_sector: physical, ..info };
         let dev = bdev::MemDev::with_info(&sim.rt(), info);
-        assert_eq!(ashift_for(&dev, None).ok(), Some(want), "{logical} {physical}");
+        assert_eq!(ashift_for(&dev, None, AutoAshift::default()).ok(), Some(want), "{logical} {physical}");
+        let free = AutoAshift { min: 9, max: 16 };
+        let want = (physical.min(1 << 16) / 512).max(logical / 512).ilog2() + 9;
+        let want = if physical > 1 << 16 { logical.ilog2() } else { want };
+        assert_eq!(ashift_for(&dev, None, free).ok(), Some(want as u8), "{logical} {physical}");
     }
 }
 
