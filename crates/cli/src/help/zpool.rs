@@ -238,8 +238,8 @@ at the same time. All devices of the pool have to be in use.
 Unmounts the pool's file systems and gives its devices free. Until they are
 used for something else the pool can be brought back with 'zpool import -D'.
 
-  -f  end the use of volumes, and of file systems that 'zfs unmount -f' unmounts;
-      give up what a suspended pool could not write
+  -f  end the use of volumes, and of file systems that 'zfs unmount -f'
+      unmounts; give up what a suspended pool could not write
 ",
     },
     Page {
@@ -368,8 +368,8 @@ Unmounts the pool's file systems, writes everything to its devices and lets go
 of them.
 
   -a  all pools
-  -f  end the use of volumes, and of file systems that 'zfs unmount -f' unmounts;
-      give up what a suspended pool could not write
+  -f  end the use of volumes, and of file systems that 'zfs unmount -f'
+      unmounts; give up what a suspended pool could not write
   -F  as -f, but its devices say that it is in use, so that another host needs
       'import -f', and it stays in its cache file
 ",
