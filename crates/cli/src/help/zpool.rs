@@ -261,8 +261,8 @@ id: takes it into use, under a new name if one is given. -a: all of them.
   -f  also a pool that was last used by another host and not exported
   -F  if the newest state is damaged, one of the last few before it
   -T  the newest state of this txg or before that can be opened, however old:
-      what has been written since is lost, and data of that state may be damaged,
-      as its space may have been used again: 'zpool scrub' tells
+      what has been written since is lost, and data of that state may be
+      damaged, as its space may have been used again: 'zpool scrub' tells
   -n  with -F or -T: only say what it would do
   -m  also without a log device; what only it holds is lost
   -t  the new name is for this import only
