@@ -55,6 +55,9 @@ const ALLOWED: &[&str] = &[
     "zfs allow tank/a",
     "zfs mount",
     "version",
+    // It has everything already.
+    "zpool upgrade tank",
+    "zpool upgrade -a",
 ];
 
 /// Requests of the owner only.
@@ -86,8 +89,6 @@ const REFUSED: &[&str] = &[
     "zpool checkpoint tank",
     "zpool checkpoint -d tank",
     "zpool ddtprune -p 10 tank",
-    "zpool upgrade tank",
-    "zpool upgrade -a",
     "zpool prefetch tank",
     "zpool history tank",
     "zpool history -i tank",
