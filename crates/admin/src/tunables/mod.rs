@@ -113,8 +113,6 @@ impl Settings {
 
 /// Default of [`Settings::file_ashift`]: 4 KiB.
 const FILE_ASHIFT: u8 = 12;
-/// As `zfs_vdev_max_auto_ashift` says.
-const AUTO_ASHIFT_MAX: u8 = 14;
 
 /// The field of [`Settings`] that stores a value.
 #[derive(Clone, Copy)]
@@ -356,8 +354,9 @@ impl Tunables {
     /// `vdev_file_physical_ashift` of a pool; none without a setting, and for one that is larger
     /// than is chosen by itself, when the devices decide.
     pub fn file_ashift(&self, pool: &str) -> Option<u8> {
-        let wanted = self.settings(pool, 1).file_ashift;
-        (wanted != FILE_ASHIFT && wanted <= AUTO_ASHIFT_MAX).then_some(wanted)
+        let settings = self.settings(pool, 1);
+        let wanted = settings.file_ashift;
+        (wanted != FILE_ASHIFT && wanted <= settings.engine.auto_ashift.max).then_some(wanted)
     }
 
     /// The settings of `pool`, one of `pools`.

@@ -19,6 +19,7 @@ use crate::core::Space;
 use crate::dataset::Dataset;
 use crate::dir::Used;
 use crate::pool::DslPool;
+use crate::snap::destroy::check_no_clone_source;
 use crate::snap::snapshot::DATASET_KEY_IVSET;
 use crate::space::SpaceCheck;
 
@@ -74,9 +75,7 @@ impl DslPool {
             return Err(Error::unsupported(format!("dataset '{name}' has an intent log that was not replayed")));
         }
         self.check_room(target, ds)?;
-        if newer.iter().any(|s| s.is_clone_source()) {
-            return Err(ErrorKind::Restart.into());
-        }
+        check_no_clone_source(&newer)?;
         newer.iter().for_each(|s| s.set_gone());
         let done = async {
             for snap in &newer {

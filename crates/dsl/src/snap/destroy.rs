@@ -24,6 +24,15 @@ use crate::limits::Counted;
 use crate::pool::DslPool;
 use crate::space::SpaceCheck;
 
+/// Fails with `Restart` while the blocks of one of these snapshots are being cloned. The caller
+/// then marks what it removes as gone without a wait in between.
+pub(crate) fn check_no_clone_source<'a>(snaps: impl IntoIterator<Item = &'a Rc<Dataset>>) -> Result<()> {
+    match snaps.into_iter().any(|s| s.is_clone_source()) {
+        true => Err(ErrorKind::Restart.into()),
+        false => Ok(()),
+    }
+}
+
 impl DslPool {
     /// Destroys snapshots, all in one txg or none. With `defer` those with holds or clones are
     /// destroyed when the last hold or clone is gone.
@@ -61,9 +70,7 @@ impl DslPool {
         if trial {
             return Ok(());
         }
-        if snaps.iter().chain(&later).any(|s| s.is_clone_source()) {
-            return Err(ErrorKind::Restart.into());
-        }
+        check_no_clone_source(snaps.iter().chain(&later))?;
         // Nothing begins to clone out of them from here on.
         snaps.iter().for_each(|s| s.set_gone());
         for snap in later {
