@@ -14,13 +14,16 @@ use crate::opts::Parsed;
 use crate::zpool::parse_for;
 use crate::{Done, Fail, print};
 
+/// Options with long names.
+const LONG: &[(&str, bool, char)] = &[("metrics", true, 'm'), ("kstat", true, 'k'), ("cachefile", true, 'c')];
+
 /// Runs `weir daemon ARGS`.
 pub fn run(args: &[String]) -> Done {
     let Some(command) = args.first() else { return Err(Fail::Usage("missing command".into(), "")) };
     if matches!(command.as_str(), "help" | "--help" | "-h") {
         return crate::help::print_topic("daemon", &[]);
     }
-    let p = parse_for("daemon", &args[1..], "fvo:m:k:", &[("metrics", true, 'm'), ("kstat", true, 'k')], "")?;
+    let p = parse_for("daemon", &args[1..], "fvo:m:k:c:", LONG, "")?;
     if !p.operands.is_empty() {
         return Err(Fail::Usage("too many arguments".into(), ""));
     }
@@ -39,13 +42,13 @@ pub fn run(args: &[String]) -> Done {
             // Checked here, so that the command reports a mistake, not only the log.
             tunables(&Paths::of_process(), &p)?;
             outlets(&p)?;
-            let given = p.options().iter().filter(|(l, _)| matches!(l, 'o' | 'm' | 'k'));
+            let given = p.options().iter().filter(|(l, _)| matches!(l, 'o' | 'm' | 'k' | 'c'));
             let args = given.flat_map(|(l, v)| [format!("-{l}"), v.clone()]).collect();
             if Client::of_process()?.with_args(args).start()? {
                 return Ok(());
             }
             let why = "the daemon runs already: 'weir daemon stop' ends it";
-            if ['o', 'm', 'k'].iter().any(|l| p.value(*l).is_some()) {
+            if ['o', 'm', 'k', 'c'].iter().any(|l| p.value(*l).is_some()) {
                 Err(Error::new(ErrorKind::Exists, why).into())
             } else {
                 Ok(())
@@ -65,18 +68,28 @@ pub fn run(args: &[String]) -> Done {
 /// The variable that names the folder of kstats, where no option does.
 const KSTAT: &str = "WEIR_KSTAT";
 
+/// The variable that names the cache file, where no option does.
+const CACHE_FILE: &str = "WEIR_CACHEFILE";
+
 /// What the daemon is to give out.
 fn outlets(p: &Parsed) -> Result<Outlets, Fail> {
     let metrics = p.value('m').map(Endpoint::parse).transpose()?;
-    let kstat = match p.value('k') {
-        Some(at) => Some((at.to_string(), "--kstat")),
-        None => std::env::var(KSTAT).ok().filter(|at| !at.is_empty()).map(|at| (at, KSTAT)),
+    let kstat = path(p, 'k', "--kstat", KSTAT, "the folder of kstats")?;
+    let cache_file = path(p, 'c', "--cachefile", CACHE_FILE, "the cache file")?;
+    Ok(Outlets { metrics, kstat, cache_file })
+}
+
+/// The absolute path that an option gives, or a variable; nothing, if that is empty.
+fn path(p: &Parsed, letter: char, long: &str, variable: &str, what: &str) -> Result<Option<PathBuf>, Fail> {
+    let (at, from) = match p.value(letter) {
+        Some(at) => (at.to_string(), long),
+        None => (std::env::var(variable).unwrap_or_default(), variable),
     };
-    let kstat = kstat.map(|(at, from)| match at.starts_with('/') {
-        true => Ok(PathBuf::from(at)),
-        false => Err(Error::invalid(format!("{from} '{at}': the folder of kstats must be an absolute path"))),
-    });
-    Ok(Outlets { metrics, kstat: kstat.transpose()? })
+    match at.as_str() {
+        "" => Ok(None),
+        at if at.starts_with('/') => Ok(Some(PathBuf::from(at))),
+        at => Err(Error::invalid(format!("{from} '{at}': {what} must be an absolute path")).into()),
+    }
 }
 
 fn tunables(paths: &Paths, p: &Parsed) -> Result<Tunables, Fail> {

@@ -89,3 +89,37 @@ fn pools_are_in_the_file_that_they_name() {
     w.ok("zpool destroy tank");
     assert!(!exists(&one));
 }
+
+/// With `weir daemon start --cachefile` pools are in it that say nothing, as in OpenZFS.
+#[test]
+fn a_file_is_kept_for_all_pools() {
+    let w = World::without_mounts("cache-kept");
+    for name in ["a", "b"] {
+        host::create_sparse(w.dir.join(name), 80 << 20).unwrap();
+    }
+    let kept = w.path("kept.cache");
+    w.fails("daemon start --cachefile kept.cache", &["must be an absolute path"]);
+    w.ok(&format!("daemon start --cachefile {kept}"));
+    let names = || {
+        let listed = std::fs::read(&kept).unwrap_or_default();
+        ["tank", "pond"].map(|name| listed.windows(4).any(|w| w == name.as_bytes()))
+    };
+    w.ok("zpool create -m none -o ashift=9 -o cachefile=none tank a");
+    w.ok("zpool create -m none -o ashift=9 pond b");
+    assert_eq!(names(), [false, true]);
+    // The property is not kept on disk.
+    w.ok("zpool export tank");
+    w.ok("zpool import -d . tank");
+    assert_eq!(names(), [true, true]);
+    assert_eq!(w.ok("zpool get -H -o value,source cachefile tank"), "-\tdefault\n");
+    w.ok("zpool export tank");
+    w.ok(&format!("zpool import -d . -R {} tank", w.path("r")));
+    assert_eq!(names(), [false, true]);
+    // The end of the daemon does not take them out: it imports them again.
+    w.ok("daemon stop");
+    assert_eq!(names(), [false, true]);
+    w.ok(&format!("daemon start --cachefile {kept}"));
+    assert_eq!(names(), [false, true]);
+    w.ok("zpool destroy pond");
+    assert_eq!(names(), [false, false]);
+}

@@ -58,6 +58,24 @@ fn a_file_is_copied_out_of_a_snapshot() {
     w.ok("zdb --check -p . tank");
 }
 
+/// What a program asks before a sync is not answered from the kernel's cache after it.
+#[test]
+fn the_space_of_a_file_is_right_after_a_sync() {
+    let Some(w) = World::new("mounts-space") else { return };
+    let at = w.path("m");
+    // The pool syncs by itself in a minute at the earliest.
+    w.ok(&format!("zpool create --size 256M -m {at} -O compression=off tank a.img"));
+    w.ok("tune set zfs_txg_timeout=60");
+    w.ok("zpool sync");
+    let file = format!("{at}/f");
+    fs::write(&file, vec![0; 20 << 20]).unwrap();
+    let before = fs::metadata(&file).unwrap().blocks();
+    assert!(before < 20 << 11, "{before} blocks are on disk before the sync");
+    w.ok("zpool sync");
+    let after = fs::metadata(&file).unwrap().blocks();
+    assert!((20 << 11..21 << 11).contains(&after), "{before} blocks, {after} after the sync");
+}
+
 #[test]
 fn the_mount_of_a_killed_daemon_is_taken_away() {
     for sync_devices in ["0", "1"] {

@@ -69,6 +69,8 @@ pub struct Outlets {
     pub metrics: Option<Endpoint>,
     /// The folder that shows kstats.
     pub kstat: Option<PathBuf>,
+    /// The cache file of pools that name none.
+    pub cache_file: Option<PathBuf>,
 }
 
 /// Runs a daemon until a signal or request ends it. An error that the log has already is returned
@@ -99,6 +101,9 @@ fn run_logged(signals: &Signals, paths: Paths, tunables: Tunables, outlets: Outl
     let state = State::load(&paths.state_file())?;
     let keeper = Arc::new(DaemonKeeper::new(paths, state, log.clone()));
     let pools = PoolSet::new(keeper.clone(), tunables);
+    if let Some(file) = outlets.cache_file {
+        pools.keep_cache_file(file);
+    }
     let daemon = Arc::new(Daemon { keeper, pools, lanes: Lanes::default() });
     // Before the sockets are there, so that who started the daemon finds it. Pools are more
     // important than a look at them.

@@ -16,6 +16,7 @@
 mod clone;
 mod ioctl;
 mod open;
+mod settle;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -45,6 +46,7 @@ use crate::tree_handler::TreeHandler;
 use crate::wire::{Fields, Put};
 use crate::xattr_names::{check_namespace, is_system, missing};
 use open::{NOATIME, PAST_CACHE, READABLE, WRITABLE};
+use settle::Unsettled;
 
 /// How long the kernel may cache attributes that only it changes.
 const LONG: Duration = Duration::from_secs(3600);
@@ -52,6 +54,8 @@ const LONG: Duration = Duration::from_secs(3600);
 const SHORT: Duration = Duration::from_secs(1);
 /// A change counts as recent for so many seconds: longer than its txg takes to sync.
 const SETTLED_AFTER_SECS: i64 = 60;
+/// Blocks of the largest dnode, in the units of `stat`.
+const DNODE_BLOCKS_MAX: u64 = 32;
 /// Most entries of one step of a listing.
 const LIST_STEP_MAX: usize = 512;
 /// Bytes of a name by which a listing guesses how many entries fit.
@@ -87,7 +91,7 @@ pub async fn mount(
 }
 
 /// The kernel may cache attributes for long, except the space a file takes: that is known only when
-/// its last change is on disk, and the kernel gets no notice of that.
+/// its last change is on disk ([`Unsettled`] tells the kernel then).
 fn attr_ttl(now: WallTime, ctime: WallTime) -> Duration {
     if now.secs.saturating_sub(ctime.secs) > SETTLED_AFTER_SECS { LONG } else { SHORT }
 }
@@ -109,6 +113,7 @@ pub(crate) struct ZfsHandler {
     mappable: RefCell<BTreeMap<u64, u32>>,
     /// Files that are open without [`PAST_CACHE`], and how often.
     cached: RefCell<BTreeMap<u64, u32>>,
+    unsettled: Rc<Unsettled>,
 }
 
 /// Holes tried for one `SEEK_HOLE` in a mapped file that is being filled meanwhile.
@@ -134,6 +139,7 @@ impl ZfsHandler {
             kernel_reads_acls,
             mappable,
             cached,
+            unsettled: Rc::default(),
         }
     }
 
@@ -183,6 +189,11 @@ impl ZfsHandler {
         let t = |t: WallTime| Time { secs: t.secs, nanos: t.nanos };
         let of_root = self.snaps.as_ref().filter(|_| slot == 0 && a.obj == self.root);
         let ttl = attr_ttl(self.rt.wall_clock(), a.ctime);
+        // An empty file that takes no more than its dnode will not change.
+        let is_empty = a.size == 0 && a.blocks <= DNODE_BLOCKS_MAX;
+        if slot == 0 && ttl == SHORT && a.kind == FileKind::File && !is_empty {
+            self.unsettled.add(&self.rt, &self.zfs, &self.kernel.borrow(), node_in(slot, a.obj));
+        }
         Attr {
             ino: node_in(slot, a.obj),
             size: a.size,

@@ -12,6 +12,7 @@ use metaslab::{AllocTunables, Allocator, ClassKind, ClassSpace, TopSpace};
 use ondisk::feature::FeatureId;
 use ondisk::label::{MosConfig, PoolState};
 use ondisk::nvlist::NvList;
+use ondisk::space_map::ONE_WORD_MAX_OFFSET;
 use ondisk::uberblock::Uberblock;
 use rt::join::{Either, select2};
 use rt::{JoinHandle, Rt};
@@ -453,8 +454,26 @@ impl Pool {
             return Err(Error::new(ErrorKind::Busy, why));
         }
         self.devices.evacuator().check_none()?;
+        self.check_addressable()?;
         self.sync().await?;
         self.change_checkpoint(CheckpointRequest::Create).await
+    }
+
+    /// An error if a vdev is so large that one space map for all of it needs entries of two words,
+    /// and the pool cannot have these.
+    fn check_addressable(&self) -> Result<()> {
+        if self.stack.features.is_active(FeatureId::SpacemapV2) {
+            return Ok(());
+        }
+        let tops = self.tree().tops.borrow();
+        let is_large = |t: &&Rc<vdev::Top>| t.asize.get() >> t.ashift >= ONE_WORD_MAX_OFFSET;
+        match tops.iter().find(is_large) {
+            Some(top) => Err(Error::unsupported(format!(
+                "vdev {} is too large for a checkpoint without the feature spacemap_v2: enable it first",
+                top.id
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Discards the checkpoint and frees the space that only it uses (`zpool checkpoint -d`).

@@ -439,6 +439,20 @@ impl TxgPool {
         }
     }
 
+    /// Waits until `txg` (0: the open one) is on disk, and does not hasten it. Errors as those of
+    /// [`TxgPool::wait_synced`].
+    pub async fn when_synced(&self, txg: Txg) -> Result<()> {
+        let p = &*self.0;
+        let txg = if txg == Txg(0) { p.open.get() } else { txg };
+        while p.synced.get() < txg {
+            if let Some(e) = p.ended() {
+                return Err(e);
+            }
+            p.progress.notified().await;
+        }
+        Ok(())
+    }
+
     /// Waits until `txg` or a later one is open; 0 means the one after that which is open now.
     /// Errors as [`TxgPool::wait_synced`].
     pub async fn wait_open(&self, txg: Txg) -> Result<()> {

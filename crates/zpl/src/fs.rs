@@ -467,6 +467,12 @@ impl Zfs {
     pub(crate) async fn wait_txg(&self, txg: Txg) -> Result<()> {
         self.os.ctx().txg().wait_synced(txg).await
     }
+    /// Ends when the txg that is open now is on disk, which it does not hasten. An error if the
+    /// pool ends before.
+    pub fn when_synced(&self) -> impl Future<Output = Result<()>> + use<> {
+        let txg = self.os.ctx().txg().clone();
+        async move { txg.when_synced(Txg(0)).await }
+    }
     /// Waits for the next txg, between the parts of large work.
     pub(crate) async fn next_txg(&self, after: Txg) -> Result<()> {
         self.os.ctx().txg().wait_open(after.next()).await

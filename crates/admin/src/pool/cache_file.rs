@@ -4,7 +4,8 @@
 //! A cache file is a packed nvlist that has, under the name of each pool, the configuration that
 //! the MOS has. The commands that make, import, change and export a pool write the file that its
 //! property names; pools in one file take turns. weir does not need it, since it remembers its
-//! pools elsewhere ([`crate::keeper`]): without the property there is none.
+//! pools elsewhere ([`crate::keeper`]): without the property there is none, but where the daemon
+//! was told to keep one ([`PoolSet::keep_cache_file`]).
 //!
 //! Of a file that is read only guids and paths are used: the devices themselves say the rest. A
 //! device may have another name in its folder now, so the folders are searched.
@@ -12,7 +13,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use base::{Error, Result, ResultExt};
 use ondisk::nvlist::{NvList, NvValue};
@@ -30,7 +31,7 @@ const SIZE_MAX: u64 = 64 << 20;
 /// The value of the property `cachefile`.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub enum CacheFile {
-    /// Nothing said: no file.
+    /// Nothing said: the file that the daemon keeps, if it keeps one.
     #[default]
     Usual,
     /// `none`
@@ -67,11 +68,12 @@ impl CacheFile {
         Ok(CacheFile::At(path.to_path_buf()))
     }
 
-    /// The file to write.
-    pub fn path(&self) -> Option<&Path> {
+    /// The file to write; `kept` is that of the daemon.
+    fn path(&self, kept: Option<&Path>) -> Option<PathBuf> {
         match self {
-            CacheFile::At(path) => Some(path),
-            _ => None,
+            CacheFile::At(path) => Some(path.clone()),
+            CacheFile::Usual => kept.map(Path::to_path_buf),
+            CacheFile::None => None,
         }
     }
 
@@ -87,7 +89,11 @@ impl CacheFile {
 
 /// The writer of cache files: one change at a time.
 #[derive(Default)]
-pub(crate) struct CacheFiles(Mutex<()>);
+pub(crate) struct CacheFiles {
+    turn: Mutex<()>,
+    /// That of pools whose property says nothing.
+    kept: OnceLock<PathBuf>,
+}
 
 /// What a cache file has; nothing, if it is not there or empty.
 fn read(file: &Path) -> Result<NvList> {
@@ -117,7 +123,7 @@ impl CacheFiles {
     /// Puts the configuration of the pool `guid`, under its name, into `file`, in place of the one
     /// that it has; none: takes it out. A file without pools is removed.
     pub(crate) fn write(&self, file: &Path, guid: u64, config: Option<(&str, NvList)>) -> Result<()> {
-        let _turn = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let place = || format!("cannot write the cache file '{}'", file.display());
         // A file that cannot be read keeps the entries of other pools.
         let old = read(file).at(place)?;
@@ -142,11 +148,23 @@ impl CacheFiles {
     }
 }
 
+impl PoolEngine {
+    /// The file to write. As in OpenZFS, a pool with an alternate root is in none by itself.
+    fn cache_path(&self, kept: Option<&Path>) -> Option<PathBuf> {
+        self.cache_file.borrow().path(kept.filter(|_| self.altroot.is_none()))
+    }
+}
+
 impl PoolSet {
+    /// Pools whose property says nothing are in this file. Before [`PoolSet::start`].
+    pub fn keep_cache_file(&self, file: PathBuf) {
+        let _ = self.cache_files.kept.set(file);
+    }
+
     /// The cache file of a pool.
     pub(crate) fn cache_file_of(&self, running: &Running) -> Option<PathBuf> {
-        let file = |e: Rc<PoolEngine>| async move { Ok(e.cache_file.borrow().path().map(Path::to_path_buf)) };
-        running.thread.with_pool(file).unwrap_or_default()
+        let kept = self.cache_files.kept.get().cloned();
+        running.thread.with_pool(|e| async move { Ok(e.cache_path(kept.as_deref())) }).unwrap_or_default()
     }
 
     /// Takes a pool out of a cache file. A failure is logged.
@@ -159,9 +177,9 @@ impl PoolSet {
     /// Writes the configuration of a pool to its cache file, and takes it out of the one that it
     /// was in `before`. A failure is logged, as it does not concern the pool.
     pub(crate) fn update_cache_file(&self, running: &Running, before: Option<&Path>) {
+        let kept = self.cache_files.kept.get().cloned();
         let entry = |e: Rc<PoolEngine>| async move {
-            let file = e.cache_file.borrow().path().map(Path::to_path_buf);
-            Ok(file.map(|file| (file, e.pool.mos_config())))
+            Ok(e.cache_path(kept.as_deref()).map(|file| (file, e.pool.mos_config())))
         };
         let entry = running.thread.with_pool(entry);
         let file = entry.as_ref().ok().and_then(Option::as_ref).map(|(file, _)| file);

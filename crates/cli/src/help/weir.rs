@@ -6,7 +6,7 @@ pub(super) const PAGES: &[Page] = &[
     Page {
         name: "daemon",
         usage: &[
-            "start [-o tunable=value] ... [-m unix:PATH|127.0.0.1:PORT] [--kstat folder]",
+            "start [-o tunable=value] ... [-m unix:PATH|127.0.0.1:PORT] [--kstat folder] [--cachefile file]",
             "stop [-f]",
             "status [-v]",
         ],
@@ -16,7 +16,10 @@ it starts it; pools that were imported when it ended are imported again.
 
   start   start it by hand, with tunables; -m gives out metrics for Prometheus
           on a Unix socket or a loopback port, --kstat (-k) shows counters in a
-          folder as files ('weir help kstat'; nothing is given out otherwise)
+          folder as files ('weir help kstat'; nothing is given out otherwise);
+          --cachefile (-c) keeps the list of imported pools in a file where
+          their property 'cachefile' names none, for OpenZFS's zdb and others
+          (usually /etc/zfs/zpool.cache; a kernel module imports them at boot)
   stop    unmount, write everything, end; -f also if a file system is in use
   status  its pools, what was not imported, what it is doing and for what it
           waits, its mounts; -v its tunables as well
@@ -30,7 +33,8 @@ $WEIR_RUNTIME_DIR, else in /var/lib/weir (root), $XDG_STATE_HOME/weir or
 ~/.local/state/weir. Its log is daemon.log beside the socket, at most 4 MiB and
 as much in daemon.log.1, and the journal where there is one.
 Tunables also come from $WEIR_TUNABLES (name=value, separated by commas) and
-from tunables.conf in the state folder, the folder of --kstat from $WEIR_KSTAT.
+from tunables.conf in the state folder, the folder of --kstat from $WEIR_KSTAT,
+the file of --cachefile from $WEIR_CACHEFILE.
 ",
     },
     Page {

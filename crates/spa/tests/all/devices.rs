@@ -3,8 +3,9 @@
 
 use crate::common::{POOL, World, opts};
 use base::{ErrorKind, Guid, Txg};
+use ondisk::feature::FeatureId;
 use ondisk::nvlist::NvList;
-use spa::{Bias, Group, GroupKind, ImportOpts, Layout, Pool};
+use spa::{Bias, Group, GroupKind, ImportOpts, Layout, Pool, PoolSpec};
 use vdev::{Health, TxgSet};
 
 fn mirror(world: &World, disks: std::ops::Range<usize>) -> Layout {
@@ -163,6 +164,36 @@ fn a_new_guid_is_everywhere() {
         assert!(leaves(&pool).iter().all(|(h, m)| *h == Health::Online && m.is_empty()));
         pool.export().await.unwrap();
     });
+}
+
+/// A checkpoint needs space maps of whole vdevs, which entries of one word cannot always address:
+/// 2^47 units.
+#[test]
+fn a_vdev_may_be_too_large_for_a_checkpoint() {
+    for (petabytes, v2, fits) in [(64, false, true), (65, false, false), (65, true, true)] {
+        let world = World::with_sizes(petabytes, &[petabytes << 50]);
+        world.sim.block_on(async {
+            let mut features = ondisk::feature::features_of_2_1();
+            if !v2 {
+                features.retain(|f| !matches!(f, FeatureId::SpacemapV2 | FeatureId::LogSpacemap));
+            }
+            let spec = PoolSpec {
+                version: None,
+                name: POOL.into(),
+                devices: vec![world.dev(0)].into(),
+                ashift: Some(9),
+                features,
+                comment: None,
+                fs_props: Vec::new(),
+                init: world.new_fs(),
+            };
+            let pool = Pool::create(world.sim.rt(), spec, opts()).await.unwrap();
+            let made = pool.create_checkpoint().await;
+            assert_eq!(made.as_ref().err().map(|e| e.kind()), (!fits).then_some(ErrorKind::Unsupported), "{petabytes}");
+            assert_eq!(pool.checkpoint().is_some(), fits);
+            pool.export().await.unwrap();
+        });
+    }
 }
 
 /// A device that was added after the checkpoint is no part of the pool that goes back to it, also
