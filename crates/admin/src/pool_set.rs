@@ -209,9 +209,10 @@ impl PoolSet {
 
     /// Adds a pool that was created or imported, as `opened` says.
     pub(crate) fn add_running(&self, running: Arc<Running>, known: KnownPool, opened: &'static str) -> Result<()> {
-        let (events, keeper) = (self.events.clone(), self.keeper.clone());
+        let changes = self.cache_files.changes.clone();
+        let sink = PoolSink { events: self.events.clone(), keeper: self.keeper.clone(), changes };
         running.thread.with_pool(move |e| async move {
-            e.pool.set_event_sink(Rc::new(PoolSink(events, keeper)), opened);
+            e.pool.set_event_sink(Rc::new(sink), opened);
             // In OpenZFS that of the list of pools, which has one more.
             e.pool.post("config_sync");
             e.hold_aux();

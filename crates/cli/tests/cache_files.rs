@@ -4,6 +4,7 @@
 mod common;
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use common::world::World;
 
@@ -122,4 +123,22 @@ fn a_file_is_kept_for_all_pools() {
     assert_eq!(names(), [false, true]);
     w.ok("zpool destroy pond");
     assert_eq!(names(), [false, false]);
+}
+
+/// A removal ends by itself: the file follows.
+#[test]
+fn the_end_of_a_removal_is_in_the_file() {
+    let w = World::without_mounts("cache-removal");
+    for name in ["a", "b"] {
+        host::create_sparse(w.dir.join(name), 160 << 20).unwrap();
+    }
+    let (file, gone) = (w.path("a.cache"), w.path("b"));
+    w.ok(&format!("zpool create -m none -o ashift=9 -o cachefile={file} tank a b"));
+    let has_it = || std::fs::read(&file).unwrap().windows(gone.len()).any(|w| w == gone.as_bytes());
+    assert!(has_it());
+    w.ok(&format!("zpool remove -w tank {gone}"));
+    let since = Instant::now();
+    while has_it() {
+        assert!(since.elapsed() < Duration::from_secs(30), "{gone} stays in {file}");
+    }
 }

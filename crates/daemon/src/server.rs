@@ -136,6 +136,8 @@ fn run_logged(signals: &Signals, paths: Paths, tunables: Tunables, outlets: Outl
             }
         }
     });
+    let pools = daemon.pools.clone();
+    std::thread::spawn(move || pools.follow_configs());
     if let Some(endpoint) = outlets.metrics {
         let pools = daemon.pools.clone();
         endpoint.serve(move || pools.flows(&[]).unwrap_or_default())?;

@@ -3,7 +3,8 @@
 //!
 //! A cache file is a packed nvlist that has, under the name of each pool, the configuration that
 //! the MOS has. The commands that make, import, change and export a pool write the file that its
-//! property names; pools in one file take turns. weir does not need it, since it remembers its
+//! property names, and so does a thread whenever a pool has written another configuration by itself
+//! (the end of a removal, [`PoolSet::follow_configs`]); pools in one file take turns. weir does not need it, since it remembers its
 //! pools elsewhere ([`crate::keeper`]): without the property there is none, but where the daemon
 //! was told to keep one ([`PoolSet::keep_cache_file`]).
 //!
@@ -13,7 +14,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use base::{Error, Result, ResultExt};
 use ondisk::nvlist::{NvList, NvValue};
@@ -93,6 +94,26 @@ pub(crate) struct CacheFiles {
     turn: Mutex<()>,
     /// That of pools whose property says nothing.
     kept: OnceLock<PathBuf>,
+    /// Where pools say that they have another configuration.
+    pub(crate) changes: Arc<Changes>,
+}
+
+/// The pools, by name, whose configuration on disk has changed.
+#[derive(Default)]
+pub struct Changes(Mutex<BTreeSet<String>>, Condvar);
+
+impl Changes {
+    pub(crate) fn add(&self, pool: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(pool.to_string());
+        self.1.notify_all();
+    }
+
+    /// Waits until there are some, and takes them.
+    fn take(&self) -> BTreeSet<String> {
+        let pools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = self.1.wait_while(pools, |p| p.is_empty()).unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *pools)
+    }
 }
 
 /// What a cache file has; nothing, if it is not there or empty.
@@ -159,6 +180,19 @@ impl PoolSet {
     /// Pools whose property says nothing are in this file. Before [`PoolSet::start`].
     pub fn keep_cache_file(&self, file: PathBuf) {
         let _ = self.cache_files.kept.set(file);
+    }
+
+    /// Updates the cache files of pools that change their configuration; never ends.
+    pub fn follow_configs(&self) {
+        loop {
+            for pool in self.cache_files.changes.take() {
+                // A pool that is being exported leaves its file for good.
+                let _namespace = self.namespace();
+                if let Some(running) = self.running(&pool) {
+                    self.update_cache_file(&running, None);
+                }
+            }
+        }
     }
 
     /// The cache file of a pool.

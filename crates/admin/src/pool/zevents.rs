@@ -15,6 +15,7 @@ use ondisk::nvlist::{NvList, NvValue};
 use spa::EventSink;
 
 use crate::keeper::Keeper;
+use crate::pool::cache_file::Changes;
 use crate::view::{EventView, EventsView, FieldView};
 
 /// `zfs_zevent_len_max` of OpenZFS 2.1.
@@ -108,13 +109,26 @@ impl Zevents {
     }
 }
 
-/// The event sink of a pool: the ring and the log.
-pub struct PoolSink(pub Arc<Zevents>, pub Arc<dyn Keeper>);
+/// The event of a pool that has written its configuration.
+const CONFIG_SYNC: &str = "sysevent.fs.zfs.config_sync";
+
+/// The event sink of a pool.
+pub struct PoolSink {
+    /// The ring.
+    pub events: Arc<Zevents>,
+    /// The log.
+    pub keeper: Arc<dyn Keeper>,
+    /// Those who keep cache files.
+    pub changes: Arc<Changes>,
+}
 
 impl EventSink for PoolSink {
     fn post(&self, class: String, time: WallTime, payload: NvList) {
-        self.1.event(&class, &payload);
-        self.0.post(class, time, payload);
+        self.keeper.event(&class, &payload);
+        if class == CONFIG_SYNC {
+            self.changes.add(payload.str("pool").unwrap_or_default());
+        }
+        self.events.post(class, time, payload);
     }
 }
 
