@@ -4,9 +4,9 @@
 //! A cache file is a packed nvlist that has, under the name of each pool, the configuration that
 //! the MOS has. The commands that make, import, change and export a pool write the file that its
 //! property names, and so does a thread whenever a pool has written another configuration by itself
-//! (the end of a removal, [`PoolSet::follow_configs`]); pools in one file take turns. weir does not need it, since it remembers its
-//! pools elsewhere ([`crate::keeper`]): without the property there is none, but where the daemon
-//! was told to keep one ([`PoolSet::keep_cache_file`]).
+//! (the end of a removal, [`PoolSet::follow_configs`]); pools in one file take turns. weir does not
+//! need it, since it remembers its pools elsewhere ([`crate::keeper`]): without the property there
+//! is none, but where the daemon was told to keep one ([`PoolSet::keep_cache_file`]).
 //!
 //! Of a file that is read only guids and paths are used: the devices themselves say the rest. A
 //! device may have another name in its folder now, so the folders are searched.
