@@ -143,6 +143,8 @@ fn copies_of_a_file_fail_and_are_mended() {
     w.ok("zpool scrub -w tank");
     let status = w.ok("zpool status tank");
     assert!(status.contains("with 0 errors") && status.contains("errors: No known data errors"), "{status}");
+    let [read, write, cksum] = w.errors("a.img");
+    assert!(read > 0 && write == 0 && cksum == 0, "{read} {write} {cksum}: the device counts what it could not read");
     afresh();
     assert_eq!(std::fs::read(&file).unwrap(), content, "from the third copy");
     assert!(w.counts()[1] > 0);

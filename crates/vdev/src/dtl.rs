@@ -169,6 +169,8 @@ impl Window {
 #[derive(Default, Debug)]
 pub struct Condition {
     health: Cell<Health>,
+    /// It has been in use before, in this import.
+    was_open: Cell<bool>,
     missing: RefCell<TxgSet>,
     /// Births of blocks whose repair failed since the running scan began.
     unrepaired: RefCell<TxgSet>,
@@ -199,10 +201,15 @@ impl Condition {
     }
     /// Changes its health.
     pub fn set_health(&self, health: Health) {
-        self.health.set(health);
+        let before = self.health.replace(health);
+        self.was_open.set(self.was_open.get() || before.is_open());
         if !health.is_open() {
             self.in_scan.set(false);
         }
+    }
+    /// Whether it is in use, or has been since the import.
+    pub fn has_been_open(&self) -> bool {
+        self.was_open.get() || self.health.get().is_open()
     }
     /// Whether it may miss a block born in `txg`; txg 0 stands for any txg.
     pub fn misses(&self, txg: Txg) -> bool {

@@ -310,6 +310,13 @@ impl Leaf {
         let leaf = self.guid.get().0;
         self.rt.trace(Groups::FAULT, || Event::Fault { leaf, kind, class, write, offset, len });
     }
+    /// Counts a read of `len` bytes at `offset` of the address space that failed on purpose, above
+    /// the device.
+    pub fn count_read_error(&self, prio: Prio, offset: u64, len: u64) {
+        self.stats.borrow_mut().errors.read += 1;
+        self.condition.note_io_error(self.rt.now());
+        self.trace_fault(FaultKind::Io, prio.index() as u8, false, offset.wrapping_add(DATA_START), len);
+    }
     /// Counts a block with a wrong checksum: `len` bytes at `offset` of the address space, both 0
     /// if unknown; that of the scratch area wraps.
     pub fn count_checksum_error(&self, offset: u64, len: u64) {

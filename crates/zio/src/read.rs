@@ -349,7 +349,7 @@ impl Inner {
         let mut errors = CopyErrors::default();
         for (number, dva) in bp.dvas().enumerate() {
             let repairs = !errors.text.is_empty();
-            let (copy, raw) = match self.faults.of_copy(&self.rt, bp, number) {
+            let (copy, raw) = match self.fault_of_copy(bp, number, dva, prio) {
                 Some(e) => (Copy::Bad(e), None),
                 None => self.try_copy(bp, dva, &what, since, repairs || stored.is_some(), prio).await,
             };

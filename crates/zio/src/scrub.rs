@@ -62,9 +62,24 @@ impl Inner {
     }
 
     /// The error on purpose of reading the copy at `dva`.
-    fn fault_of(&self, bp: &Blkptr, dva: Dva) -> Option<Error> {
+    fn fault_of(&self, bp: &Blkptr, dva: Dva, prio: Prio) -> Option<Error> {
         let number = bp.dvas().position(|d| d == dva)?;
-        self.faults.of_copy(&self.rt, bp, number)
+        self.fault_of_copy(bp, number, dva, prio)
+    }
+
+    /// The error on purpose of reading the copy number `number`, at `dva`. The devices that have it
+    /// count one that says that it cannot be read.
+    pub(crate) fn fault_of_copy(&self, bp: &Blkptr, number: usize, dva: Dva, prio: Prio) -> Option<Error> {
+        let error = self.faults.of_copy(&self.rt, bp, number)?;
+        if error.kind() == ErrorKind::Io
+            && let Ok(top) = self.tree.top(dva.vdev())
+        {
+            let leaves = top.open_leaves();
+            for leaf in leaves.iter().filter(|l| !l.condition.misses(bp.phys_birth())) {
+                leaf.count_read_error(prio, dva.offset(), dva.asize());
+            }
+        }
+        Some(error)
     }
 
     async fn scrub(
@@ -76,7 +91,7 @@ impl Inner {
         verify: Option<&Verify>,
         repair: Repair<'_>,
     ) -> Scrubbed {
-        let read = async |d: Dva| match self.fault_of(bp, d) {
+        let read = async |d: Dva| match self.fault_of(bp, d, prio) {
             Some(e) => (Err(e), 0),
             None => self.read_replicas(place_of(bp, d, psize), prio, verify, repair).await,
         };

@@ -332,8 +332,14 @@ pub fn run_cuts(seed: u64, shape: &'static Shape, ops: u64, met: &mut CutsMet) -
             let pool = r.pool();
             let phys = pool.scan().status().phys;
             let resumed = phys.state == ScanState::Scanning && phys.examined > 0;
-            // A few blocks in each round.
-            pool.scan().set_memory(3 << 10);
+            // A few blocks in each round, or those of one txg.
+            if seed.is_multiple_of(2) {
+                pool.scan().set_memory(3 << 10);
+            } else {
+                let mut opts = r.layout.opts();
+                opts.scan.legacy = true;
+                pool.tune(&opts);
+            }
             // Work takes time, in which a scan may end.
             if cut % 2 == 1 {
                 for _ in 0..steps {

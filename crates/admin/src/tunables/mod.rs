@@ -550,7 +550,7 @@ mod tests {
             (said("zfs_compressed_arc_enabled=1"), said("p:zfs_compressed_arc_enabled=1")),
             (why.into(), why.into())
         );
-        assert!(said("zfs_scan_legacy=1").contains("zfs_scan_legacy means nothing here: a scrub always"));
+        assert!(said("l2arc_headroom=1").contains("l2arc_headroom means nothing here: cache devices get"));
         assert!(said("zfs_compressed_arc_enabled").contains("write name=value"));
         assert_eq!((Tunables::fixed("zfs_dmu_offset_next_sync"), Tunables::fixed("zfs_arc_max")), (Some(1), None));
         let other = FIXED.iter().map(|(n, ..)| n).chain(MEANINGLESS.iter().map(|(n, _)| n));

@@ -440,6 +440,16 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.scan.defer_off = v != 0
     ),
     field!(
+        "zfs_scan_legacy",
+        Unit::Count,
+        0,
+        1,
+        OZ,
+        "with 1 a scan looks at what each txg's traversal found before the next, and needs less memory",
+        |o| u64::from(o.engine.scan.legacy),
+        |o, v| o.engine.scan.legacy = v != 0
+    ),
+    field!(
         "zfs_rebuild_max_segment",
         Unit::Bytes,
         512,
@@ -1335,7 +1345,6 @@ pub(crate) const MEANINGLESS: &[(&str, &str)] = &[
     ("zfs_condense_indirect_vdevs_enable", NO_CONDENSING),
     ("zfs_condense_indirect_commit_entry_delay_ms", NO_CONDENSING),
     ("zfs_condense_min_mapping_bytes", NO_CONDENSING),
-    ("zfs_scan_legacy", "a scrub always sorts what it finds"),
     ("zfs_keep_log_spacemaps_at_export", "log space maps of others go to the metaslabs' own with the first txg"),
     ("zvol_inhibit_dev", "volumes have files instead of devices: volmode=none hides one"),
 ];

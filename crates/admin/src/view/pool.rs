@@ -283,7 +283,8 @@ impl PoolEngine {
         view.trim = of(WorkKind::Trim);
         view.init = of(WorkKind::Initialize);
         view.no_trim = match kind.find(Guid(view.guid)) {
-            Some(VdevKind::Leaf(leaf)) => !leaf.dev.info().supports_discard,
+            // As in OpenZFS, which knows what a device can when it has opened it.
+            Some(VdevKind::Leaf(leaf)) => !leaf.dev.info().supports_discard || !leaf.condition.has_been_open(),
             _ => true,
         };
     }

@@ -194,6 +194,9 @@ pub struct ScanTunables {
     /// `zfs_resilver_disable_defer`: no device waits for the end of a running resilver, which
     /// begins again.
     pub defer_off: bool,
+    /// `zfs_scan_legacy`: what the traversal in one txg finds is looked at before the next one
+    /// begins, instead of when memory is full: less is sorted, and less memory is needed.
+    pub legacy: bool,
 }
 
 impl Default for ScanTunables {
@@ -205,6 +208,7 @@ impl Default for ScanTunables {
             resilver_min_time: Nanos::from_ms(200),
             suspend_progress: false,
             defer_off: false,
+            legacy: false,
         }
     }
 }
@@ -575,7 +579,8 @@ impl Scan {
             }
             if self.phase.get() == Phase::Traverse {
                 self.traverse(mos, txg).await;
-                if self.traversed_all.get() || self.is_full() {
+                let is_round = self.is_full() || self.tunables.get().legacy && self.has_queued();
+                if self.traversed_all.get() || is_round {
                     self.start_issue();
                 }
             }
