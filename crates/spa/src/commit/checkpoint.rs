@@ -142,12 +142,14 @@ impl Checkpoint {
         self.txg.get().map(|_| (self.time.get(), self.maps.borrow().values().map(|m| m.held).sum()))
     }
 
-    /// An error if the pool has one: its devices cannot be changed.
+    /// An error if the pool has one, or one is being discarded: its devices cannot be changed.
     pub(crate) fn check_none(&self) -> Result<()> {
-        match self.info() {
-            Some(_) => Err(Error::new(ErrorKind::Busy, "pool has a checkpoint: 'zpool checkpoint -d' gives it up")),
-            None => Ok(()),
-        }
+        let why = match self.info() {
+            Some(_) => "pool has a checkpoint: 'zpool checkpoint -d' gives it up",
+            None if self.is_discarding() => "the space of a discarded checkpoint is still being freed",
+            None => return Ok(()),
+        };
+        Err(Error::new(ErrorKind::Busy, why))
     }
 
     pub(crate) fn discarding(&self) -> Option<u64> {
@@ -237,8 +239,9 @@ impl Checkpoint {
                 continue;
             }
             let dn = cx.mos.hold(map.object).await.at(place)?;
-            // Whole blocks, which hold whole entries.
-            let step = part_of(&dn);
+            // Whole blocks, which hold whole entries; one at least.
+            let block = u64::from(dn.block_size());
+            let step = part_of(&dn).min((left / block).max(1) * block);
             let start = (map.length - 1) / step * step;
             let mut held = map.held;
             for part in dn.read_range(start, map.length - start).await.at(place)? {

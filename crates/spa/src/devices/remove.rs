@@ -51,9 +51,6 @@ impl Devices {
             return self.remove_log(&top).await;
         }
         self.checkpoint.check_none()?;
-        if self.checkpoint.is_discarding() {
-            return Err(Error::new(ErrorKind::Busy, "the space of a discarded checkpoint is still being freed"));
-        }
         self.remove_data(&top).await
     }
 
