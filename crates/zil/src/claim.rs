@@ -45,11 +45,11 @@ pub struct Claimed {
     pub cut: Option<Blkptr>,
 }
 
-/// Whether a log block is on a log device that is not in use: only in an import that may do without
-/// log devices.
+/// Whether a log block is on a log device that is not in use: in an import that may do without log
+/// devices, and in a pool that was split off, which has holes in their places.
 pub fn is_lost(zio: &Zio, bp: &Blkptr) -> Result<bool> {
     let top = zio.tree().top(bp.dva(0).vdev())?;
-    Ok(top.is_log && !top.kind().health().is_open())
+    Ok(top.is_hole() || top.is_log && !top.kind().health().is_open())
 }
 
 /// Whether an import must claim the log.

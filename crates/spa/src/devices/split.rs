@@ -14,9 +14,12 @@ use std::rc::Rc;
 
 use base::{Error, ErrorKind, Guid, Nanos, Result, Txg, VdevId};
 use bdev::BlockDev;
+use dsl::Dataset;
 use metaslab::ClassKind;
+use ondisk::blkptr::Blkptr;
 use ondisk::label::SplitConfig;
 use ondisk::vdev_config::VdevConfig;
+use ondisk::zil::ZilHeader;
 use vdev::labels::init_labels;
 use vdev::{Health, Leaf, MirrorRole, Top, VdevKind};
 
@@ -40,6 +43,9 @@ pub struct SplitLeaf {
     /// The purpose of its mirror.
     pub bias: Bias,
 }
+
+/// Blocks of intent logs that are given up, and the datasets whose logs are empty then.
+type Logs = (Vec<Blkptr>, Vec<Rc<Dataset>>);
 
 /// A split that has begun: the leaves are offline.
 pub(crate) struct Begun {
@@ -232,9 +238,16 @@ impl Devices {
         }
     }
 
-    /// In the first txg of a new pool: frees the objects of what it does not have of `old_tops`,
-    /// and forgets spares and caches.
-    pub(crate) async fn forget_others(&self, old_tops: &[VdevConfig], tx: &dmu::Tx) -> Result<()> {
+    /// In the first txg of a new pool: frees the objects of what it does not have of `old_tops` and
+    /// the blocks of logs, and forgets spares and caches.
+    async fn forget_others(&self, old_tops: &[VdevConfig], logs: Logs, tx: &dmu::Tx) -> Result<()> {
+        let (blocks, emptied) = logs;
+        for bp in &blocks {
+            self.stack.zio().free_gang(bp, tx.txg()).await?;
+        }
+        for ds in emptied {
+            ds.set_zil_header(ZilHeader::default(), tx.txg()).await?;
+        }
         let own = self.config.full().vdev_tree;
         for top in old_tops {
             let place = own.children.get(top.id as usize).filter(|c| !c.is_hole);
@@ -255,8 +268,9 @@ impl Devices {
     }
 
     /// Queues [`Devices::forget_others`] for the first txg.
-    pub(crate) fn queue_forget_others(&self, old_tops: Vec<VdevConfig>) {
-        self.changes.queue(move |devices, tx| Box::pin(async move { devices.forget_others(&old_tops, tx).await }));
+    pub(crate) fn queue_forget_others(&self, old_tops: Vec<VdevConfig>, logs: Logs) {
+        self.changes
+            .queue(move |devices, tx| Box::pin(async move { devices.forget_others(&old_tops, logs, tx).await }));
     }
 }
 

@@ -101,6 +101,12 @@ pub(crate) async fn claim_logs(pool: &Pool, first: Txg, rule: LogRule) -> Result
 }
 
 impl Claims {
+    /// Takes the blocks to free, and the datasets that have no log then, for a sync of the
+    /// caller's.
+    pub(crate) fn take_frees(&mut self) -> (Vec<Blkptr>, Vec<Rc<Dataset>>) {
+        (std::mem::take(&mut self.frees), std::mem::take(&mut self.emptied))
+    }
+
     /// Syncs the claims, frees the logs to free, and syncs until the pool's txg is not older than
     /// any block on disk.
     pub(crate) async fn finish(self, pool: &Pool) -> Result<()> {

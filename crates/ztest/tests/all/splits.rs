@@ -8,6 +8,7 @@ use bdev::BlockDev;
 use sim::{CutStyle, DiskImage, Replay, Rng};
 use spa::{Bias, GroupKind, ImportOpts, Pool, PoolCandidate};
 use vdev::Health;
+use zpl::{Cred, MountOpts, Zfs};
 use ztest::cuts::completions;
 use ztest::judge::{self, Level, Verdict};
 use ztest::lab::{Lab, Layout, POOL, Shape};
@@ -133,6 +134,33 @@ fn a_split_makes_two_pools() {
     let images = lab.images();
     judged(&taken(&images, |n| LEAVE.contains(&n)), "split-new");
     judged(&taken(&images, |n| !LEAVE.contains(&n)), "split-old");
+}
+
+/// What waits in logs on log devices, which the new pool has not, is in both pools.
+#[test]
+fn a_log_on_log_devices_stays_with_the_old_pool() {
+    let layout = layout(4103);
+    let lab = Lab::new(4103, &layout);
+    lab.sim.block_on(async {
+        let pool = fill(&lab, &layout).await;
+        let ds = pool.dsl().find(POOL).expect("the file system");
+        let fs = Zfs::open(&ds, MountOpts::from_props(&ds)).await.expect("mounted");
+        let file = fs.create(fs.root(), b"file", 0o644, &Cred::default(), true).await.expect("made").obj;
+        fs.fsync(file).await.expect("logged");
+        split(&pool, &layout, &[]).await.expect("split");
+        fs.unmount().await.expect("unmounted");
+        pool.export().await.expect("exported");
+        drop((fs, ds, pool));
+        for found in candidates(&lab).await {
+            let name = found.name.clone();
+            let pool = Pool::import(lab.sim.rt(), found, ImportOpts::default(), layout.opts()).await.expect("imported");
+            let ds = pool.dsl().find(&name).expect("the file system");
+            let fs = Zfs::open(&ds, MountOpts::from_props(&ds)).await.expect("mounted");
+            fs.lookup(fs.root(), b"file").await.unwrap_or_else(|e| panic!("{name}: {e}"));
+            fs.unmount().await.expect("unmounted");
+            pool.export().await.expect("exported");
+        }
+    });
 }
 
 /// A split that is refused has changed nothing.
