@@ -1,5 +1,5 @@
-//! Planted bugs of the block reference table, of dedup tables, expansions, removals and trims,
-//! each of which a campaign must find. Only in builds with the feature `planted-bugs`.
+//! Planted bugs of the block reference table, of dedup tables, expansions, removals, trims and
+//! splits, each of which a campaign must find. Only in builds with the feature `planted-bugs`.
 
 /// A planted bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,11 +22,13 @@ pub enum Bug {
     CopyNotAwaited,
     /// Space is allocated while it is being trimmed.
     TrimNotDisabled,
+    /// Labels of a pool that has no uberblock take its devices.
+    UnbornTaken,
 }
 
 impl Bug {
     /// All of them, with the names that commands use.
-    pub const ALL: [(&'static str, Bug); 9] = [
+    pub const ALL: [(&'static str, Bug); 10] = [
         ("brt-not-asked", Bug::BrtNotAsked),
         ("dedup-flush-lost", Bug::DedupFlushLost),
         ("dedup-record-lost", Bug::DedupRecordLost),
@@ -36,6 +38,7 @@ impl Bug {
         ("births-unwritten", Bug::BirthsUnwritten),
         ("copy-not-awaited", Bug::CopyNotAwaited),
         ("trim-not-disabled", Bug::TrimNotDisabled),
+        ("unborn-taken", Bug::UnbornTaken),
     ];
 }
 

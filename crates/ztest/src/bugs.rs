@@ -1,6 +1,6 @@
 //! Planted bugs, which profiles must find: those of the intent log (`zil`), of redaction
-//! (`dsl`), of cloned blocks, dedup tables, expansions and removals (`spa`), of blocks (`zio`)
-//! and of cache devices (`arc`).
+//! (`dsl`), of cloned blocks, dedup tables, expansions, removals and splits (`spa`), of blocks
+//! (`zio`) and of cache devices (`arc`).
 
 /// What plants the bug of that name, if there is one, on the thread that calls it; none, with a
 /// message, if this build has no bugs.

@@ -68,13 +68,13 @@ impl Recording {
     }
     /// Whether a change is missing from `txg` although it was on disk with `committed`. (A txg
     /// without changes leaves no trace.)
-    fn is_lost(&self, txg: Txg, committed: Txg) -> bool {
+    pub(crate) fn is_lost(&self, txg: Txg, committed: Txg) -> bool {
         self.ops.iter().any(|(before, after, _, changed)| *changed && *before > txg && *after <= committed)
     }
-    fn committed(&self, at: Nanos) -> Txg {
+    pub(crate) fn committed(&self, at: Nanos) -> Txg {
         self.synced.iter().filter(|(_, (_, end))| *end < at && end.0 > 0).map(|(t, _)| *t).max().unwrap_or_default()
     }
-    fn begun(&self, at: Nanos) -> Txg {
+    pub(crate) fn begun(&self, at: Nanos) -> Txg {
         self.synced
             .iter()
             .filter(|(_, (start, _))| *start <= at && start.0 > 0)

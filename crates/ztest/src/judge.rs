@@ -193,15 +193,20 @@ fn ask_zdb_about(dir: &Path, flags: &[&str], pool: &str) -> Verdict {
 /// Has zdb recompute the space of the images, that of OpenZFS 2.4 if the labels list a feature that
 /// older ones do not know.
 pub fn ask_about_space(images: &[DiskImage], name: &str) -> Verdict {
+    ask_about_space_of(images, name, POOL)
+}
+
+/// The same for a pool of that name.
+pub fn ask_about_space_of(images: &[DiskImage], name: &str, pool: &str) -> Verdict {
     if is_newer(images) {
-        return judge24_with(images, name, POOL, &["-bcc"]);
+        return judge24_with(images, name, pool, &["-bcc"]);
     }
     let scratch = match Scratch::new(name) {
         Ok(scratch) => scratch,
         Err(e) => return Verdict::Missing(format!("a scratch folder: {e}")),
     };
     match save(images, scratch.path()) {
-        Ok(()) => ask_zdb(scratch.path(), &["-bcc"]),
+        Ok(()) => ask_zdb_about(scratch.path(), &["-bcc"], pool),
         Err(why) => Verdict::Missing(why),
     }
 }

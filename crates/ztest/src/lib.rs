@@ -35,6 +35,7 @@ pub mod rescues;
 pub mod scan;
 pub mod sends;
 pub mod snaps;
+pub mod splitcuts;
 pub mod surgery;
 pub mod tree;
 pub mod volcuts;

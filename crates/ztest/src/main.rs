@@ -49,6 +49,8 @@ ztest --expandcuts N|FROM..TO [--every 1] [--images N] [--state FILE] [--bug NAM
                                                     power cuts while a raidz is expanded; N images go to zdb
 ztest --removecuts N|FROM..TO [--every 1] [--images N] [--state FILE] [--bug NAME]
                                                     power cuts while vdevs with data are removed; N images go to zdb
+ztest --splitcuts N|FROM..TO [--every 1] [--images N] [--state FILE] [--bug NAME]
+                                                    power cuts while mirrors are split into two pools; N images go to zdb
 ztest --caches N|FROM..TO [--layout NAME] [--state FILE] [--bug NAME]
                                                     cache devices under a workload, damaged, cut off in the middle of a feed
 ztest --volumes N|FROM..TO [--layout NAME] [--ops 60] [--state FILE]
@@ -127,6 +129,8 @@ enum Cut {
     Expansions,
     /// Workloads while vdevs with data are removed.
     Removals,
+    /// Workloads while mirrors are split.
+    Splits,
 }
 
 fn cuts(args: &Args, from: u64, to: u64, what: Cut) -> bool {
@@ -149,6 +153,7 @@ fn cuts(args: &Args, from: u64, to: u64, what: Cut) -> bool {
             Some(tally) => (tally, Vec::new()),
             None if what == Cut::Expansions => ztest::expandcuts::cut_seed(seed, images, every),
             None if what == Cut::Removals => ztest::removecuts::cut_seed(seed, images, every),
+            None if what == Cut::Splits => ztest::splitcuts::cut_seed(seed, images, every),
             None => cut_on(seed, txgs, images, every, false, shape, all),
         };
         let mut total = total.lock().unwrap_or_else(|e| e.into_inner());
@@ -737,6 +742,8 @@ fn main() -> ExitCode {
         cuts(&args, from, to, Cut::Expansions)
     } else if let Some((from, to)) = of("--removecuts") {
         cuts(&args, from, to, Cut::Removals)
+    } else if let Some((from, to)) = of("--splitcuts") {
+        cuts(&args, from, to, Cut::Splits)
     } else if let Some((from, to)) = of("--caches") {
         caches(&args, from, to, level)
     } else if let Some((from, to)) = of("--volumes") {

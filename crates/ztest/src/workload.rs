@@ -265,6 +265,17 @@ impl Runner {
         self.weights.push((Kind::Clone, weight));
     }
 
+    /// A runner on a pool of that content, which is imported in that world.
+    pub fn on(seed: u64, lab: &Rc<Lab>, pool: Rc<Pool>, model: PoolModel, layout: &Layout) -> Check<Runner> {
+        let (lab, layout) = (lab.clone(), layout.clone());
+        Ok(Runner { lab, pool: Some(pool), model, layout, ..Runner::new(seed, Profile::Cuts)? })
+    }
+
+    /// Nothing waits for the intent log any more: the state after an import is that of a txg.
+    pub fn no_logs(&mut self) {
+        self.weights.retain(|(kind, _)| *kind != Kind::Fsync);
+    }
+
     /// Longest name in bytes.
     fn longest_name(&self) -> usize {
         if self.layout.features.contains(&ondisk::feature::FeatureId::Longname) { 1023 } else { 255 }

@@ -150,7 +150,9 @@ pub async fn scan(devices: Vec<Rc<dyn BlockDev>>) -> Vec<PoolCandidate> {
         }
         pools.entry(config.pool_guid).or_default().push(FoundDevice { dev, opened, labels, config });
     }
-    pass_over_unborn(&mut pools);
+    if !planted!(UnbornTaken) {
+        pass_over_unborn(&mut pools);
+    }
     let mut out = Vec::new();
     for (guid, mut devices) in pools {
         let committed = newest_txg(&devices);

@@ -34,7 +34,7 @@ impl Runner {
     pub(super) async fn destroy_fs(&mut self) -> Check {
         let names: Vec<String> = self.model.datasets.keys().cloned().collect();
         let name = names[self.rng.below(names.len() as u64) as usize].clone();
-        if name == POOL || self.rng.percent(30) {
+        if !name.contains('/') || self.rng.percent(30) {
             return Ok(());
         }
         let children = self.model.below(&name).len() > 1;
@@ -61,7 +61,7 @@ impl Runner {
         let from = names[self.rng.below(names.len() as u64) as usize].clone();
         let parent = names[self.rng.below(names.len() as u64) as usize].clone();
         let to = format!("{parent}/fs{}", self.rng.below(8));
-        if from == POOL {
+        if !from.contains('/') {
             return Ok(());
         }
         let want = if parent == from || parent.starts_with(&format!("{from}/")) {

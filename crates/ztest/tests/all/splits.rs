@@ -242,3 +242,14 @@ fn a_split_cut_anywhere_leaves_one_pool_or_two() {
     assert_eq!((seen.first(), seen.last()), (Some(&1), Some(&2)), "before the split and after it");
     eprintln!("{} moments, {} with two pools", seen.len(), seen.iter().filter(|n| **n == 2).count());
 }
+
+/// Power cuts while a workload goes on: `ztest --splitcuts` has many more.
+#[test]
+fn power_cuts_while_mirrors_are_split() {
+    // A plain one, one with logs, and one that is given up.
+    for seed in [1, 3, 4] {
+        let (tally, faults) = ztest::splitcuts::cut_seed(seed, 0, 101);
+        assert!(faults.is_empty() && tally.is_good(), "{faults:#?}");
+        assert!(tally.cuts > 10, "{tally:?}");
+    }
+}
