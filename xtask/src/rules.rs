@@ -58,6 +58,7 @@ const GLOBALS: &[Exception] = &[
     ("codec/src/raidz.rs", "LOG", "a table"),
     ("codec/src/zstandard.rs", "DECODER", "contexts of zstd, used again"),
     ("codec/src/zstandard.rs", "ENCODER", "contexts of zstd, used again"),
+    ("dmu/src/bugs.rs", "PLANTED", "mistakes on purpose, in builds for ztest only"),
     ("dsl/src/bugs.rs", "PLANTED", "mistakes on purpose, in builds for ztest only"),
     ("fuse/src/zfs/clone.rs", "SOURCES", "files that one mount of this thread offered, and another takes"),
     ("host/src/engine.rs", "ENGINES", "the loops of this thread, to find one from an `Rt`"),

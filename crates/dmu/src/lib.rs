@@ -12,7 +12,24 @@
 //! (space by owner), `count` (the same for what is there already), `raw` (writing without the key);
 //! on top of them `zap`, `sa`, `bpobj`.
 
+/// Whether a bug is planted: only in builds with the feature `planted-bugs`.
+#[cfg(feature = "planted-bugs")]
+macro_rules! planted {
+    ($bug:ident) => {
+        $crate::bugs::planted($crate::bugs::Bug::$bug)
+    };
+}
+/// Whether a bug is planted: only in builds with the feature `planted-bugs`.
+#[cfg(not(feature = "planted-bugs"))]
+macro_rules! planted {
+    ($bug:ident) => {
+        false
+    };
+}
+
 pub mod bpobj;
+#[cfg(feature = "planted-bugs")]
+pub mod bugs;
 pub mod sa;
 pub mod zap;
 

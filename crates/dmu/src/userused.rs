@@ -143,6 +143,11 @@ impl Deltas {
                 }
             }
         };
+        let after = match &synced.after {
+            Some(phys) => self.owners(dn, phys).await?,
+            None => None,
+        };
+        let before = if planted!(OldOwnerKept) { after.or(before) } else { before };
         if let (Some(phys), Some(owners)) = (&synced.before, before) {
             // A dnode without its flags was written when nothing was counted.
             let mut complete = self.complete & OBJSET_PROJECTQUOTA_COMPLETE;
@@ -157,7 +162,7 @@ impl Deltas {
             self.add(owners, self.counted(phys, complete, was), -1);
         }
         if let Some(phys) = &synced.after
-            && let Some(owners) = self.owners(dn, phys).await?
+            && let Some(owners) = after
         {
             self.add(owners, self.counted(phys, self.complete, is), 1);
         }

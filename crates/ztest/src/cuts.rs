@@ -10,6 +10,9 @@
 //! * *future*: it is younger than any txg whose sync had begun;
 //! * *torn*: it does not import, or is not the state of its txg.
 //!
+//! What the file systems say of their users, groups and projects must be what their dnodes say
+//! ([`crate::owners`]), and the limits those of the model; a workload of its own changes these.
+//!
 //! To which txg an operation belongs is known from the open txg before and after it. If the two
 //! differ, either is taken; the workload of this profile does nothing that needs several
 //! transactions for one visible change.
@@ -30,6 +33,7 @@ use crate::expandcuts;
 use crate::judge::{self, Verdict};
 use crate::lab::{Lab, Layout, Shape};
 use crate::model::PoolModel;
+use crate::owners::check_owners;
 use crate::removecuts;
 use crate::snaps::check_images;
 use crate::workload::{Profile, Runner};
@@ -298,11 +302,17 @@ fn check_image(seed: u64, images: Vec<DiskImage>, rec: &Recording, way: Way, lon
                 }
                 fs.unmount().await.map_err(|e| format!("{}: unmount: {e:?}", ds.name()))?;
             }
+            pool.sync().await.map_err(|e| format!("sync: {e:?}"))?;
+            check_owners(&pool, None).await.map_err(|e| format!("txg {txg}, after replay: {e}"))?;
             return Ok((pool, (txg, false)));
         }
         let mut why = Vec::new();
+        let same = async |state| {
+            tree::compare_pool(&pool, state, &BTreeMap::new()).await?;
+            check_owners(&pool, Some(state)).await
+        };
         for state in rec.states(txg) {
-            match tree::compare_pool(&pool, state, &BTreeMap::new()).await {
+            match same(state).await {
                 Ok(()) if matches!(way, Way::Finish | Way::Cancel) => {
                     if way == Way::Cancel && pool.devices().evacuator().is_busy() {
                         removecuts::cancel(&pool).await?;
@@ -370,6 +380,16 @@ pub fn cut_on(
     all: bool,
 ) -> (CutTally, Vec<Fault>) {
     cut_recording(seed, record_on(seed, txgs, lying, shape, all), zdb, every, None)
+}
+
+/// The same for a pool in which owners, projects and limits change; with `all` it has every feature
+/// that weir writes.
+pub fn cut_owners(seed: u64, txgs: u64, zdb: u64, every: usize, all: bool) -> (CutTally, Vec<Fault>) {
+    let recorded = Runner::new(seed, Profile::Cuts).and_then(|mut runner| {
+        runner.have_owners(all);
+        record_with(runner, async |r: &mut Runner| run(r, txgs, false, None).await)
+    });
+    cut_recording(seed, recorded, zdb, every, None)
 }
 
 /// Cuts a recording everywhere. `long`: what is under way in it, which some cuts bring to its end.

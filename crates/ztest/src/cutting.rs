@@ -22,6 +22,7 @@ use crate::campaign::panic_text;
 use crate::cuts::completions;
 use crate::judge::{self, Verdict};
 use crate::lab::{Lab, Layout};
+use crate::owners::check_owners;
 use crate::snaps::check_images;
 use crate::zilseen::{Memory, Wrong};
 use crate::ziltrouble::Trouble;
@@ -216,6 +217,8 @@ fn recover<S: Subject>(
         let mut images = Vec::new();
         if asked.export || asked.check {
             subject.close(open).await?;
+            pool.sync().await.map_err(|e| Wrong::Torn(format!("sync: {e:?}")))?;
+            check_owners(&pool, None).await.map_err(Wrong::Torn)?;
             while asked.check && pool.dsl().has_freeing() {
                 pool.sync().await.map_err(|e| Wrong::Torn(format!("sync: {e:?}")))?;
             }

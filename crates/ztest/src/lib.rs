@@ -9,7 +9,7 @@
 //! damage that no checksum shows); [`losses`] (devices lost at any moment); [`snaps`] (snapshots,
 //! clones, holds, bookmarks) also on foreign pools ([`mod@reference`]); [`sends`] and [`receives`]
 //! (send streams); [`volumes`] and [`volcuts`] (volumes, and power cuts under their load);
-//! [`rescues`] (ruined pools); [`caches`] (cache devices).
+//! [`rescues`] (ruined pools); [`caches`] (cache devices); [`owners`] (space by owner, in cuts).
 
 pub mod bugs;
 pub mod caches;
@@ -28,6 +28,7 @@ pub mod model;
 pub mod mutate;
 pub mod mutate_stream;
 pub mod mutate_write;
+pub mod owners;
 pub mod receives;
 pub mod reference;
 pub mod removecuts;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ztest::campaign::{Tally, judge_seed};
-use ztest::cuts::{CutTally, cut_on};
+use ztest::cuts::{CutTally, cut_on, cut_owners};
 use ztest::foreign::Maker;
 use ztest::judge::{Level, Verdict};
 use ztest::lab::{SHAPES, shape_of};
@@ -28,7 +28,8 @@ ztest --workloads FROM..TO [--judge LEVEL] [--state FILE] [--bug NAME]
                                                     many; FILE remembers the seeds that are done
 ztest --cuts SEEDS|FROM..TO [--txgs 20] [--images N] [--every N] [--state FILE] [--bug NAME]
                                                     power cuts at every device completion; N images go to zdb;
-                                                    with --layout while devices come and go
+                                                    with --layout while devices come and go; with --quotas
+                                                    while owners, projects and their limits change
 ztest --mutate N|FROM..TO [--write] [--state FILE]  damaged images are imported and read; with --write imported for writing,
                                                     with snapshots, clones, destroys, quotas, scrubs and more on them
 ztest --mutate N|FROM..TO --streams [--state FILE]  damaged streams are received: a whole snapshot or nothing
@@ -140,6 +141,7 @@ fn cuts(args: &Args, from: u64, to: u64, what: Cut) -> bool {
     let done = done_before(state);
     let total = Mutex::new(CutTally::default());
     let images = args.number("--images", 0).div_ceil((to - from).max(1));
+    let owners = args.0.iter().any(|a| a == "--quotas");
     let (txgs, every) = (args.number("--txgs", 20), args.number("--every", 1).max(1) as usize);
     spread(args, from, to, |seed| {
         plant();
@@ -154,6 +156,7 @@ fn cuts(args: &Args, from: u64, to: u64, what: Cut) -> bool {
             None if what == Cut::Expansions => ztest::expandcuts::cut_seed(seed, images, every),
             None if what == Cut::Removals => ztest::removecuts::cut_seed(seed, images, every),
             None if what == Cut::Splits => ztest::splitcuts::cut_seed(seed, images, every),
+            None if owners => cut_owners(seed, txgs, images, every, all),
             None => cut_on(seed, txgs, images, every, false, shape, all),
         };
         let mut total = total.lock().unwrap_or_else(|e| e.into_inner());

@@ -369,6 +369,9 @@ pub struct DsModel {
     pub props: BTreeMap<String, PropValue>,
     /// Its content.
     pub fs: FsModel,
+    /// Limits of owners: of users, groups or projects (0 to 2), of bytes or (true) objects, of that
+    /// id.
+    pub quotas: BTreeMap<(usize, bool, u64), u64>,
     /// Whether access times were ever on: then they are not compared.
     pub atime: bool,
 }

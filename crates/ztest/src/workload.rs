@@ -13,6 +13,7 @@ mod clones;
 mod data;
 mod datasets;
 mod names;
+mod owners;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -94,6 +95,11 @@ enum Kind {
     Remount,
     /// Only in pools with the feature: [`Runner::have_all_features`] gives it a weight.
     Clone,
+    /// These only with [`Runner::have_owners`].
+    Owner,
+    Limit,
+    Snapshot,
+    Rollback,
 }
 
 const KINDS: [(Kind, u64); 29] = [
@@ -172,6 +178,8 @@ pub struct Runner {
     rng: Rng,
     weights: Vec<(Kind, u64)>,
     ghosts: Vec<Ghost>,
+    /// The states of snapshots by file system, those of the oldest first.
+    snaps: BTreeMap<String, Vec<Rc<DsModel>>>,
     /// Bytes of content that the model may hold; more makes deleting likely.
     budget: u64,
     write_max: u64,
@@ -250,6 +258,7 @@ impl Runner {
             rng,
             weights,
             ghosts: Vec::new(),
+            snaps: BTreeMap::new(),
             budget,
             write_max,
             checksums: false,
@@ -375,7 +384,7 @@ impl Runner {
         let inode = Inode { mode: 0o755, ..made(&a, Body::Dir { parent: root.0, entries: BTreeMap::new() }) };
         let model =
             FsModel { root: root.0, inodes: BTreeMap::from([(root.0, Rc::new(inode))]), longest: self.longest_name() };
-        let ds = DsModel { props: props.into_iter().collect(), fs: model, atime: false };
+        let ds = DsModel { props: props.into_iter().collect(), fs: model, quotas: BTreeMap::new(), atime: false };
         self.model.datasets.insert(name, Rc::new(ds));
         Ok(())
     }
@@ -763,6 +772,10 @@ impl Runner {
             Kind::Fallocate => self.fallocate().await,
             Kind::Rewrite => self.rewrite().await,
             Kind::Clone => self.clone_range().await,
+            Kind::Owner => self.change_owner().await,
+            Kind::Limit => self.set_limit().await,
+            Kind::Snapshot => self.make_snapshot().await,
+            Kind::Rollback => self.roll_back().await,
             Kind::Setattr => self.setattr().await,
             Kind::Setxattr => self.setxattr().await,
             Kind::Removexattr => self.removexattr().await,

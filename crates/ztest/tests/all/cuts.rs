@@ -1,6 +1,6 @@
 //! Power cuts. The long profile: `ztest --cuts 0..100 --txgs 20 --images 1000`.
 
-use ztest::cuts::{cut_on, cut_seed, record_on};
+use ztest::cuts::{cut_on, cut_owners, cut_seed, record_on};
 
 #[test]
 fn every_cut_leaves_one_state() {
@@ -20,6 +20,15 @@ fn every_cut_counts_its_clones() {
         cloned += u64::from(record_on(seed, 8, false, None, true).is_ok_and(|r| r.has_clones));
     }
     assert!(cloned > 0, "nothing was cloned");
+}
+
+/// Owners, projects and limits change: what is counted is what is there.
+#[test]
+fn every_cut_counts_its_owners() {
+    for (seed, all) in [(1, false), (2, true)] {
+        let (tally, faults) = cut_owners(seed, 8, 0, 9, all);
+        assert!(tally.is_good() && tally.cuts > 5, "{tally:?}\n{}", faults.join("\n"));
+    }
 }
 
 /// A log names a block without a checksum (`checksum=off`) that was not written before the cut:
