@@ -1,7 +1,8 @@
 //! Builds the vdev tree from a configuration and the devices found.
 //!
 //! A device belongs to a leaf if its label has the leaf's guid; of several such devices the one
-//! with the newest label is used (the others are copies or were away). A leaf without a device
+//! with the newest label is used (the others are copies or were away). If there is none, another
+//! label of a device, which is not of the state, may have it. A leaf without a device
 //! becomes an absent one, which the redundancy of its parents covers. [`check_complete`] then
 //! decides whether the tree is complete enough to import.
 
@@ -128,7 +129,9 @@ impl Assembly<'_> {
     }
 
     fn device_of(&self, config: &VdevConfig) -> Option<&FoundDevice> {
-        self.devices.iter().filter(|d| d.config.guid == config.guid).max_by_key(|d| d.config.txg)
+        let newest = |d: &&FoundDevice| d.config.txg;
+        let own = self.devices.iter().filter(|d| d.config.guid == config.guid).max_by_key(newest);
+        own.or_else(|| self.devices.iter().filter(|d| d.was_or_will_be(config.guid)).max_by_key(newest))
     }
 
     /// A leaf, or a mirror, replacing or spare node, of at least `asize` bytes.

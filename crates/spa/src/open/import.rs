@@ -56,6 +56,16 @@ pub struct FoundDevice {
     pub config: LabelConfig,
 }
 
+impl FoundDevice {
+    /// Whether some label of the pool says that this is the device of that guid. The last side of a
+    /// mirror takes over the guid of the mirror, and a second power cut, between labels and
+    /// uberblock again, may leave no label of the state itself: only older and newer ones.
+    pub(crate) fn was_or_will_be(&self, guid: Guid) -> bool {
+        let labels = self.labels.configs.iter().filter_map(|(_, c)| LabelConfig::from_nvlist(c.as_ref().ok()?).ok());
+        labels.filter(|c| c.pool_guid == self.config.pool_guid).any(|c| c.guid == guid)
+    }
+}
+
 /// A pool found on some devices.
 pub struct PoolCandidate {
     /// Its name.

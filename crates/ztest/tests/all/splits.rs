@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use base::Guid;
 use bdev::BlockDev;
+use ondisk::label::{CONFIG_SIZE, config_offset, label_offsets};
 use sim::{CutStyle, DiskImage, Replay, Rng};
 use spa::{Bias, GroupKind, ImportOpts, Pool, PoolCandidate};
 use vdev::Health;
@@ -160,6 +161,40 @@ fn a_log_on_log_devices_stays_with_the_old_pool() {
             fs.unmount().await.expect("unmounted");
             pool.export().await.expect("exported");
         }
+    });
+}
+
+/// The last side of a mirror has another guid than before. Power cuts in two txgs, each between its
+/// first labels and its uberblock or its last labels, leave no label with it of the state itself.
+#[test]
+fn two_cuts_after_a_mirror_has_ended_leave_its_last_side() {
+    let layout = layout(4104);
+    let lab = Lab::new(4104, &layout);
+    let labels = |image: &DiskImage, which: [usize; 2]| {
+        let places = which.map(|n| config_offset(label_offsets(image.size())[n]));
+        places.map(|at| (at, image.read_vec(at, CONFIG_SIZE)))
+    };
+    let (mut images, old, new) = lab.sim.block_on(async {
+        let pool = fill(&lab, &layout).await;
+        let old = labels(&lab.disks[0].image(), [1, 3]);
+        pool.devices().detach("disk1.img").await.expect("detached");
+        pool.sync().await.expect("synced");
+        let images = lab.images();
+        pool.set_comment(Some("next".into())).expect("a comment");
+        pool.sync().await.expect("synced");
+        let new = labels(&lab.disks[0].image(), [0, 2]);
+        pool.export().await.expect("exported");
+        (images, old, new)
+    });
+    for (at, label) in old.into_iter().chain(new) {
+        images[0].write(at, &label);
+    }
+    let lab = Lab::with_images(4105, images, true);
+    lab.sim.block_on(async {
+        let mut found = candidates(&lab).await;
+        assert_eq!(found.len(), 1);
+        let all = check(&lab, found.remove(0), ImportOpts::default(), &layout, 0).await;
+        assert_eq!(all.len(), STAY + LEAVE.len() - 1);
     });
 }
 
