@@ -182,7 +182,8 @@ pub fn list(pools: &[PoolView], columns: &[String], style: Style) -> String {
         return if style.scripted { scripted(&rows) } else { table(&cols, &rows) };
     }
     if let Some(first) = cols.first_mut() {
-        let names = pools.iter().map(|p| name_width(&p.vdevs, 0, style)).max().unwrap_or(0);
+        let removed = |p: &PoolView| p.removed.iter().map(|(_, v)| name_width(v, 1, style)).max().unwrap_or(0);
+        let names = pools.iter().map(|p| name_width(&p.vdevs, 0, style).max(removed(p))).max().unwrap_or(0);
         *first = first.clone().wide(names.max(9));
     }
     let widths = widths(&cols, &rows);
@@ -194,9 +195,16 @@ pub fn list(pools: &[PoolView], columns: &[String], style: Style) -> String {
     let name_width = widths.first().copied().unwrap_or(0);
     for (pool, row) in pools.iter().zip(&rows) {
         out.push_str(&if style.scripted { row.join("\t") + "\n" } else { line(&cols, &widths, row) });
-        for vdev in pool.vdevs.children.iter().filter(|v| class_of(v).is_empty()) {
-            vdev_line(vdev, 1, name_width, style, &mut out);
+        let mut removed = pool.removed.iter().peekable();
+        for (n, vdev) in pool.vdevs.children.iter().enumerate() {
+            while let Some((_, gone)) = removed.next_if(|(before, _)| *before <= n) {
+                vdev_line(gone, 1, name_width, style, &mut out);
+            }
+            if class_of(vdev).is_empty() {
+                vdev_line(vdev, 1, name_width, style, &mut out);
+            }
         }
+        removed.for_each(|(_, gone)| vdev_line(gone, 1, name_width, style, &mut out));
         let dashes = ["-"; 8].map(str::to_string);
         for class in CLASSES {
             let of: Vec<&VdevView> = pool.vdevs.children.iter().filter(|v| class_of(v) == class).collect();
@@ -850,6 +858,24 @@ mod tests {
 
     fn columns(list: &[&str]) -> Vec<String> {
         list.iter().map(|c| c.to_string()).collect()
+    }
+
+    /// Names of removed vdevs stand where the vdevs were, without figures.
+    #[test]
+    fn removed_vdevs_are_listed() {
+        let mut pool = tank();
+        let gone =
+            |n: u64| VdevView { name: format!("indirect-{n}"), guid: n, state: "ONLINE".into(), ..VdevView::default() };
+        pool.removed = vec![(0, gone(0)), (1, gone(2))];
+        let style = Style { verbose: true, ..Style::default() };
+        let row =
+            |name: &str| format!("  {name:<12}      -      -      -        -         -      -      -      -    ONLINE");
+        let out = list(std::slice::from_ref(&pool), &columns(&["name", "size", "health"]), style);
+        let lines: Vec<&str> = out.lines().collect();
+        assert_eq!((lines[2], lines[4]), (row("indirect-0").as_str(), row("indirect-2").as_str()), "{out}");
+        assert!(lines[3].starts_with("  d0.img"), "{out}");
+        let out = list(&[pool], &columns(&["name"]), Style { guids: true, scripted: true, ..style });
+        assert!(out.ends_with("\t2\t-\t-\t-\t-\t-\t-\t-\t-\tONLINE\n"), "{out}");
     }
 
     #[test]

@@ -80,14 +80,16 @@ impl LeafLabels {
         others.into_iter().filter(|c| c.txg <= committed).reduce(|a, b| if b.txg > a.txg { b } else { a })
     }
     /// The txg that these labels prove to have been committed: L1 and L3 are written after the
-    /// uberblock of their txg was flushed. A power cut may leave newer ones in L0 and L2, so these
-    /// count only if neither L1 nor L3 is readable.
+    /// uberblock of their txg was flushed. L0 and L2 are written before it, and prove the txg
+    /// before theirs: they count only if neither L1 nor L3 is readable, as two power cuts may leave
+    /// them.
     pub fn committed_txg(&self) -> Option<Txg> {
         let newest = |pair: LabelPair| {
             let these = self.configs.iter().filter(|(label, _)| pair.has(*label));
             these.filter_map(|(_, c)| Some(LabelConfig::from_nvlist(c.as_ref().ok()?).ok()?.txg)).max()
         };
-        newest(LabelPair::Second).or_else(|| newest(LabelPair::First))
+        let before = |txg: Txg| Txg(txg.0.saturating_sub(1));
+        newest(LabelPair::Second).or_else(|| newest(LabelPair::First).map(before))
     }
     /// Whether both labels at the end of the device have uberblocks.
     fn last_have_rings(&self) -> bool {

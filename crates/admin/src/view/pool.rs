@@ -135,6 +135,7 @@ impl PoolEngine {
             msgid,
             props: self.pool_prop_views(&figures, state, &unknown),
             vdevs,
+            removed: self.removed_views(),
             caches,
             spares,
             data_errors: unreadable,
@@ -223,6 +224,27 @@ impl PoolEngine {
             children: shown.map(|t| self.top_view(t)).collect(),
             ..VdevView::default()
         }
+    }
+
+    /// Views of the vdevs that were removed, each with the number of those before it that are
+    /// there.
+    fn removed_views(&self) -> Vec<(usize, VdevView)> {
+        let (mut before, mut out) = (0, Vec::new());
+        for top in self.pool.tree().tops.borrow().iter().filter(|t| !t.is_hole()) {
+            if !top.is_indirect() {
+                before += 1;
+                continue;
+            }
+            let view = VdevView {
+                kind: "indirect".into(),
+                name: format!("indirect-{}", top.id),
+                guid: top.guid().0,
+                state: "ONLINE".into(),
+                ..VdevView::default()
+            };
+            out.push((before, view));
+        }
+        out
     }
 
     fn top_view(&self, top: &Rc<Top>) -> VdevView {

@@ -345,6 +345,9 @@ pub struct PoolView {
     pub props: Vec<PropView>,
     /// Its devices.
     pub vdevs: VdevView,
+    /// Top-level vdevs that were removed, each with the number of those in `vdevs` before it.
+    #[serde(default)]
+    pub removed: Vec<(usize, VdevView)>,
     /// Cache devices.
     #[serde(default)]
     pub caches: Vec<VdevView>,

@@ -12,7 +12,7 @@
 //! If labels show a newer committed txg than the newest intact uberblock, the pool is imported in
 //! the older state, with a notice.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Guid, ObjectId, Result, ResultExt, Txg};
@@ -188,19 +188,43 @@ pub async fn scan(devices: Vec<Rc<dyn BlockDev>>) -> Vec<PoolCandidate> {
 
 /// The newest txg that some of these devices have an uberblock of.
 fn newest_txg(devices: &[FoundDevice]) -> Txg {
-    devices.iter().flat_map(|d| &d.labels.uberblocks).map(|u| u.ub.txg).max().unwrap_or_default()
+    newest_uberblock(devices).map_or(Txg::default(), |ub| ub.txg)
+}
+
+fn newest_uberblock(devices: &[FoundDevice]) -> Option<&Uberblock> {
+    devices.iter().flat_map(|d| &d.labels.uberblocks).map(|u| &u.ub).max_by_key(|ub| ub.txg)
+}
+
+/// The sum of guids that an uberblock of the pool `guid` with these devices has, if all of its
+/// top-level vdevs are among them.
+fn guid_sum_by_labels(guid: Guid, devices: &[FoundDevice]) -> u64 {
+    let tops: BTreeMap<Guid, u64> =
+        devices.iter().map(|d| (d.config.vdev_tree.guid, d.config.vdev_tree.guid_sum())).collect();
+    tops.values().fold(guid.0, |sum, top| sum.wrapping_add(*top))
 }
 
 /// Returns devices to the pool that they are of. A power cut between the labels and the uberblock
 /// of a txg that changes the guid of a pool leaves L0 and L2 with a guid that never came to be:
-/// with a txg that no device of that guid has an uberblock of.
+/// with a txg that no device of that guid has an uberblock of. A second power cut, in the first txg
+/// of the next import, leaves the same if the guid has come to be: but then the newest uberblock is
+/// of that pool, as its sum of guids tells.
 fn pass_over_unborn(pools: &mut BTreeMap<Guid, Vec<FoundDevice>>) {
+    let sums_of = |devices: &Vec<FoundDevice>| -> BTreeSet<u64> {
+        devices.iter().flat_map(|d| &d.labels.uberblocks).map(|u| u.ub.guid_sum).collect()
+    };
+    let sums: BTreeMap<Guid, BTreeSet<u64>> = pools.iter().map(|(guid, devices)| (*guid, sums_of(devices))).collect();
     let mut moved: Vec<(Guid, FoundDevice)> = Vec::new();
     for (guid, devices) in pools.iter_mut() {
         let committed = newest_txg(devices);
+        let (sum, own) = (newest_uberblock(devices).map(|ub| ub.guid_sum), guid_sum_by_labels(*guid, devices));
+        let is_born = |before: &LabelConfig| match (sum, sums.get(&before.pool_guid)) {
+            (Some(sum), Some(others)) => !others.contains(&sum),
+            (Some(sum), None) => sum == own,
+            (None, _) => false,
+        };
         for device in std::mem::take(devices) {
             let before = device.labels.config_before(*guid, committed).filter(is_usable);
-            match before {
+            match before.filter(|before| !is_born(before)) {
                 Some(config) => moved.push((config.pool_guid, FoundDevice { config, ..device })),
                 None => devices.push(device),
             }

@@ -198,6 +198,63 @@ fn two_cuts_after_a_mirror_has_ended_leave_its_last_side() {
     });
 }
 
+/// The labels of these disks with these numbers, each with its place.
+fn labels_of(lab: &Lab, disks: &[usize], which: [usize; 2]) -> Vec<(usize, u64, Vec<u8>)> {
+    let of = |disk: usize| {
+        let image = lab.disks[disk].image();
+        which
+            .map(|n| config_offset(label_offsets(image.size())[n]))
+            .map(|at| (disk, at, image.read_vec(at, CONFIG_SIZE)))
+    };
+    disks.iter().flat_map(|disk| of(*disk)).collect()
+}
+
+/// A new guid has come to be with its first uberblock. Power cuts in two txgs, before the last
+/// labels of that one and before the uberblock of the next, leave labels of the pool before and
+/// labels that are ahead: the devices stay with the new guid.
+#[test]
+fn two_cuts_after_a_new_guid_leave_it() {
+    for splits in [true, false] {
+        let layout = layout(4106);
+        let lab = Lab::new(4106, &layout);
+        let (moved, guids, images) = lab.sim.block_on(async {
+            let pool = fill(&lab, &layout).await;
+            let all = SHAPE.groups.iter().map(|g| g.2).sum();
+            let moved: Vec<usize> = if splits { LEAVE.to_vec() } else { (0..all).collect() };
+            let (old, before) = (pool.guid(), labels_of(&lab, &moved, [1, 3]));
+            let new = match splits {
+                true => split(&pool, &layout, &[]).await.expect("split"),
+                false => pool.devices().change_guid(None).await.expect("a new guid"),
+            };
+            let mut images = lab.images();
+            let next = match splits {
+                true => {
+                    let found = candidates(&lab).await.into_iter().find(|f| f.guid == new).expect("the new pool");
+                    Pool::import(lab.sim.rt(), found, ImportOpts::default(), layout.opts()).await.expect("imported")
+                }
+                false => pool.clone(),
+            };
+            next.set_comment(Some("next".into())).expect("a comment");
+            next.sync().await.expect("synced");
+            for (disk, at, label) in before.into_iter().chain(labels_of(&lab, &moved, [0, 2])) {
+                images[disk].write(at, &label);
+            }
+            next.export().await.expect("exported");
+            if splits {
+                pool.export().await.expect("exported");
+            }
+            (moved, (old, new), images)
+        });
+        let lab = Lab::with_images(4107, images, true);
+        lab.sim.block_on(async {
+            let (old, new) = guids;
+            let of = |found: &[PoolCandidate], guid| found.iter().find(|f| f.guid == guid).map(|f| f.devices.len());
+            let found = candidates(&lab).await;
+            assert_eq!((of(&found, new), of(&found, old).is_some()), (Some(moved.len()), splits), "split: {splits}");
+        });
+    }
+}
+
 /// A split that is refused has changed nothing.
 #[test]
 fn a_refused_split_changes_nothing() {
