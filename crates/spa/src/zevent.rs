@@ -374,7 +374,9 @@ impl Events {
                     (kind.class(), nv)
                 }
                 Event::Damaged { objset, object, level, blkid, forged } => {
-                    if !self.may_report((0, Rate::Errors), at) {
+                    // Each of the two kinds has a limit of its own, as if it were a leaf: many of one
+                    // must not hide the other.
+                    if !self.may_report((u64::from(forged), Rate::Errors), at) {
                         continue;
                     }
                     let (class, kind) =
