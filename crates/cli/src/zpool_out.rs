@@ -869,7 +869,7 @@ mod tests {
         pool.removed = vec![(0, gone(0)), (1, gone(2))];
         let style = Style { verbose: true, ..Style::default() };
         let row =
-            |name: &str| format!("  {name:<12}      -      -      -        -         -      -      -      -    ONLINE");
+            |name: &str| format!("  {name:<10}      -      -      -        -         -      -      -      -    ONLINE");
         let out = list(std::slice::from_ref(&pool), &columns(&["name", "size", "health"]), style);
         let lines: Vec<&str> = out.lines().collect();
         assert_eq!((lines[2], lines[4]), (row("indirect-0").as_str(), row("indirect-2").as_str()), "{out}");
