@@ -66,12 +66,13 @@ impl Runner {
         self.note(format!("limit of {kind:?} {id} objects {objects}: {limit}"));
         let got = t.fs.set_quota(kind, objects, id, limit).await;
         if self.agree("limit", Ok(()), got)?.is_some() {
-            self.changes += 1;
             let quotas = &mut self.model.ds_mut(&t.ds).quotas;
-            match limit {
+            let before = match limit {
                 0 => quotas.remove(&(kind as usize, objects, id)),
                 _ => quotas.insert((kind as usize, objects, id), limit),
             };
+            // A txg that changes nothing leaves no trace.
+            self.changes += u64::from(before.unwrap_or(0) != limit);
         }
         Ok(())
     }
