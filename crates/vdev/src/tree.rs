@@ -474,6 +474,8 @@ pub struct VdevTree {
     pub tops: RefCell<Vec<Rc<Top>>>,
     /// The last txg on disk; 0 while writing is not allowed, repairs included.
     pub committed: Cell<Txg>,
+    /// It is being split off: its state still points to vdevs behind its last one.
+    pub is_split_off: Cell<bool>,
     /// Holds I/O that failed beyond redundancy.
     pub gate: FailGate,
 }
@@ -487,6 +489,7 @@ impl VdevTree {
             committed_guid: Cell::new(root_guid),
             tops: RefCell::new(tops),
             committed: Cell::new(Txg(0)),
+            is_split_off: Cell::new(false),
             gate: FailGate::default(),
         })
     }

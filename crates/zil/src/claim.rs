@@ -46,9 +46,13 @@ pub struct Claimed {
 }
 
 /// Whether a log block is on a log device that is not in use: in an import that may do without log
-/// devices, and in a pool that was split off, which has holes in their places.
+/// devices, and in a pool that is being split off, which has holes in their places, or nothing
+/// behind its last vdev.
 pub fn is_lost(zio: &Zio, bp: &Blkptr) -> Result<bool> {
-    let top = zio.tree().top(bp.dva(0).vdev())?;
+    let top = match zio.tree().top(bp.dva(0).vdev()) {
+        Err(_) if zio.tree().is_split_off.get() => return Ok(true),
+        found => found?,
+    };
     Ok(top.is_hole() || top.is_log && !top.kind().health().is_open())
 }
 

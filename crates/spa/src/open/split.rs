@@ -72,7 +72,10 @@ impl Pool {
         let rt = self.rt().clone();
         let pool = self.assemble_leaves(rt, name, begun, opts).await.map_err(|e| (e, false))?;
         let first = begun.at.next();
-        let mut claims = claim_logs(&pool, first, LogRule::GiveUp).await.map_err(|e| (e, false))?;
+        pool.tree().is_split_off.set(true);
+        let claims = claim_logs(&pool, first, LogRule::GiveUp).await;
+        pool.tree().is_split_off.set(false);
+        let mut claims = claims.map_err(|e| (e, false))?;
         // With the first txg: after a power cut behind it an import would claim the logs.
         pool.devices().queue_forget_others(begun.old_tops.clone(), claims.take_frees());
         pool.stack.core.log_internal("split", format!("from pool {}", self.name()), first);
