@@ -374,8 +374,8 @@ impl Events {
                     (kind.class(), nv)
                 }
                 Event::Damaged { objset, object, level, blkid, forged } => {
-                    // Each of the two kinds has a limit of its own, as if it were a leaf: many of one
-                    // must not hide the other.
+                    // Each of the two kinds has a limit of its own, as if it were a leaf: many of
+                    // one must not hide the other.
                     if !self.may_report((u64::from(forged), Rate::Errors), at) {
                         continue;
                     }
