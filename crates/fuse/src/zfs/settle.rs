@@ -35,9 +35,9 @@ impl Unsettled {
         let now = rt.now();
         self.forget_before(now);
         let mut files = self.files.borrow_mut();
-        if files.back().is_none_or(|(_, last)| *last != node) {
-            files.push_back((now, node));
-        }
+        // The kernel keeps what it got last.
+        files.pop_back_if(|(_, last)| *last == node);
+        files.push_back((now, node));
         if files.len() > FILES_MAX {
             files.pop_front();
         }
