@@ -1,11 +1,16 @@
 //! Removed devices: where the space of an indirect vdev went (format page 14 section 5), and the
-//! record of the removal that is under way or was the last.
+//! records of the removal that is under way or was the last, and of a mapping that is condensed.
 //!
 //! When a top-level vdev is removed its allocated ranges are copied elsewhere, and a *mapping*
 //! object records where each went: entries sorted by source offset. A *births* object records the
 //! txg of the copies up to an offset. A destination may be on a vdev that was removed later itself.
+//!
+//! A range without a block pointer is *obsolete*. Counts beside the mapping say how much of each
+//! entry was when it was written, an obsolete map lists what was since. A mapping is *condensed*
+//! when it is written anew without the entries that are obsolete as a whole ([`add_obsolete`],
+//! [`is_kept`], [`first_after`]).
 
-use base::{Error, Result, Txg, VdevId};
+use base::{Error, ObjectId, Result, Txg, VdevId};
 
 use crate::blkptr::Dva;
 use crate::bytes::{le64, put_le64_words};
@@ -24,6 +29,8 @@ pub const BIRTHS_SIZE: usize = 8;
 pub const MAPPING_BLKSZ: u32 = 128 << 10;
 /// Entry of the MOS directory: the [`Removing`].
 pub const REMOVING_KEY: &[u8] = b"com.delphix:removing";
+/// Entry of the MOS directory: the [`Condensing`].
+pub const CONDENSING_KEY: &[u8] = b"com.delphix:condensing_indirect";
 
 /// The bonus of a mapping object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -122,6 +129,35 @@ impl Removing {
     }
 }
 
+/// The record of a mapping that is condensed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Condensing {
+    /// The vdev.
+    pub vdev: VdevId,
+    /// Its obsolete map from before, which does not change any more.
+    pub old_map: ObjectId,
+    /// The new mapping, which grows.
+    pub mapping: ObjectId,
+}
+
+impl Condensing {
+    /// The record of these words of the MOS directory's entry. Error: `Corrupt` if they are none.
+    pub fn parse(words: &[u64]) -> Result<Condensing> {
+        let bad = || Error::corrupt("the record of a mapping that is condensed is malformed");
+        let &[vdev, old_map, mapping] = words else { return Err(bad()) };
+        if old_map == 0 || mapping == 0 {
+            return Err(bad());
+        }
+        let vdev = u32::try_from(vdev).map(VdevId).map_err(|_| bad())?;
+        Ok(Condensing { vdev, old_map: ObjectId(old_map), mapping: ObjectId(mapping) })
+    }
+
+    /// The words of the entry.
+    pub fn to_words(&self) -> [u64; 3] {
+        [u64::from(self.vdev.0), self.old_map.0, self.mapping.0]
+    }
+}
+
 /// One range and where it went.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MappingEntry {
@@ -191,6 +227,35 @@ pub fn remap(mapping: &[MappingEntry], offset: u64, size: u64) -> Result<Vec<(u6
     Ok(out)
 }
 
+/// Adds `size` bytes at `offset` that became obsolete to the counts of the entries they are in.
+/// Error: `Corrupt` if part of them is not mapped, or more of an entry is obsolete than it has.
+pub fn add_obsolete(mapping: &[MappingEntry], counts: &mut [u32], offset: u64, size: u64) -> Result<()> {
+    let wrong =
+        |what: &str| Error::corrupt(format!("{size:#x} obsolete bytes at {offset:#x} of a removed device {what}"));
+    let end = offset.checked_add(size).ok_or_else(|| wrong("are out of range"))?;
+    let mut at = offset;
+    let mut i = mapping.partition_point(|e| e.end() <= offset);
+    while at < end {
+        let e = mapping.get(i).filter(|e| e.src <= at).ok_or_else(|| wrong("are not mapped"))?;
+        let part = e.end().min(end) - at;
+        let sum = counts.get(i).map(|c| u64::from(*c) + part).filter(|sum| *sum <= e.len());
+        let sum = sum.and_then(|sum| u32::try_from(sum).ok()).ok_or_else(|| wrong("were obsolete before"))?;
+        counts[i] = sum;
+        (at, i) = (at + part, i + 1);
+    }
+    Ok(())
+}
+
+/// Whether a condensed mapping has the entry, of which `obsolete` bytes are obsolete.
+pub fn is_kept(entry: &MappingEntry, obsolete: u32) -> bool {
+    u64::from(obsolete) < entry.len()
+}
+
+/// The first entry that a condensed mapping does not tell of yet, which ends at `max_offset`.
+pub fn first_after(mapping: &[MappingEntry], max_offset: u64) -> usize {
+    mapping.partition_point(|e| e.end() <= max_offset)
+}
+
 /// The entries of a births object: everything below the offset, from the entry before, was copied
 /// in the txg.
 pub fn parse_births(data: &[u8]) -> Vec<(u64, Txg)> {
@@ -251,11 +316,82 @@ mod tests {
             assert_eq!(Removing::parse(&r.to_words()).unwrap(), r);
         }
         assert!(Removing::parse(&[1, 2, 3]).is_err());
+        let c = Condensing { vdev: VdevId(2), old_map: ObjectId(70), mapping: ObjectId(71) };
+        assert_eq!(Condensing::parse(&c.to_words()).unwrap(), c);
+        for words in [&[1, 2][..], &[1, 0, 3], &[1, 2, 0], &[1 << 32, 2, 3], &[1, 2, 3, 4]] {
+            assert!(Condensing::parse(words).is_err(), "{words:?}");
+        }
         assert!(Removing::parse(&[4, 0, 0, 0, 0, 0, 0]).is_err());
         assert!(Removing::parse(&[1, 1 << 32, 0, 0, 0, 0, 0]).is_err());
     }
 
+    #[test]
+    fn obsolete_ranges_are_counted_by_entry() {
+        let data = [entry(0x1000, 1, 0, 0x1000), entry(0x2000, 1, 0x4000, 0x400), entry(0x3000, 1, 0x9000, 0x200)];
+        let m = parse_mapping(&data.concat()).unwrap();
+        let mut counts = vec![0x200, 0, 0];
+        add_obsolete(&m, &mut counts, 0x1400, 0x1000).unwrap();
+        assert_eq!(counts, [0xe00, 0x400, 0]);
+        assert!(is_kept(&m[0], counts[0]) && !is_kept(&m[1], counts[1]) && is_kept(&m[2], 0));
+        for (offset, size) in [(0x2000, 0x200), (0x1000, 0x400), (0x2f00, 0x200), (0x3100, 0x200), (u64::MAX, 2)] {
+            assert!(add_obsolete(&m, &mut counts.clone(), offset, size).is_err(), "{offset:#x}");
+        }
+        assert_eq!([0, 0x1000, 0x2000, 0x2400, 0x3200].map(|end| first_after(&m, end)), [0, 0, 1, 2, 3]);
+    }
+
+    /// Entries of some length at some distance, by sectors, and what of each is live.
+    fn mappings() -> impl Strategy<Value = Vec<(u64, Vec<bool>)>> {
+        let lives =
+            prop_oneof![proptest::collection::vec(any::<bool>(), 1..9), proptest::collection::vec(Just(false), 1..9),];
+        proptest::collection::vec((0u64..3, lives), 0..20)
+    }
+
     proptest! {
+        /// A condensed mapping, written at once or in pieces, says of everything that lives what
+        /// the old one said, has no entry without something live, and counts the rest.
+        #[test]
+        fn condensing_keeps_what_lives(list in mappings(), stop: prop::sample::Index, shift in 0u32..2) {
+            let (mut at, mut to, mut old) = (0u64, 1u64 << 40, Vec::new());
+            let (mut live, mut dead) = (Vec::new(), Vec::new());
+            for (gap, sectors) in &list {
+                at += gap * 512;
+                let len = sectors.len() as u64 * 512;
+                old.push(MappingEntry { src: at, dst: Dva::new(VdevId(1), to, len, false) });
+                for lives in sectors {
+                    if *lives { live.push(at) } else { dead.push(at) }
+                    at += 512;
+                }
+                to += len << shift;
+            }
+            let mut counts = vec![0; old.len()];
+            // Obsolete ranges may cross entries that touch.
+            let mut i = 0;
+            while i < dead.len() {
+                let n = 1 + (1..3).take_while(|k| dead.get(i + k) == Some(&(dead[i] + *k as u64 * 512))).count();
+                add_obsolete(&old, &mut counts, dead[i], n as u64 * 512).unwrap();
+                i += n;
+            }
+            let kept = |from: usize| {
+                let rest = old.iter().zip(&counts).skip(from);
+                rest.filter(|(e, count)| is_kept(e, **count)).map(|(e, _)| *e).collect::<Vec<_>>()
+            };
+            let new = kept(0);
+            for at in live {
+                prop_assert_eq!(remap(&new, at, 512).unwrap(), remap(&old, at, 512).unwrap());
+            }
+            for e in &new {
+                prop_assert!(old.contains(e) && dead.iter().filter(|at| (e.src..e.end()).contains(*at)).count() as u64 * 512 < e.len());
+            }
+            let total: u64 = counts.iter().map(|c| u64::from(*c)).sum();
+            prop_assert_eq!(total, dead.len() as u64 * 512);
+            // An import goes on where the new mapping ends.
+            let some = stop.index(new.len() + 1);
+            let end = new[..some].last().map_or(0, MappingEntry::end);
+            let mut resumed = new[..some].to_vec();
+            resumed.extend(kept(first_after(&old, end)));
+            prop_assert_eq!(resumed, new);
+        }
+
         #[test]
         fn hostile_bytes_never_panic(b in proptest::collection::vec(any::<u8>(), 0..300), offset: u64, size in 0u64..1 << 30) {
             let _ = (MappingPhys::parse(&b), parse_births(&b));

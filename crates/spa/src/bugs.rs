@@ -1,5 +1,6 @@
-//! Planted bugs of the block reference table, of dedup tables, expansions, removals, trims and
-//! splits, each of which a campaign must find. Only in builds with the feature `planted-bugs`.
+//! Planted bugs of the block reference table, of dedup tables, expansions, removals, condensing,
+//! trims and splits, each of which a campaign must find. Only in builds with the feature
+//! `planted-bugs`.
 
 /// A planted bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,6 +21,10 @@ pub enum Bug {
     BirthsUnwritten,
     /// Entries are written before their copies are complete.
     CopyNotAwaited,
+    /// Condensing drops entries half of which are obsolete.
+    CondensedLive,
+    /// Condensing forgets what became obsolete since the mapping was written.
+    ObsoleteForgotten,
     /// Space is allocated while it is being trimmed.
     TrimNotDisabled,
     /// Labels of a pool that has no uberblock take its devices.
@@ -28,7 +33,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them, with the names that commands use.
-    pub const ALL: [(&'static str, Bug); 10] = [
+    pub const ALL: [(&'static str, Bug); 12] = [
         ("brt-not-asked", Bug::BrtNotAsked),
         ("dedup-flush-lost", Bug::DedupFlushLost),
         ("dedup-record-lost", Bug::DedupRecordLost),
@@ -37,6 +42,8 @@ impl Bug {
         ("mapping-not-freed", Bug::MappingNotFreed),
         ("births-unwritten", Bug::BirthsUnwritten),
         ("copy-not-awaited", Bug::CopyNotAwaited),
+        ("condensed-live", Bug::CondensedLive),
+        ("obsolete-forgotten", Bug::ObsoleteForgotten),
         ("trim-not-disabled", Bug::TrimNotDisabled),
         ("unborn-taken", Bug::UnbornTaken),
     ];

@@ -59,6 +59,7 @@ pub use commit::ddt::{DedupFigures, PruneBy, QUOTA_AUTO as DEDUP_QUOTA_AUTO, QUO
 pub use commit::heartbeat::{Beat, BeatEnd, MultihostTunables};
 pub use devices::attach::NewDevice;
 pub use devices::aux::AuxDevices;
+pub use devices::condense::{CondenseTunables, Condenser};
 pub use devices::evacuate::{Evacuator, RemovalEstimate, RemovalStatus, RemovalTunables};
 pub use devices::layout::{AutoAshift, Bias, DEVICE_SIZE_MIN, DevSpec, Group, GroupKind, Layout};
 pub use devices::leaf_work::{LeafWork, LeafWorks, WorkCommand, WorkKind, WorkState, WorkTunables};

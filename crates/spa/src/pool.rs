@@ -30,6 +30,7 @@ use crate::commit::history::History;
 use crate::commit::logs::Logs;
 use crate::commit::{Commit, Parts};
 use crate::devices::aux::{Aux, AuxDevices};
+use crate::devices::condense::CondenseTunables;
 use crate::devices::evacuate::{FoundRemoval, RemovalTunables};
 use crate::devices::layout::AutoAshift;
 use crate::devices::leaf_work::WorkTunables;
@@ -66,6 +67,8 @@ pub struct EngineOpts {
     pub expand: ExpandTunables,
     /// Removals of devices.
     pub removal: RemovalTunables,
+    /// Condensing of the mappings of removed devices.
+    pub condense: CondenseTunables,
     /// Trim and initialize.
     pub works: WorkTunables,
     /// Sequential rebuilds.
@@ -120,6 +123,7 @@ impl EngineOpts {
             dmu: DmuTunables::default(),
             expand: ExpandTunables::default(),
             removal: RemovalTunables::default(),
+            condense: CondenseTunables::default(),
             works: WorkTunables::default(),
             rebuild: RebuildTunables::default(),
             auto_ashift: AutoAshift::default(),
@@ -188,6 +192,7 @@ impl Drop for Pool {
         self.scan.close();
         self.devices.expander().close();
         self.devices.evacuator().close();
+        self.devices.condenser().close();
         self.heartbeat.close();
         self.stack.close();
     }
@@ -199,6 +204,7 @@ impl Pool {
     pub(crate) async fn assemble(layers: Layers, mos: Mos, readonly: bool, opening: Opening) -> Result<Rc<Pool>> {
         let (scan_tunables, multihost, tunables) = (layers.scan, layers.multihost, layers.expand);
         let (removal_tunables, works, rebuild) = (layers.removal, layers.works, layers.rebuild);
+        let condense = layers.condense;
         let stack = Stack::new(layers, mos, readonly);
         let Opening { config, config_dirty, config_object, on_disk_name, .. } = opening;
         let config = Config::new(&stack, config, config_dirty, config_object, on_disk_name);
@@ -233,6 +239,8 @@ impl Pool {
             removal: removal_tunables,
         };
         let devices = Devices::new(&around, removal);
+        devices.condenser().load().await.at(|| "a mapping that is condensed")?;
+        devices.condenser().set_tunables(condense);
         devices.works().set_tunables(works);
         devices.rebuilds().set_tunables(rebuild);
         let heartbeat = Heartbeat::new(&stack.rt, &stack.tree, &stack.txg, multihost, opening.multihost);
@@ -585,6 +593,7 @@ impl Pool {
         self.devices.rebuilds().stop().await;
         self.devices.expander().stop().await;
         self.devices.evacuator().stop().await;
+        self.devices.condenser().stop().await;
         self.stack.arc.close_caches().await;
         self.heartbeat.close();
         self.config.update(|c| c.state = state);
@@ -627,6 +636,7 @@ impl Pool {
         self.devices.rebuilds().close();
         self.devices.expander().close();
         self.devices.evacuator().close();
+        self.devices.condenser().close();
         self.stack.arc.give_up_caches();
         self.stack.tree.gate.give_up();
         if self.suspended().is_none() {
@@ -711,6 +721,7 @@ impl Pool {
         self.scan.set_tunables(opts.scan, opts.arc_max);
         self.devices.expander().set_tunables(opts.expand);
         self.devices.evacuator().set_tunables(opts.removal);
+        self.devices.condenser().set_tunables(opts.condense);
         self.devices.works().set_tunables(opts.works);
         self.devices.rebuilds().set_tunables(opts.rebuild);
         self.devices.set_diagnosis(opts.fault_diagnosis);

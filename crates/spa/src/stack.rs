@@ -23,6 +23,7 @@ use zio::Zio;
 use crate::commit::heartbeat::MultihostTunables;
 use crate::commit::logs::Logs;
 use crate::commit::store::{Geometry, MapStore};
+use crate::devices::condense::CondenseTunables;
 use crate::devices::evacuate::RemovalTunables;
 use crate::devices::leaf_work::WorkTunables;
 use crate::devices::rebuild::RebuildTunables;
@@ -58,6 +59,8 @@ pub(crate) struct Layers {
     pub expand: ExpandTunables,
     /// Removals of devices.
     pub removal: RemovalTunables,
+    /// Condensing of the mappings of removed devices.
+    pub condense: CondenseTunables,
     /// Trim and initialize.
     pub works: WorkTunables,
     /// Sequential rebuilds.
@@ -93,6 +96,7 @@ impl Layers {
             multihost: opts.multihost,
             expand: opts.expand,
             removal: opts.removal,
+            condense: opts.condense,
             works: opts.works,
             rebuild: opts.rebuild,
         }

@@ -7,11 +7,12 @@
 //! Offsets here are those of the node's own address space; a leaf adds the size of its front
 //! labels.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, Guid, Result, Txg, VdevId, align_up};
 use bdev::Bytes;
+use ondisk::indirect::MappingEntry;
 use ondisk::label::DATA_START;
 use rt::{LocalBoxFuture, Rt};
 
@@ -134,15 +135,24 @@ pub trait IndirectMap {
     /// Maps `size` bytes at `offset` to pieces: start within the range, vdev, offset there, length.
     /// `Corrupt` if part of the range is not mapped.
     fn remap(&self, offset: u64, size: u64) -> Result<Vec<(u64, VdevId, u64, u64)>>;
-    /// How many ranges it has.
-    fn entries(&self) -> u64;
+    /// Its ranges, ascending.
+    fn entries(&self) -> Ref<'_, [MappingEntry]>;
 }
 
 /// A removed vdev.
 #[derive(Default)]
-pub struct Indirect {
+pub struct Indirect(RefCell<Option<Rc<dyn IndirectMap>>>);
+
+impl Indirect {
     /// Its mapping, once it is loaded.
-    pub map: OnceCell<Rc<dyn IndirectMap>>,
+    pub fn map(&self) -> Option<Rc<dyn IndirectMap>> {
+        self.0.borrow().clone()
+    }
+
+    /// Sets the mapping, or replaces it by one that says the same of everything in use.
+    pub fn set_map(&self, map: Rc<dyn IndirectMap>) {
+        *self.0.borrow_mut() = Some(map);
+    }
 }
 
 /// Whether a replica has a block, best first.

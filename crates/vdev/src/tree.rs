@@ -632,7 +632,7 @@ impl VdevTree {
         if depth > REMAPS_MAX {
             return Err(Error::corrupt("the mappings of removed vdevs lead to each other"));
         }
-        let map = indirect.map.get().ok_or_else(|| {
+        let map = indirect.map().ok_or_else(|| {
             Error::new(ErrorKind::Io, format!("the mapping of the removed vdev {} is not loaded", top.id))
         })?;
         for (start, vdev, to, len) in map.remap(offset, len)? {
@@ -667,7 +667,7 @@ impl VdevTree {
             return Err(Error::corrupt("the mappings of removed vdevs lead to each other"));
         }
         obsolete.push((top.id, offset, len));
-        let map = indirect.map.get().ok_or_else(|| {
+        let map = indirect.map().ok_or_else(|| {
             Error::new(ErrorKind::Io, format!("the mapping of the removed vdev {} is not loaded", top.id))
         })?;
         for (_, vdev, to, len) in map.remap(offset, len)? {

@@ -395,6 +395,18 @@ impl Vdev {
     /// The ranges on vdevs with allocations of their own that a range here stands for: itself, or
     /// where a removed vdev's blocks went.
     pub fn places(&self, tops: &[Option<Vdev>], vdev: u32, off: u64, size: u64) -> Result<Vec<(u32, u64, u64)>> {
+        self.places_by(tops, vdev, off, size, &mut |_, _, _| {})
+    }
+
+    /// The same; `removed` gets the ranges of removed vdevs on the way: vdev, offset, length.
+    pub fn places_by(
+        &self,
+        tops: &[Option<Vdev>],
+        vdev: u32,
+        off: u64,
+        size: u64,
+        removed: &mut dyn FnMut(u32, u64, u64),
+    ) -> Result<Vec<(u32, u64, u64)>> {
         let mut out = Vec::new();
         let mut todo = vec![(vdev, off, size, 0)];
         while let Some((v, off, size, depth)) = todo.pop() {
@@ -406,6 +418,7 @@ impl Vdev {
             if depth >= MAX_REMAPS {
                 return Err(Error::corrupt("mappings of removed vdevs lead to each other"));
             }
+            removed(v, off, size);
             let mapping = t.mapping.get().ok_or_else(|| Error::corrupt("a removed vdev has no mapping"))?;
             todo.extend(remap(mapping, off, size)?.into_iter().map(|(_, v, at, len)| (v.0, at, len, depth + 1)));
         }

@@ -66,8 +66,8 @@ impl Held {
     }
 }
 
-/// Waits for the end of the expansion or removal, and scrubs the pool, in which nothing must be
-/// wrong.
+/// Waits for the end of the expansion or removal, and of condensing, and scrubs the pool, in which
+/// nothing must be wrong.
 pub(crate) async fn finish(pool: &Rc<Pool>) -> Check {
     let start = pool.rt().now();
     // Devices that missed a txg at the cut are resilvered first.
@@ -79,6 +79,8 @@ pub(crate) async fn finish(pool: &Rc<Pool>) -> Check {
         pool.rt().sleep(Nanos::from_ms(50)).await;
     }
     wait(pool).await?;
+    let condensed = pool.rt().timeout(EXPANSION_MAX, pool.devices().condenser().wait()).await;
+    condensed.ok_or("condensing does not end")?.map_err(told("condensing"))?;
     pool.sync().await.map_err(told("sync"))?;
     scrub_clean(pool).await.map_err(|e| format!("at the end: {e}"))
 }

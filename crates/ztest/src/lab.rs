@@ -91,6 +91,9 @@ pub struct Layout {
     pub arc_max: u64,
     /// `zfs_txg_timeout`.
     pub txg_timeout: Nanos,
+    /// The mappings of removed vdevs are condensed although they are short, with that wait after
+    /// each entry.
+    pub condenses: Option<Nanos>,
 }
 
 impl Layout {
@@ -119,6 +122,7 @@ impl Layout {
             dirty_max: [2 << 20, 8 << 20, 64 << 20][rng.below(3) as usize],
             arc_max: [1 << 20, 16 << 20, 256 << 20][rng.below(3) as usize],
             txg_timeout: Nanos::from_secs(5),
+            condenses: None,
         }
     }
     /// The same with devices that stand together in that shape.
@@ -144,6 +148,10 @@ impl Layout {
         // Many chunks and copies, and scrubs when a test begins them.
         opts.removal.max_segment = 128 << 10;
         opts.removal.max_copy_bytes = 64 << 10;
+        if let Some(entry_delay) = self.condenses {
+            (opts.condense.obsolete_pct, opts.condense.min_mapping_bytes) = (2, 1);
+            opts.condense.entry_delay = entry_delay;
+        }
         opts.expand.max_copy_bytes = self.dirty_max >> 4;
         opts.expand.scrub_after = false;
         opts.rebuild.scrub_after = false;

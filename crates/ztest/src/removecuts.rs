@@ -5,7 +5,8 @@
 //! another one follows, on which are copies of the first. The run is recorded and cut as those of
 //! [`crate::cuts`] are; of eight images one is brought to the end of the removal, in another one
 //! the removal is cancelled, and both are scrubbed and checked. With one seed of four the removal
-//! is cancelled in the middle, and begun again.
+//! is cancelled in the middle, and begun again. With two of three the mappings are condensed soon,
+//! with half of those slowly, over many txgs.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -38,6 +39,14 @@ pub const SIZE: u64 = 176 << 20;
 const OPS_BEFORE: u64 = 120;
 /// Operations during a removal at most.
 const OPS_MAX: u64 = 1500;
+
+/// Operations until a mapping is condensed at most.
+const CONDENSING_OPS_MAX: u64 = 400;
+
+/// How the mappings of a seed are condensed (`Layout::condenses`).
+pub(crate) fn condenses(seed: u64) -> Option<Nanos> {
+    [None, Some(Nanos(0)), Some(Nanos::from_us(300))][(seed / 2 % 3) as usize]
+}
 
 /// Cancels the removal; it may have ended meanwhile.
 pub(crate) async fn cancel(pool: &Rc<Pool>) -> Check {
@@ -116,6 +125,24 @@ async fn run(r: &mut Runner, seed: u64) -> Check<Steps> {
             ops.push((before, txg.open_txg(), r.model.clone(), r.changes != changes));
         }
     }
+    if r.layout.condenses.is_some() && r.layout.features.contains(&FeatureId::ObsoleteCounts) {
+        let condenser = pool.devices().condenser();
+        let mut steps = 0;
+        while condenser.condensed() == 0 || condenser.vdev().is_some() {
+            if steps == CONDENSING_OPS_MAX {
+                return Err(format!("condensing: {:?}", (condenser.condensed(), condenser.vdev())));
+            }
+            let (before, changes) = (txg.open_txg(), r.changes);
+            r.step().await?;
+            ops.push((before, txg.open_txg(), r.model.clone(), r.changes != changes));
+            if steps % 5 == 0 {
+                txg.kick();
+                r.lab.sim.rt().sleep(Nanos::from_us(150 * (steps % 7))).await;
+            }
+            learn(&txg);
+            steps += 1;
+        }
+    }
     pool.sync().await.map_err(told("sync"))?;
     learn(&txg);
     check_counts(&pool)?;
@@ -126,7 +153,8 @@ async fn run(r: &mut Runner, seed: u64) -> Check<Steps> {
 pub fn check_counts(pool: &Pool) -> Check {
     let status = pool.devices().evacuator().status().ok_or("nothing was removed")?;
     let r = status.record;
-    if r.copied != r.to_copy || r.end < r.start || (status.entries == 0 && r.to_copy > 0) {
+    let lacks_entries = status.entries == 0 && r.to_copy > 0 && pool.devices().condenser().condensed() == 0;
+    if r.copied != r.to_copy || r.end < r.start || lacks_entries {
         return Err(format!("the record of the removal is {r:?}, {} entries", status.entries));
     }
     Ok(())
@@ -144,6 +172,7 @@ pub fn runner(seed: u64, profile: Profile, layout: &'static Shape) -> Check<Runn
         1 | 3 | 5 => runner.have_all_features(),
         _ => {}
     }
+    runner.layout.condenses = condenses(seed);
     Ok(runner)
 }
 

@@ -660,6 +660,56 @@ pub const TABLE: &[Tunable] = &[
         |o, v| o.engine.removal.max_span = v
     ),
     field!(
+        "zfs_condense_indirect_vdevs_enable",
+        Unit::Count,
+        0,
+        1,
+        OZ,
+        "with 0 the maps of removed devices keep what is not needed any more",
+        |o| u64::from(o.engine.condense.enable),
+        |o, v| o.engine.condense.enable = v != 0
+    ),
+    field!(
+        "zfs_condense_indirect_obsolete_pct",
+        Unit::Percent,
+        0,
+        100,
+        OZ,
+        "the map of a removed device is condensed once so much of what it maps is not needed any more",
+        |o| o.engine.condense.obsolete_pct,
+        |o, v| o.engine.condense.obsolete_pct = v
+    ),
+    field!(
+        "zfs_condense_min_mapping_bytes",
+        Unit::Bytes,
+        0,
+        HALF,
+        OZ,
+        "the map of a removed device that takes no more memory than this is not condensed for it",
+        |o| o.engine.condense.min_mapping_bytes,
+        |o, v| o.engine.condense.min_mapping_bytes = v
+    ),
+    field!(
+        "zfs_condense_max_obsolete_bytes",
+        Unit::Bytes,
+        1,
+        HALF,
+        OZ,
+        "the map of a removed device is condensed once the list of what is not needed is as long as this",
+        |o| o.engine.condense.max_obsolete_bytes,
+        |o, v| o.engine.condense.max_obsolete_bytes = v
+    ),
+    field!(
+        "zfs_condense_indirect_commit_entry_delay_ms",
+        Unit::Ms,
+        0,
+        3_600_000,
+        OZ,
+        "a wait after each range of a map that is condensed, for tests",
+        |o| o.engine.condense.entry_delay.0 / MS,
+        |o, v| o.engine.condense.entry_delay = Nanos::from_ms(v)
+    ),
+    field!(
         "zfs_initialize_chunk_size",
         Unit::Bytes,
         512,
@@ -1342,13 +1392,9 @@ pub(crate) const NO_VDEV_CACHE: &str = "zfs_vdev_cache_size";
 pub(crate) const MEANINGLESS: &[(&str, &str)] = &[
     ("l2arc_headroom", "cache devices get what is read and written when it passes by, so no list is searched"),
     ("l2arc_trim_ahead", "cache devices are not trimmed"),
-    ("zfs_condense_indirect_vdevs_enable", NO_CONDENSING),
-    ("zfs_condense_indirect_commit_entry_delay_ms", NO_CONDENSING),
-    ("zfs_condense_min_mapping_bytes", NO_CONDENSING),
     ("zfs_keep_log_spacemaps_at_export", "log space maps of others go to the metaslabs' own with the first txg"),
     ("zvol_inhibit_dev", "volumes have files instead of devices: volmode=none hides one"),
 ];
-const NO_CONDENSING: &str = "the maps of removed devices are not condensed";
 
 fn place_of<T: PartialEq>(all: &[T], value: &T) -> u64 {
     all.iter().position(|v| v == value).unwrap_or(0) as u64

@@ -6,14 +6,16 @@
 //! map*, a space map of allocations. Every range without a block pointer is there, or in the counts
 //! beside the mapping, exactly once.
 
-use std::cell::RefCell;
+use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
 use base::{Error, ObjectId, Result, ResultExt, VdevId};
-use dmu::{ObjSpec, Objset, Tx, zap};
+use dmu::{Dnode, ObjSpec, Objset, Tx, zap};
 use metaslab::Run;
 use ondisk::feature::FeatureId;
-use ondisk::indirect::{MAPPING_ENTRY_SIZE, MappingEntry, MappingPhys, parse_mapping, remap};
+use ondisk::indirect::{
+    MAPPING_BLKSZ, MAPPING_ENTRY_SIZE, MAPPING_SIZE, MAPPING_SIZE_V0, MappingEntry, MappingPhys, parse_mapping, remap,
+};
 use ondisk::object_type::ObjectType;
 use ondisk::space_map::{Encoder, MapType, SPACE_MAP_INDBLKSHIFT, SPACE_MAP_SIZE, SPACE_MAP_SIZE_V0, SpaceMapPhys};
 use vdev::{IndirectMap, Top, VdevKind, VdevTree};
@@ -41,12 +43,17 @@ impl IndirectMap for Mapping {
         remap(&self.0.borrow(), offset, size)
     }
 
-    fn entries(&self) -> u64 {
-        self.0.borrow().len() as u64
+    fn entries(&self) -> Ref<'_, [MappingEntry]> {
+        Ref::map(self.0.borrow(), Vec::as_slice)
     }
 }
 
 impl Mapping {
+    /// The mapping with these entries, which ascend.
+    pub(crate) fn of(entries: Vec<MappingEntry>) -> Mapping {
+        Mapping(RefCell::new(entries))
+    }
+
     /// Reads the mapping in `object`.
     pub(crate) async fn read(mos: &Objset, object: ObjectId) -> Result<Mapping> {
         let dn = mos.hold(object).await?;
@@ -73,6 +80,104 @@ impl Mapping {
     }
 }
 
+/// A mapping on disk that entries are appended to, with the counts of what is obsolete of them.
+pub(crate) struct MappingObject {
+    dn: Dnode,
+    counts: Option<Dnode>,
+    phys: Cell<MappingPhys>,
+}
+
+impl MappingObject {
+    /// Creates an empty one, with counts if the pool has them.
+    pub(crate) async fn create(stack: &Stack, tx: &Tx) -> Result<MappingObject> {
+        let counts = match stack.features.is_enabled(FeatureId::ObsoleteCounts) {
+            true => {
+                let spec = ObjSpec::new(ObjectType::OTN_U32_METADATA, MAPPING_BLKSZ);
+                let counts = stack.mos.alloc(spec, tx).await?;
+                stack.features.add(FeatureId::ObsoleteCounts, 1, tx).await?;
+                Some(counts)
+            }
+            false => None,
+        };
+        let bonus = if counts.is_some() { MAPPING_SIZE } else { MAPPING_SIZE_V0 };
+        let number = ObjectType::OTN_U64_METADATA;
+        let dn = stack.mos.alloc(ObjSpec::new(number, MAPPING_BLKSZ).bonus(number, bonus as u16), tx).await?;
+        let phys = MappingPhys {
+            max_offset: 0,
+            bytes_mapped: 0,
+            num_entries: 0,
+            counts_object: counts.as_ref().map(|dn| dn.object().0),
+        };
+        dn.set_bonus(&phys.to_bytes(), tx)?;
+        Ok(MappingObject { dn, counts, phys: Cell::new(phys) })
+    }
+
+    /// Opens the one in `object`.
+    pub(crate) async fn open(mos: &Objset, object: ObjectId) -> Result<MappingObject> {
+        let dn = mos.hold(object).await?;
+        let phys = MappingPhys::parse(&dn.bonus())?;
+        let counts = match phys.counts_object {
+            Some(object) => Some(mos.hold(ObjectId(object)).await?),
+            None => None,
+        };
+        Ok(MappingObject { dn, counts, phys: Cell::new(phys) })
+    }
+
+    /// Its object.
+    pub(crate) fn object(&self) -> ObjectId {
+        self.dn.object()
+    }
+
+    /// Its header.
+    pub(crate) fn phys(&self) -> MappingPhys {
+        self.phys.get()
+    }
+
+    /// The obsolete bytes of each entry when that was written.
+    pub(crate) async fn read_counts(&self) -> Result<Vec<u32>> {
+        let entries = self.phys.get().num_entries;
+        let len = usize::try_from(entries.saturating_mul(4)).ok().filter(|n| *n as u64 <= MAPPING_MAX);
+        let len = len.ok_or_else(|| Error::unsupported(format!("{entries} ranges are more than weir reads")))?;
+        let mut raw = vec![0; len];
+        if let (Some(counts), false) = (&self.counts, raw.is_empty()) {
+            counts.read(0, &mut raw).await.at(|| "counts of a mapping")?;
+        }
+        Ok(raw.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+    }
+
+    /// Appends entries, ascending and beyond all others, with the obsolete bytes of each.
+    pub(crate) async fn append(&self, entries: &[(MappingEntry, u32)], tx: &Tx) -> Result<()> {
+        let (Some((first, _)), Some((last, _))) = (entries.first(), entries.last()) else { return Ok(()) };
+        let mut phys = self.phys.get();
+        assert!(first.src >= phys.max_offset, "entries of a mapping are appended in order");
+        let mut bytes = Vec::with_capacity(entries.len() * MAPPING_ENTRY_SIZE);
+        let mut obsolete = Vec::with_capacity(entries.len() * 4);
+        for (entry, count) in entries {
+            bytes.extend(entry.to_bytes());
+            obsolete.extend(count.to_le_bytes());
+        }
+        self.dn.write(phys.num_entries * MAPPING_ENTRY_SIZE as u64, &bytes, tx).await?;
+        if let Some(counts) = &self.counts {
+            counts.write(phys.num_entries * 4, &obsolete, tx).await?;
+        }
+        phys.max_offset = last.end();
+        phys.bytes_mapped = phys.bytes_mapped.saturating_add(entries.iter().map(|(e, _)| e.len()).sum());
+        phys.num_entries += entries.len() as u64;
+        self.dn.set_bonus(&phys.to_bytes(), tx)?;
+        self.phys.set(phys);
+        Ok(())
+    }
+
+    /// Frees it and its counts.
+    pub(crate) async fn free(&self, stack: &Stack, tx: &Tx) -> Result<()> {
+        if let Some(counts) = &self.counts {
+            stack.mos.free(counts.object(), tx).await?;
+            stack.features.add(FeatureId::ObsoleteCounts, -1, tx).await?;
+        }
+        stack.mos.free(self.dn.object(), tx).await
+    }
+}
+
 /// Loads the mapping of every removed vdev, the last removed first: older mappings may be stored on
 /// it.
 pub(crate) async fn load_mappings(mos: &Objset, tree: &VdevTree) -> Result<()> {
@@ -86,23 +191,24 @@ pub(crate) async fn load_mappings(mos: &Objset, tree: &VdevTree) -> Result<()> {
         let object = top.config_ref().indirect_object.unwrap_or_default();
         let mapping = Mapping::read(mos, object).await.at(|| format!("mapping of the removed vdev {}", top.id))?;
         if let VdevKind::Indirect(indirect) = top.kind() {
-            let map: Rc<dyn IndirectMap> = Rc::new(mapping);
-            assert!(indirect.map.set(map).is_ok(), "a mapping is loaded once");
+            indirect.set_map(Rc::new(mapping));
         }
     }
     Ok(())
 }
 
-/// Appends the ranges of removed vdevs that became obsolete in this pass.
-pub(crate) async fn sync_obsolete(stack: &Stack, pass: u32, tx: &Tx) -> Result<()> {
+/// Appends the ranges of removed vdevs that became obsolete in this pass; true if there are some.
+pub(crate) async fn sync_obsolete(stack: &Stack, pass: u32, tx: &Tx) -> Result<bool> {
+    let mut any = false;
     for (vdev, runs) in stack.zio().take_obsolete() {
         // Pools without the feature have no obsolete maps.
         if !stack.features.is_enabled(FeatureId::ObsoleteCounts) {
             continue;
         }
         append_obsolete(stack, vdev, &runs, pass, tx).await.at(|| format!("obsolete map of removed vdev {vdev}"))?;
+        any = true;
     }
-    Ok(())
+    Ok(any)
 }
 
 async fn append_obsolete(stack: &Stack, vdev: VdevId, runs: &[Run], pass: u32, tx: &Tx) -> Result<()> {

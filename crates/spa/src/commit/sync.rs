@@ -59,6 +59,7 @@ impl Commit {
         let mut done: Vec<WriteDone> = Vec::new();
         let mut root: Option<Blkptr> = None;
         self.devices.take_changes(&tx).await?;
+        self.devices.condenser().sync(&tx).await?;
         self.scan.defer_resilvers(&tx).await?;
         self.move_first_part().await?;
         self.brt.apply(txg, &self.ddt).await?;
@@ -116,7 +117,9 @@ impl Commit {
                 self.flush_logs(txg, &tx).await?;
             }
             self.checkpoint.sync(&checkpoint::Cx::of(&self.stack), pass, &tx).await?;
-            sync_obsolete(&self.stack, pass, &tx).await?;
+            if sync_obsolete(&self.stack, pass, &tx).await? {
+                self.devices.condenser().look();
+            }
             self.devices.evacuator().save_counts(&tx).await?;
             self.sync_metaslabs(txg, pass, &tx).await?;
             if let Some(synced) = self.stack.mos.sync(txg, pass).await? {
@@ -165,7 +168,8 @@ impl Commit {
         self.stack.dsl().synced(txg);
         self.ddt.synced();
         self.brt.synced();
-        if self.scan.wants_txg() || self.devices.dtls().has_failed_writes() {
+        let wanted = self.scan.wants_txg() || self.devices.condenser().wants_txg();
+        if wanted || self.devices.dtls().has_failed_writes() {
             self.stack.txg.kick();
         }
         Ok(())

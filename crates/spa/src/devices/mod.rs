@@ -23,6 +23,7 @@ mod autotrim;
 pub(crate) mod aux;
 mod caches;
 mod changes;
+pub(crate) mod condense;
 pub(crate) mod dtl;
 pub(crate) mod evacuate;
 mod expand;
@@ -65,6 +66,7 @@ use crate::stack::Stack;
 use crate::zevent::Events;
 use aux::{Aux, AuxDevices};
 use changes::Changes;
+use condense::Condenser;
 use dtl::Dtls;
 use evacuate::{Evacuator, FoundRemoval, RemovalTunables};
 use find::find_vdev;
@@ -94,6 +96,7 @@ pub struct Devices {
     works: Rc<LeafWorks>,
     expander: Rc<Expander>,
     evacuator: Rc<Evacuator>,
+    condenser: Rc<Condenser>,
     rebuilds: Rc<Rebuilds>,
     door: RefCell<Option<Rc<dyn DeviceDoor>>>,
     /// Errors have consequences: see `faults`.
@@ -136,6 +139,7 @@ impl Devices {
             works: LeafWorks::new(stack, config, events, &changes),
             expander: Expander::new(&reflow::Around { stack, scan, changes: &changes, events, tunables }),
             evacuator: Evacuator::new(evacuate::Around { stack, changes: &changes, notices, tunables: removal, found }),
+            condenser: Condenser::new(stack, &changes, notices),
             rebuilds: Rebuilds::new(stack, scan, &changes, events),
             changes,
             door: RefCell::default(),
@@ -176,6 +180,11 @@ impl Devices {
     /// The removal of a vdev with data.
     pub fn evacuator(&self) -> &Rc<Evacuator> {
         &self.evacuator
+    }
+
+    /// The condensing of the mappings of removed vdevs.
+    pub fn condenser(&self) -> &Rc<Condenser> {
+        &self.condenser
     }
 
     /// The sequential rebuilds.

@@ -358,6 +358,7 @@ impl Pool {
                 pool.scan().resume();
                 pool.devices().works().load().await?;
                 pool.devices().evacuator().resume();
+                pool.devices().condenser().resume().await;
                 pool.devices().expander().resume().await
             };
             pool.or_give_up(begun).await?;

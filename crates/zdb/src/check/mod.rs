@@ -17,6 +17,7 @@ mod files;
 mod labels;
 mod livelist;
 pub mod mos;
+mod obsolete;
 mod removal;
 mod report;
 pub mod space;
@@ -73,6 +74,7 @@ pub fn check(pool: &PoolReader, opts: &CheckOpts, listen: &mut dyn FnMut(Finding
     let mut walk = Walk::new(pool.io.clone(), space, (brt, ddt), pool.version());
     let mut births: BTreeMap<u64, Births> = BTreeMap::new();
     let mut skipped = BTreeSet::new();
+    let mut is_remapped = pool.directory.contains_key("com.delphix:obsolete_bpobj");
     sink.progress("mos");
     births.insert(0, walk.objset(&pool.mos, 0, false, &mut sink));
 
@@ -96,6 +98,7 @@ pub fn check(pool: &PoolReader, opts: &CheckOpts, listen: &mut dyn FnMut(Finding
             true => sink.take(pool.mos.object(ds.obj).and_then(|o| zap::map(&o))).unwrap_or_default(),
             false => BTreeMap::new(),
         };
+        is_remapped |= keys.contains_key("com.delphix:remap_deadlist");
         walk.has_rewritten = false;
         births.insert(ds.obj, walk.objset(&os, ds.phys.prev_snap_txg, ds.snapshot, &mut sink));
         if walk.has_rewritten && !keys.contains_key(PHYSICAL_REWRITE) {
@@ -121,6 +124,7 @@ pub fn check(pool: &PoolReader, opts: &CheckOpts, listen: &mut dyn FnMut(Finding
     }
     mos::claim_checkpoint(pool, &mut walk.space, &mut sink);
     removal::claim(pool, &mut walk.space, &mut sink);
+    obsolete::check(pool, &walk.space.named, walk.brt.is_partial || is_remapped, &mut sink);
     sink.progress("accounting");
     dsl::DslCheck { pool, dsl: &dsl, births: &births, skipped: &skipped, freeing }.run(&mut sink);
     livelist::check(pool, &dsl, &births, &skipped, &mut sink);

@@ -188,6 +188,9 @@ fn referenced(pool: &PoolReader, dsl: &Dsl) -> Result<BTreeSet<u64>> {
     }
     // A mapping being condensed: vdev, the new mapping, the obsolete map before it.
     if let Some(w) = pool.directory.get("com.delphix:condensing_indirect").and_then(|v| v.as_u64s()) {
+        if let Some(new) = w.get(2) {
+            r.extend(ondisk::indirect::MappingPhys::parse(mos.object(*new)?.dn.bonus())?.counts_object);
+        }
         r.extend(w.into_iter().skip(1));
     }
     for v in vdevs(&pool.config.vdev_tree) {

@@ -166,6 +166,8 @@ pub struct Space {
     pub vdevs: BTreeMap<u32, VdevSpace>,
     /// Maps that belong to metaslabs: object and owner.
     pub owners: BTreeMap<u64, String>,
+    /// Ranges of removed vdevs that block pointers name, or mappings of other ones.
+    pub named: BTreeMap<u32, Ranges>,
 }
 
 /// Every entry of a map, in order, as far as its header counts them. A map longer than `limit` is

@@ -156,7 +156,12 @@ impl Walk {
             }
             dva.asize()
         };
-        for (v, o, n) in t.places(&io.tops, dva.vdev().0, dva.offset(), size)? {
+        let named = &mut self.space.named;
+        let mut name = |vdev, offset, size| {
+            // What is named twice is claimed twice.
+            named.entry(vdev).or_default().add(offset, size);
+        };
+        for (v, o, n) in t.places_by(&io.tops, dva.vdev().0, dva.offset(), size, &mut name)? {
             self.space.claim(v, o, n).at(|| format!("block {bp}"))?;
         }
         Ok(())

@@ -14,7 +14,7 @@ use vdev::Top;
 use super::Snaps;
 use crate::Check;
 use crate::lab::Lab;
-use crate::removecuts::{LAYOUTS, SIZE, cancel, name_of};
+use crate::removecuts::{LAYOUTS, SIZE, cancel, condenses, name_of};
 
 /// Whether vdevs are removed from the pool of a seed.
 fn has_removals(seed: u64) -> bool {
@@ -31,6 +31,7 @@ impl Snaps {
             let lacks = |f: &FeatureId| !layout.features.contains(f);
             let missing: Vec<FeatureId> = features_of_2_1().into_iter().filter(lacks).collect();
             layout.features.extend(missing);
+            layout.condenses = condenses(seed);
             self.lab = Rc::new(Lab::new(seed, &self.layout));
             self.removals = Some(Rng::stream(seed, 0x5057));
         }

@@ -82,6 +82,7 @@ fn one_wrong_copy_is_found_and_mended() {
             dirty_max: 16 << 20,
             arc_max: 16 << 20,
             txg_timeout: Nanos::from_secs(5),
+            condenses: None,
         };
         let layout = layout.shaped(shape, &mut rng);
         let lab = Lab::new(1, &layout);

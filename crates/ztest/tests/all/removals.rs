@@ -133,6 +133,87 @@ fn vdevs_go_while_files_change() {
     }
 }
 
+/// Mappings are condensed while files change, over an export in the middle of it, and with a
+/// checkpoint that needs the mapping from before: the pool goes back to that.
+#[test]
+fn mappings_are_condensed() {
+    let mut middles = 0;
+    for (seed, shape, checkpoint) in [(41, "three", false), (46, "mirrors", false), (44, "mixed", true)] {
+        let (mut middle, mut end) = (Vec::new(), Vec::new());
+        run(seed, shape, async |r: &mut Runner| {
+            r.create().await?;
+            for _ in 0..150 {
+                r.step().await?;
+            }
+            let mut pool = r.pool();
+            // Many entries.
+            let mut opts = r.layout.opts();
+            (opts.removal.max_span, opts.removal.max_segment) = (0, 8 << 10);
+            pool.tune(&opts);
+            remove(&pool, 1).await?;
+            until_removed(r, &pool).await?;
+            let entries = |pool: &Pool| pool.devices().evacuator().status().map_or(0, |s| s.entries);
+            let before = entries(&pool);
+            if checkpoint {
+                pool.create_checkpoint().await.map_err(text)?;
+            }
+            let then = r.model.clone();
+            r.layout.condenses = Some(Nanos::from_secs(60));
+            pool.tune(&r.layout.opts());
+            let mut steps = 0;
+            while pool.devices().condenser().vdev().is_none() {
+                if steps == 600 {
+                    return Err("nothing is condensed".into());
+                }
+                r.step().await?;
+                pool.sync().await.map_err(text)?;
+                steps += 1;
+            }
+            pool.rt().sleep(Nanos::from_secs(65)).await;
+            // It takes a minute for each entry that is needed; some mappings have none any more.
+            let is_middle = pool.devices().condenser().vdev().is_some();
+            let ended = pool.devices().condenser().condensed();
+            middles += u32::from(is_middle);
+            drop(pool);
+            r.export().await?;
+            middle = r.lab.images();
+            r.import().await?;
+            pool = r.pool();
+            assert_eq!(pool.devices().condenser().vdev().is_some(), is_middle, "it goes on");
+            r.layout.condenses = Some(Nanos(0));
+            pool.tune(&r.layout.opts());
+            for _ in 0..20 {
+                r.step().await?;
+            }
+            pool.devices().condenser().wait().await.map_err(text)?;
+            assert!(
+                pool.devices().condenser().condensed() + ended > 0 && pool.notices().is_empty(),
+                "{:?}",
+                pool.notices()
+            );
+            assert!(entries(&pool) < before, "{} entries, {before} before", entries(&pool));
+            drop(pool);
+            r.compare().await?;
+            r.export().await?;
+            end = r.lab.images();
+            if checkpoint {
+                let import = spa::ImportOpts { to_checkpoint: true, ..spa::ImportOpts::default() };
+                let pool = r.lab.import_as(import, r.layout.opts()).await.map_err(text)?;
+                ztest::tree::compare_pool(&pool, &then, &std::collections::BTreeMap::new()).await?;
+                pool.export().await.map_err(text)?;
+            } else {
+                r.import().await?;
+                scrub_clean(&r.pool()).await?;
+                r.export().await?;
+            }
+            Ok(())
+        });
+        judged(&middle, &format!("condensing-{shape}"));
+        judged(&end, &format!("condensed-{shape}"));
+    }
+    assert!(middles > 0, "none was condensed for long");
+}
+
 /// An export in the middle: the pool is whole there, and the removal goes on after the import.
 #[test]
 fn a_removal_lives_across_imports() {

@@ -29,6 +29,7 @@ fn layout(ashift: u8) -> Layout {
         dirty_max: 16 << 20,
         arc_max: 16 << 20,
         txg_timeout: Nanos::from_secs(5),
+        condenses: None,
     }
 }
 

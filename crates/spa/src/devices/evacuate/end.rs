@@ -9,7 +9,7 @@ use metaslab::Run;
 use ondisk::indirect::{RemovalState, Removing};
 use ondisk::vdev_config::{VdevConfig, VdevKind as ConfigKind};
 use vdev::reshape::Shape;
-use vdev::{Indirect, IndirectMap, VdevKind};
+use vdev::{Indirect, VdevKind};
 
 use super::{Evacuator, Job, NOTICE, top_name};
 use crate::commit::space_map::free_space_map;
@@ -77,8 +77,7 @@ impl Devices {
         stack.alloc.forget_top(top.id);
         stack.store.forget(top.id);
         let indirect = Indirect::default();
-        let map: Rc<dyn IndirectMap> = job.objects.entries().clone();
-        assert!(indirect.map.set(map).is_ok(), "a mapping is set once");
+        indirect.set_map(job.objects.entries().clone());
         let mut config = VdevConfig::new(ConfigKind::Indirect, u64::from(top.id.0), stack.rt.new_guid());
         (config.asize, config.ashift) = (old.asize, old.ashift);
         (config.metaslab_array, config.metaslab_shift) = (Some(ObjectId(0)), old.metaslab_shift);

@@ -8,16 +8,13 @@ use base::{Error, ObjectId, Result, ResultExt, Txg};
 use dmu::{Dnode, ObjSpec, Tx, zap};
 use ondisk::bytes::le64;
 use ondisk::feature::FeatureId;
-use ondisk::indirect::{
-    BIRTHS_ENTRY_SIZE, BIRTHS_SIZE, MAPPING_BLKSZ, MAPPING_ENTRY_SIZE, MAPPING_SIZE, MAPPING_SIZE_V0, MappingEntry,
-    MappingPhys, births_entry,
-};
+use ondisk::indirect::{BIRTHS_ENTRY_SIZE, BIRTHS_SIZE, MAPPING_BLKSZ, MappingEntry, births_entry};
 use ondisk::object_type::ObjectType;
 use vdev::{IndirectMap, Top, TxgSet};
 use zio::Copied;
 
 use super::plan::Chunk;
-use crate::commit::removed::{Mapping, OBSOLETE_KEY, PRECISE_KEY};
+use crate::commit::removed::{Mapping, MappingObject, OBSOLETE_KEY, PRECISE_KEY};
 use crate::commit::space_map::free_space_map;
 use crate::stack::Stack;
 
@@ -33,11 +30,9 @@ fn births_count(births: &Dnode) -> u64 {
 
 /// The objects of a mapping, and its entries.
 pub(super) struct MappingObjects {
-    mapping: Dnode,
-    counts: Option<Dnode>,
+    mapping: MappingObject,
     births: Dnode,
     entries: Rc<Mapping>,
-    phys: Cell<MappingPhys>,
     /// The txgs that appended entries.
     birth_txgs: RefCell<BTreeSet<u64>>,
     /// The last txg that appended entries, and where the first of them starts.
@@ -50,30 +45,16 @@ impl MappingObjects {
     pub async fn create(stack: &Stack, top: &Top, tx: &Tx) -> Result<MappingObjects> {
         let features = &stack.features;
         features.add(FeatureId::DeviceRemoval, 1, tx).await?;
-        let counted = features.is_enabled(FeatureId::ObsoleteCounts);
+        if features.is_enabled(FeatureId::ObsoleteCounts) {
+            let zap_object = top.config_ref().zap_top.filter(|o| o.0 != 0);
+            let zap_object = zap_object.ok_or_else(|| Error::unsupported("the vdev has no ZAP"))?;
+            zap::add_u64(&stack.mos.hold(zap_object).await?, PRECISE_KEY, 1, tx).await?;
+            features.add(FeatureId::ObsoleteCounts, 1, tx).await?;
+        }
+        let mapping = MappingObject::create(stack, tx).await?;
         let number = ObjectType::OTN_U64_METADATA;
-        let counts = match counted {
-            true => {
-                let zap_object = top.config_ref().zap_top.filter(|o| o.0 != 0);
-                let zap_object = zap_object.ok_or_else(|| Error::unsupported("the vdev has no ZAP"))?;
-                zap::add_u64(&stack.mos.hold(zap_object).await?, PRECISE_KEY, 1, tx).await?;
-                let counts = stack.mos.alloc(ObjSpec::new(ObjectType::OTN_U32_METADATA, MAPPING_BLKSZ), tx).await?;
-                features.add(FeatureId::ObsoleteCounts, 2, tx).await?;
-                Some(counts)
-            }
-            false => None,
-        };
-        let bonus = if counted { MAPPING_SIZE } else { MAPPING_SIZE_V0 };
-        let spec = |bonus: usize| ObjSpec::new(number, MAPPING_BLKSZ).bonus(number, bonus as u16);
-        let mapping = stack.mos.alloc(spec(bonus), tx).await?;
-        let phys = MappingPhys {
-            max_offset: 0,
-            bytes_mapped: 0,
-            num_entries: 0,
-            counts_object: counts.as_ref().map(|dn| dn.object().0),
-        };
-        mapping.set_bonus(&phys.to_bytes(), tx)?;
-        let births = stack.mos.alloc(spec(BIRTHS_SIZE), tx).await?;
+        let spec = ObjSpec::new(number, MAPPING_BLKSZ).bonus(number, BIRTHS_SIZE as u16);
+        let births = stack.mos.alloc(spec, tx).await?;
         births.set_bonus(&[0; BIRTHS_SIZE], tx)?;
         top.update_config(|c| {
             c.indirect_object = Some(mapping.object());
@@ -81,15 +62,7 @@ impl MappingObjects {
         });
         let newest = Cell::new((Txg(0), 0));
         let birth_txgs = RefCell::default();
-        Ok(MappingObjects {
-            mapping,
-            counts,
-            births,
-            entries: Rc::default(),
-            phys: Cell::new(phys),
-            birth_txgs,
-            newest,
-        })
+        Ok(MappingObjects { mapping, births, entries: Rc::default(), birth_txgs, newest })
     }
 
     /// Opens the objects that the configuration of `top` names.
@@ -100,15 +73,10 @@ impl MappingObjects {
             (object(config.indirect_object)?, object(config.indirect_births)?)
         };
         let entries = Rc::new(Mapping::read(&stack.mos, mapping).await?);
-        let mapping = stack.mos.hold(mapping).await?;
-        let phys = MappingPhys::parse(&mapping.bonus())?;
-        if entries.end() > phys.max_offset {
+        let mapping = MappingObject::open(&stack.mos, mapping).await?;
+        if entries.end() > mapping.phys().max_offset {
             return Err(Error::corrupt("its mapping says that it ends before its last entry"));
         }
-        let counts = match phys.counts_object {
-            Some(object) => Some(stack.mos.hold(ObjectId(object)).await?),
-            None => None,
-        };
         let births = stack.mos.hold(births).await?;
         let room = births.max_blkid().saturating_add(1).saturating_mul(u64::from(births.block_size()));
         if births_count(&births) > room / BIRTHS_ENTRY_SIZE as u64 {
@@ -118,12 +86,12 @@ impl MappingObjects {
         births.read(0, &mut raw).await?;
         let birth_txgs = RefCell::new(raw.chunks_exact(BIRTHS_ENTRY_SIZE).map(|entry| le64(entry, 8)).collect());
         let newest = Cell::new((Txg(0), 0));
-        Ok(MappingObjects { mapping, counts, births, entries, phys: Cell::new(phys), birth_txgs, newest })
+        Ok(MappingObjects { mapping, births, entries, birth_txgs, newest })
     }
 
     /// Everything in use below is mapped, on disk or by the txg that is being synced.
     pub fn max_offset(&self) -> u64 {
-        self.phys.get().max_offset
+        self.mapping.phys().max_offset
     }
 
     /// The entries in memory.
@@ -140,34 +108,20 @@ impl MappingObjects {
 
     /// Appends chunks, ascending, which are beyond all others, and everything of which is copied.
     pub async fn append(&self, placed: &[Placed], tx: &Tx) -> Result<()> {
-        let (Some(first), Some(last)) = (placed.first(), placed.last()) else { return Ok(()) };
-        let mut phys = self.phys.get();
-        assert!(first.entry.src >= phys.max_offset, "entries of a mapping are appended in order");
-        let mut bytes = Vec::with_capacity(placed.len() * MAPPING_ENTRY_SIZE);
-        let mut obsolete = Vec::with_capacity(placed.len() * 4);
-        for p in placed {
-            bytes.extend(p.entry.to_bytes());
-            // A chunk has less than 4 GiB.
-            obsolete.extend(((p.chunk.len - p.chunk.used()) as u32).to_le_bytes());
-        }
-        self.mapping.write(phys.num_entries * MAPPING_ENTRY_SIZE as u64, &bytes, tx).await?;
-        if let Some(counts) = &self.counts {
-            counts.write(phys.num_entries * 4, &obsolete, tx).await?;
-        }
-        phys.max_offset = last.entry.end();
-        phys.bytes_mapped = phys.bytes_mapped.saturating_add(placed.iter().map(|p| p.chunk.len).sum());
-        phys.num_entries += placed.len() as u64;
-        self.mapping.set_bonus(&phys.to_bytes(), tx)?;
+        let Some(first) = placed.first() else { return Ok(()) };
+        // A chunk has less than 4 GiB.
+        let obsolete = |p: &Placed| (p.chunk.len - p.chunk.used()) as u32;
+        let entries: Vec<(MappingEntry, u32)> = placed.iter().map(|p| (p.entry, obsolete(p))).collect();
+        self.mapping.append(&entries, tx).await?;
         if !planted!(BirthsUnwritten) {
             let count = births_count(&self.births);
-            let entry = births_entry(phys.max_offset, tx.txg());
+            let entry = births_entry(self.max_offset(), tx.txg());
             self.births.write(count * BIRTHS_ENTRY_SIZE as u64, &entry, tx).await?;
             self.births.set_bonus(&(count + 1).to_le_bytes(), tx)?;
         }
         self.entries.extend(placed.iter().map(|p| p.entry));
         self.birth_txgs.borrow_mut().insert(tx.txg().0);
         self.newest.set((tx.txg(), first.entry.src));
-        self.phys.set(phys);
         Ok(())
     }
 
@@ -200,11 +154,7 @@ impl MappingObjects {
                 features.add(FeatureId::ObsoleteCounts, -1, tx).await?;
             }
         }
-        if let Some(counts) = &self.counts {
-            mos.free(counts.object(), tx).await?;
-            features.add(FeatureId::ObsoleteCounts, -1, tx).await?;
-        }
-        mos.free(self.mapping.object(), tx).await?;
+        self.mapping.free(stack, tx).await?;
         mos.free(self.births.object(), tx).await?;
         features.add(FeatureId::DeviceRemoval, -1, tx).await?;
         top.update_config(|c| (c.indirect_object, c.indirect_births) = (None, None));

@@ -291,10 +291,10 @@ impl Evacuator {
         let record = self.record.get().filter(|r| r.state != RemovalState::None)?;
         let tops = self.stack.tree.tops.borrow();
         let entries = tops.iter().filter_map(|top| match top.kind() {
-            VdevKind::Indirect(indirect) => indirect.map.get().map(|map| map.entries()),
+            VdevKind::Indirect(indirect) => indirect.map().map(|map| map.entries().len() as u64),
             _ => None,
         });
-        let own = self.job().map_or(0, |job| job.objects.entries().entries());
+        let own = self.job().map_or(0, |job| job.objects.entries().entries().len() as u64);
         let entries = entries.sum::<u64>() + own;
         Some(RemovalStatus { record, entries })
     }
