@@ -485,11 +485,10 @@ pub fn status(pool: &PoolView, style: Style, told: Option<&Told>) -> String {
     }
     out.push_str(&match pool.data_errors {
         0 => "\nerrors: No known data errors\n".to_string(),
-        _ if style.verbose && !pool.damaged.is_empty() => {
+        _ if style.verbose => {
             let names: String = pool.damaged.iter().map(|name| format!("        {name}\n")).collect();
             format!("\nerrors: Permanent errors have been detected in the following files:\n\n{names}")
         }
-        n if pool.damaged.is_empty() => format!("\nerrors: {n} data errors\n"),
         n => format!("\nerrors: {n} data errors, use '-v' for a list\n"),
     });
     out

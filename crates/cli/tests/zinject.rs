@@ -164,6 +164,17 @@ fn copies_of_a_file_fail_and_are_mended() {
     assert_eq!(read((1 << 20) + 4096, 4096).unwrap_err().raw_os_error(), Some(5));
     assert_eq!(read(0, 65_536).unwrap(), content[..65_536]);
     w.ok("zinject -c all");
+    // What a program could not read is listed, also after a restart, until a scrub reads it.
+    let list = format!("errors: Permanent errors have been detected in the following files:\n\n        {file}\n");
+    let status = w.ok("zpool status -v tank");
+    assert!(status.ends_with(&list), "{status}");
+    w.ok("zpool sync tank");
+    w.ok("zpool export tank");
+    w.ok("zpool import -d . tank");
+    let status = w.ok("zpool status -v tank");
+    assert!(status.ends_with(&list), "{status}");
+    w.ok("zpool scrub -w tank");
+    assert!(w.ok("zpool status -v tank").contains("errors: No known data errors"), "{}", w.ok("zpool status -v tank"));
     assert_eq!(std::fs::read(&file).unwrap(), content);
     w.refuses(&format!("zinject -t data {at}"), 1, "is not a regular file");
     w.refuses(&format!("zinject -t data -l 9 {file}"), 1, "levels only");

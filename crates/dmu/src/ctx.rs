@@ -5,7 +5,7 @@
 //! ([`FeatureUse`]). Feature flags and properties are pushed down by value.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use arc::{Arc, Keep};
@@ -13,6 +13,7 @@ use base::{Result, Txg};
 use bdev::Bytes;
 use codec::{ChecksumAlgo, CompressAlgo, Compression};
 use ondisk::blkptr::Blkptr;
+use ondisk::bpobj::Bookmark;
 use ondisk::object_type::ObjectType;
 use ondisk::version;
 use rt::Rt;
@@ -261,6 +262,9 @@ pub struct ReadAheadStats {
     pub issued: u64,
 }
 
+/// Most blocks that could not be read that are noted at a time.
+const DAMAGED_MAX: usize = 10_000;
+
 type Place = (u64, u64, u64);
 
 fn place(bp: &Blkptr) -> Place {
@@ -279,6 +283,8 @@ struct Inner {
     /// Blocks whose device writes have not ended: they are read from here, since the device may
     /// still have the old content.
     in_flight: RefCell<HashMap<Place, (Bytes, WriteDone)>>,
+    /// Blocks that could not be read, by object set, object, level and number, with their births.
+    damaged: RefCell<BTreeMap<(u64, u64, i64, u64), Txg>>,
 }
 
 /// The context of a pool's object sets: block I/O, the cache, the txg pipeline; for encrypted
@@ -309,6 +315,7 @@ impl DmuCtx {
             tunables: Cell::default(),
             read_ahead: Cell::default(),
             in_flight: RefCell::default(),
+            damaged: RefCell::default(),
         });
         DmuCtx(inner, Access::Clear)
     }
@@ -383,6 +390,24 @@ impl DmuCtx {
             None if self.is_sealed(bp) => self.0.zio.read_sealed(bp, prio).await,
             None => self.0.arc.read_with(bp, self.key().map(|key| &**key), prio, keep).await,
         }
+    }
+    /// Notes a block that could not be read, with its physical birth (0: not known).
+    pub(crate) fn note_damage(&self, at: Bookmark, birth: Txg) {
+        let mut damaged = self.0.damaged.borrow_mut();
+        if damaged.len() < DAMAGED_MAX {
+            damaged.insert((at.objset, at.object, at.level, at.blkid), birth);
+        }
+    }
+    /// The blocks that could not be read since they were forgotten last, with their births.
+    pub fn damaged(&self) -> Vec<(Bookmark, Txg)> {
+        let bookmark =
+            |(&(objset, object, level, blkid), birth): (&_, &Txg)| (Bookmark { objset, object, level, blkid }, *birth);
+        self.0.damaged.borrow().iter().map(bookmark).collect()
+    }
+    /// Forgets blocks that could not be read, except those that `keep` keeps.
+    pub fn forget_damaged(&self, keep: impl Fn(&Bookmark) -> bool) {
+        let is_kept = |&(objset, object, level, blkid): &_| keep(&Bookmark { objset, object, level, blkid });
+        self.0.damaged.borrow_mut().retain(|at, _| is_kept(at));
     }
     /// The block if it is in memory.
     pub fn peek(&self, bp: &Blkptr) -> Option<Bytes> {

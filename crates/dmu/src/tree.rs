@@ -4,10 +4,13 @@
 //! new tree is built aside, and the old one stays readable because its blocks are not allocated
 //! again before later txgs. A walk that fails because its tree was replaced meanwhile is repeated.
 
+use std::cell::Cell;
+
 use arc::Keep;
-use base::{Error, ErrorKind, Result};
+use base::{Error, ErrorKind, Result, Txg};
 use bdev::Bytes;
 use ondisk::blkptr::Blkptr;
+use ondisk::bpobj::Bookmark;
 use ondisk::dnode::{DNODES_PER_BLOCK, reach};
 use rt::trace::{Event, Groups};
 use zio::Prio;
@@ -167,21 +170,26 @@ impl Dnode {
     /// The committed content of a block, `None` for a hole.
     /// A device read leaves it in the cache or not.
     pub(crate) async fn read_committed(&self, blkid: u64, keep: Keep) -> Result<Option<Bytes>> {
+        // Not known while the pointer is not.
+        let birth = Cell::new(Txg(0));
         self.retry(async || {
+            birth.set(Txg(0));
             let bp = self.lookup(blkid).await?;
+            birth.set(bp.phys_birth());
             if bp.is_hole() { Ok(None) } else { self.os.ctx.read_as(&bp, Prio::SyncRead, keep).await.map(Some) }
         })
         .await
         .map_err(|e| {
-            self.note_damage(blkid, &e);
+            self.note_damage(blkid, birth.get(), &e);
             e.at(format_args!("object {} of object set {}, block {blkid}", self.n.obj, self.os.id))
         })
     }
 
-    /// Tells listeners that a block was not readable, as of the data of an object.
-    fn note_damage(&self, blkid: u64, e: &Error) {
+    /// Notes that a block was not readable, as of the data of an object, and tells listeners.
+    fn note_damage(&self, blkid: u64, birth: Txg, e: &Error) {
         let (objset, object, forged) = (self.os.id, self.n.obj.0, e.kind() == ErrorKind::Forged);
         if is_damage(e.kind()) {
+            self.os.ctx.note_damage(Bookmark { objset, object, level: 0, blkid }, birth);
             let event = || Event::Damaged { objset, object, level: 0, blkid, forged };
             self.os.ctx.rt().trace(Groups::FAULT, event);
         }

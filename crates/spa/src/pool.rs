@@ -346,10 +346,6 @@ impl Pool {
     pub fn top_spaces(&self) -> Vec<TopSpace> {
         self.stack.alloc.top_spaces()
     }
-    /// Blocks without any readable copy that reads met since the pool was opened.
-    pub fn unreadable_blocks(&self) -> u64 {
-        self.stack.zio().stats().unreadable
-    }
     /// How often a feature is in use, by its guid (`com.delphix:hole_birth`): 0 if it is only
     /// enabled, None if it is not.
     pub fn feature_count(&self, guid: &str) -> Option<u64> {

@@ -34,11 +34,7 @@ impl PoolEngine {
         let damaged = self.damaged_names().await;
         let scan = self.scan_view();
         let error_scrub = self.error_scrub_view();
-        // Errors of reads since the import, unless a later scan has verified which blocks are
-        // damaged.
-        let scanned = scan.as_ref().is_some_and(|s| s.state == "FINISHED") && pool.scan().status().since_import;
-        let unreadable = if scanned { 0 } else { pool.unreadable_blocks() };
-        let unreadable = unreadable.max(damaged.len() as u64);
+        let unreadable = damaged.len() as u64;
         let unknown = pool.unknown_features().await;
         let checkpoint = match (pool.checkpoint(), pool.discarding()) {
             (Some((start, space)), _) => Some(CheckpointView { start, space, discarding: false }),

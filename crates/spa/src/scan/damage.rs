@@ -1,5 +1,6 @@
-//! Damaged blocks: counted, and listed in the error log ([`super::errlog`]) of the running scan and
-//! that of the last complete one.
+//! Damaged blocks: those that scans find are counted, and listed in the error log
+//! ([`super::errlog`]) of the running scan and that of the last complete one. Those that programs
+//! could not read, which the object sets note, are listed beside them.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -10,8 +11,8 @@ use ondisk::bpobj::Bookmark;
 use ondisk::feature::FeatureId;
 use rt::trace::{Event, Groups};
 
-use super::Scan;
 use super::errlog::{Damage, ErrorLog, LAST, OF_SCAN};
+use super::{Phase, Scan};
 
 /// Most listed blocks of one scan; the count goes on.
 const DAMAGED_MAX: usize = 100_000;
@@ -74,12 +75,28 @@ impl Scan {
                 }
             }
         }
+        self.write_read_damage(if self.phase.get() == Phase::Idle { LAST } else { OF_SCAN }, tx).await?;
         let new = self.damaged_new.take();
         self.log(OF_SCAN).add(&new, tx).await
     }
 
-    /// Drops the errors of an incomplete scan, when a new one begins.
+    /// What programs could not read, and no log has yet.
+    fn read_damage(&self) -> Vec<Damage> {
+        let met = self.stack.mos.ctx().damaged().into_iter();
+        met.map(|(at, birth)| Damage { at, birth }).collect()
+    }
+
+    /// Writes what programs could not read to one of the logs.
+    async fn write_read_damage(&self, entry: &'static [u8], tx: &Tx) -> Result<()> {
+        let read = self.read_damage();
+        self.stack.mos.ctx().forget_damaged(|_| false);
+        self.log(entry).add(&read, tx).await
+    }
+
+    /// Drops the errors of an incomplete scan, when a new one begins. What could not be read before
+    /// is for the scan to verify.
     pub(super) async fn drop_scan_errors(&self, tx: &Tx) -> Result<()> {
+        self.write_read_damage(LAST, tx).await?;
         self.log(OF_SCAN).free(tx).await
     }
 
@@ -108,8 +125,9 @@ impl Scan {
     async fn logged(&self) -> Result<Vec<Damage>> {
         let mut out = self.log(LAST).list().await?;
         out.extend(self.log(OF_SCAN).list().await?);
-        let found: Vec<Damage> =
+        let mut found: Vec<Damage> =
             self.damaged.borrow().iter().map(|(at, birth)| Damage { at: bookmark(at), birth: *birth }).collect();
+        found.extend(self.read_damage());
         for mut d in found {
             // A verification of a pool that is imported read-only says where exactly.
             if self.log_has_heads.get() && !self.stack.readonly {
@@ -179,15 +197,17 @@ impl Scan {
                 self.damaged.borrow_mut().remove(&at);
             }
         }
+        let off: BTreeSet<(u64, i64, u64)> = all.iter().map(|d| (d.at.object, d.at.level, d.at.blkid)).collect();
+        self.stack.mos.ctx().forget_damaged(|at| !off.contains(&(at.object, at.level, at.blkid)));
         let left = self.damaged.borrow();
         self.damaged_new.borrow_mut().retain(|d| left.contains_key(&place(&d.at)));
         Ok(())
     }
 
-    /// The damaged blocks that scans found, in order: those of the last complete scan, and of the
-    /// running or last one. With the feature `head_errlog` each is named in every dataset that has
-    /// it: file systems, their snapshots, clones; blocks that were overwritten everywhere are not
-    /// named any more.
+    /// The damaged blocks, in order: those of the last complete scan, of the running or last one,
+    /// and those that programs could not read. With the feature `head_errlog` each is named in
+    /// every dataset that has it: file systems, their snapshots, clones; blocks that were
+    /// overwritten everywhere are not named any more.
     pub async fn damaged_blocks(&self) -> Result<Vec<Bookmark>> {
         let listed = async { self.places(&self.logged().await?).await };
         Ok(listed.await.at(|| "the list of damaged blocks")?.iter().map(bookmark).collect())
