@@ -311,7 +311,7 @@ impl Mounts {
         *self.active.borrow_mut() = new;
     }
 
-    fn is_mounted(&self, name: &str) -> bool {
+    pub(crate) fn is_mounted(&self, name: &str) -> bool {
         self.path_of(name).is_some()
     }
 }

@@ -410,6 +410,8 @@ impl PoolEngine {
         let is_new = self.pool.dsl().find(fs).is_err();
         let is_raw = head.begin.features() & features::RAW != 0;
         let is_increment = head.begin.from_guid.0 != 0 && head.begin.flags & begin_flags::CLONE == 0;
+        let is_resumed = head.begin.features() & features::RESUMING != 0;
+        let makes_new = is_new || (is_resumed && !(is_increment && what.origin.is_none()));
         let receiving = match self.begin_receive(what, maker, (target, part), head, is_new).await {
             Ok(receiving) => receiving,
             Err(e)
@@ -431,7 +433,7 @@ impl PoolEngine {
             return Err(if kept { self.with_token(fs, e).await } else { e });
         }
         self.set_received(what, (target, part), is_new, view).await;
-        if is_new && !what.no_mount {
+        if makes_new && !what.no_mount && !self.mounts.is_mounted(fs) {
             self.mount_received(fs, view).await;
         }
         Ok(true)
