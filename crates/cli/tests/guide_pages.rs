@@ -1,14 +1,16 @@
 //! The pages of the guide whose commands can be run: each command does what the page shows.
 //!
-//! A block that begins with three backticks and `console` has commands behind `$ `, and their
-//! output. All of a page runs in one shell, with a daemon and a folder of its own for `/tmp/guide`.
-//! Words must be those of the page; figures, dates and columns may differ.
+//! A block that begins with three backticks and `console` has commands behind `$ `, their further
+//! lines behind `> `, and their output. All of a page runs in one shell, with a daemon and a folder
+//! of its own for `/tmp/guide`. Words must be those of the page; figures, dates and columns may
+//! differ.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod common;
 
 use std::process::Command;
 
+use common::machine::Machine;
 use common::{WEIR, outcome_of};
 use host::TempDir;
 
@@ -35,18 +37,35 @@ fn steps(page: &str) -> Vec<Step> {
         } else if inside && let Some(command) = line.strip_prefix("$ ") {
             steps.push(Step { line: command.to_string(), output: Vec::new() });
         } else if inside {
-            steps.last_mut().expect("a command comes first").output.push(line.to_string());
+            let step = steps.last_mut().expect("a command comes first");
+            match line.strip_prefix('>') {
+                Some(more) if step.output.is_empty() && is_open(&step.line) => {
+                    step.line.push('\n');
+                    step.line.push_str(more.strip_prefix(' ').unwrap_or(more));
+                }
+                _ => step.output.push(line.to_string()),
+            }
         }
     }
     steps
 }
 
-/// The words of a line, with figures and dates as `#`.
+/// Whether more of the command comes: the text that it is given, or the rest of a loop.
+fn is_open(line: &str) -> bool {
+    let begins = line.lines().filter(|l| l.trim_start().starts_with("for ") && !l.ends_with("done")).count();
+    line.contains("<<") || begins > line.lines().filter(|l| l.trim() == "done").count()
+}
+
+/// The words of a line, with figures, guids and dates as `#`.
 fn words(line: &str) -> Vec<&str> {
     let word = |w| match w {
         _ if DATE_WORDS.contains(&w) => "#",
         // A path or a name with a digit is a word, a size is not.
-        _ if w.starts_with(|c: char| c.is_ascii_digit()) => "#",
+        _ if w.trim_start_matches('(').starts_with(|c: char| c.is_ascii_digit()) => "#",
+        // The width of a table.
+        _ if w.len() > 1 && w.chars().all(|c| c == '-') => "--",
+        // A guid.
+        _ if w.len() == 16 && w.chars().all(|c| c.is_ascii_hexdigit()) => "#",
         _ => w,
     };
     line.split_whitespace().map(word).collect()
@@ -60,7 +79,7 @@ fn is_same(want: &[String], got: &[String]) -> bool {
 fn run(steps: &[Step], dir: &TempDir) -> Vec<Vec<String>> {
     let bin = dir.join("bin");
     std::fs::create_dir(&bin).unwrap();
-    for name in ["weir", "zpool", "zfs"] {
+    for name in ["weir", "zpool", "zfs", "zinject"] {
         std::os::unix::fs::symlink(WEIR, bin.join(name)).unwrap();
     }
     let folder = dir.join("guide").display().to_string();
@@ -124,8 +143,73 @@ fn tuning() {
 }
 
 #[test]
+fn the_devices_of_a_pool() {
+    check_page("devices", 20);
+}
+
+#[test]
+fn sending_and_receiving() {
+    check_page("send-receive", 35);
+}
+
+#[test]
+fn volumes() {
+    check_page("volumes", 9);
+}
+
+#[test]
+fn faults_on_purpose() {
+    check_page("faults", 20);
+}
+
+#[test]
+fn rescue() {
+    check_page("rescue", 12);
+}
+
+#[test]
+fn clones() {
+    check_page("clones", 10);
+}
+
+#[test]
+fn channel_programs() {
+    check_page("channel-programs", 8);
+}
+
+/// The page on delegation has two users: root's commands stand behind `# `, joe's behind `$ `.
+#[test]
+fn delegation() {
+    const JOE: u32 = 64_131;
+    if !common::can_mount("delegation") {
+        return;
+    }
+    let Some(m) = Machine::new("guide-delegation", JOE, JOE + 1) else { return };
+    m.ok(0, 0, &format!("zpool create -O mountpoint={} --size 128M tank a.img", m.dir.join("tank").display()));
+    m.ok(0, 0, "zfs create -p tank/home/joe");
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/delegation.md")).unwrap();
+    let block = page.split("```\n").nth(1).unwrap().replace("zfs allow joe ", &format!("zfs allow -u {JOE} "));
+    let block = block.replace("user joe ", &format!("user (unknown: {JOE}) "));
+    let mut commands = 0;
+    for part in
+        format!("\n{block}").replace("\n# ", "\n@0 ").replace("\n$ ", &format!("\n@{JOE} ")).split("\n@").skip(1)
+    {
+        let (line, want) = part.split_once('\n').unwrap_or((part, ""));
+        let (user, line) = line.split_once(' ').unwrap();
+        let said = m.say(user.parse().unwrap(), 0, line);
+        let got = format!("{}{}", said.out, said.err);
+        assert_eq!(got.trim_end(), want.trim_end(), "{line}");
+        commands += 1;
+    }
+    assert_eq!(commands, 8);
+    m.ok(0, 0, "zpool destroy tank");
+}
+
+#[test]
 fn pages_are_read_as_they_are_meant() {
     let page = "text\n```console\n$ a b\none  2 3K\n$ c\n```\n```\n$ not this\n```\n";
+    let here = steps("```console\n$ cat <<E\n> a  b\n>\n> E\na  b\n\n```\n");
+    assert_eq!((here[0].line.as_str(), here[0].output.len()), ("cat <<E\na  b\n\nE", 2));
     let steps = steps(page);
     assert_eq!(steps.len(), 2);
     assert!(is_same(&steps[0].output, &["one 5 7.1M".to_string()]));
