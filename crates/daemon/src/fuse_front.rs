@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use admin::fs::files::Zfs;
-use admin::fs::front_end::{ActiveMount, FrontEnd, MountFlags, SnapshotsOf};
+use admin::fs::front_end::{ActiveMount, FrontEnd, MountFlags, Resume, SnapshotsOf, Suspension};
 use admin::fs::open_volumes::VolumeHold;
 use admin::fs::places::path_blocking;
 use admin::fs::shares::ShareRoot;
@@ -293,6 +293,23 @@ impl ActiveMount for Shown {
                 Err(_) if force => self.end(true, is_alone).await,
                 result => result,
             }
+        })
+    }
+    fn can_suspend(&self) -> bool {
+        match self {
+            Shown::Mounted(m) => m.can_suspend(),
+            Shown::Within(g) => g.can_suspend(),
+        }
+    }
+    fn suspend(&self) -> LocalBoxFuture<'_, Result<Suspension>> {
+        Box::pin(async move {
+            let suspended = match self {
+                Shown::Mounted(m) => m.suspend().await?,
+                Shown::Within(g) => g.suspend().await?,
+            };
+            let held = suspended.held().to_vec();
+            let resume: Resume = Box::new(|zfs, kept| Box::pin(async move { suspended.resume(zfs, &kept).await }));
+            Ok(Suspension { held, resume })
         })
     }
     fn root_changed(&self) {

@@ -12,6 +12,7 @@ use zpl::Zfs;
 
 use crate::mounted::{CLOSES_WAIT, FORCED_WAIT, Mounted};
 use crate::snapdir::SnapSource;
+use crate::suspend::Suspended;
 use crate::tree::{Member, Tree, cover_error};
 use crate::zfs::ZfsHandler;
 
@@ -70,6 +71,16 @@ impl Grafted {
     /// Whether the mount around it is in the tree of mounts.
     pub fn is_attached(&self, table: &MountTable) -> bool {
         self.is_alive() && self.outer.is_attached(table)
+    }
+
+    /// Whether it can be suspended.
+    pub fn can_suspend(&self) -> bool {
+        self.is_alive() && self.member.fs.switch().can_suspend()
+    }
+
+    /// Suspends it, as [`Mounted::suspend`].
+    pub async fn suspend(&self) -> Result<Suspended> {
+        self.member.fs.switch().suspend().await
     }
 
     /// The mount around it.

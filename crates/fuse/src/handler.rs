@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bdev::Bytes;
+use rt::sync::Pass;
 
 use crate::dir::DirOut;
 use crate::errno::{Errno, NO_SYS, NOT_TTY};
@@ -168,6 +169,11 @@ pub trait Handler: 'static {
     /// it are not traced.
     fn traced(&self, node: u64) -> Option<(u64, u64)> {
         None
+    }
+    /// Waits while the file system of a node is suspended ([`crate::Suspended`]): it is not while
+    /// the result lives. With `check` it fails for a node that has gone.
+    async fn enter(&self, node: u64, check: bool) -> Result<Option<Pass>, Errno> {
+        Ok(None)
     }
     /// The session is over: nothing else will come.
     async fn end(&self) {}

@@ -8,7 +8,7 @@
 //! From the bottom up: [`wire`] decodes and encodes bytes, [`proto`] has the requests and replies
 //! of the protocol (version 7, minor 31 and later), `session` reads, dispatches and answers,
 //! [`Handler`] is the interface of a file system, `zfs` is the handler that serves a [`zpl::Zfs`],
-//! and [`mount`] puts it at its place; `volumes` serves volumes as files ([`mount_volumes`]),
+//! `suspend` has it changed below its users, and [`mount`] puts it at its place; `volumes` serves volumes as files ([`mount_volumes`]),
 //! `texts` what is made when it is opened ([`mount_texts`]).
 //!
 //! The *node id* of a request names an object: it is the object's number, but for the root, which
@@ -33,6 +33,7 @@ mod notify;
 pub mod proto;
 mod session;
 mod snapdir;
+mod suspend;
 mod texts;
 mod tree;
 mod tree_handler;
@@ -48,6 +49,7 @@ pub use handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs
 pub use mounted::{MountOpts, Mounted, SessionStats, mount_handler};
 pub use session::Kernel;
 pub use snapdir::{SnapChange, SnapSource, SnapUser, Snapdir};
+pub use suspend::Suspended;
 pub use texts::{TextNode, TextSource, mount_texts};
 pub use volumes::{VolumeNode, VolumeSource, VolumeUse, mount_volumes};
 pub use zfs::mount;

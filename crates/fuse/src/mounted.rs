@@ -11,6 +11,7 @@ use rt::Rt;
 use crate::handler::Handler;
 use crate::proto::{self, ROOT_NODE};
 use crate::session::{Core, IO_MAX, Session};
+use crate::suspend::{Suspended, Switch};
 use crate::tree::Tree;
 use crate::wire::Small;
 
@@ -100,21 +101,23 @@ pub struct Mounted {
     rt: Rt,
     core: Rc<Core>,
     place: FusePlace,
+    switch: Option<Rc<Switch>>,
     tree: Option<Rc<Tree>>,
 }
 
 /// Mounts the file system of `handler` at `mountpoint`, a directory.
 pub async fn mount_handler(rt: &Rt, handler: impl Handler, mountpoint: &Path, opts: MountOpts) -> Result<Rc<Mounted>> {
-    mount_tree(rt, handler, mountpoint, opts, None).await
+    mount_tree(rt, handler, mountpoint, opts, (None, None)).await
 }
 
-/// As [`mount_handler`], for a handler of the file systems of `tree`, if given.
+/// As [`mount_handler`], for a handler that `switch` can suspend, and of the file systems of `tree`,
+/// if given.
 pub(crate) async fn mount_tree(
     rt: &Rt,
     handler: impl Handler,
     mountpoint: &Path,
     opts: MountOpts,
-    tree: Option<Rc<Tree>>,
+    (switch, tree): (Option<Rc<Switch>>, Option<Rc<Tree>>),
 ) -> Result<Rc<Mounted>> {
     let place = mountpoint.to_owned();
     // The list of mounts has the real path. Its lookup may go through mounts of our own.
@@ -142,7 +145,7 @@ pub(crate) async fn mount_tree(
     let (fd, place) = fuse_mount(&real, how).await?;
     let core = Session::start(rt, fd, handler, opts.writeback, opts.posix_acl || opts.holds_others)?;
     fuse_set_readahead(&place, opts.readahead_kib).await;
-    Ok(Rc::new(Mounted { rt: rt.clone(), core, place, tree }))
+    Ok(Rc::new(Mounted { rt: rt.clone(), core, place, switch, tree }))
 }
 
 impl Mounted {
@@ -218,6 +221,20 @@ impl Mounted {
         proto::put_attrs_stale(&mut message, ROOT_NODE);
         // An error means that the kernel caches nothing of it, or is gone.
         let _ = self.core.send(&[IoSlice::new(message.as_slice())]);
+    }
+
+    /// Whether its file system can be suspended.
+    pub fn can_suspend(&self) -> bool {
+        self.is_alive() && self.switch.as_ref().is_some_and(|s| s.can_suspend())
+    }
+
+    /// Suspends its file system, the first one if there are several. [`ErrorKind::Busy`], and
+    /// nothing changes, if requests under way do not end.
+    pub async fn suspend(&self) -> Result<Suspended> {
+        match &self.switch {
+            Some(switch) => switch.suspend().await,
+            None => Err(Error::unsupported("it is no file system of a pool")),
+        }
     }
 
     /// The file systems that it shows, if they may be several.

@@ -66,4 +66,16 @@ impl Core {
         // Errors mean that the kernel has no such name.
         let _ = sent.await;
     }
+    /// Sends messages to the kernel, one after the other, and waits for that.
+    pub(crate) async fn send_all(self: &Rc<Self>, messages: Vec<Vec<u8>>) {
+        let Some(fd) = self.device() else { return };
+        let Ok(fd) = fd.as_fd().try_clone_to_owned() else { return };
+        let sent = host::blocking(move || {
+            for message in messages {
+                // An error means that the kernel has no such node or name.
+                let _ = write_now(fd.as_fd(), &[IoSlice::new(&message)]);
+            }
+        });
+        let _ = sent.await;
+    }
 }

@@ -14,8 +14,8 @@ mod request;
 mod tests;
 
 pub use reply::{
-    InitReply, put_attr, put_attr_reply, put_attrs_stale, put_drop_name, put_drop_pages, put_entry, put_header,
-    put_init, put_open, put_statfs, put_statx_reply,
+    InitReply, put_attr, put_attr_reply, put_attrs_stale, put_drop_name, put_drop_pages, put_entry, put_expire_name,
+    put_header, put_init, put_open, put_statfs, put_statx_reply,
 };
 pub use request::{InHeader, Init, Op, forgets, rdev_from_wire, rdev_to_wire};
 

@@ -148,6 +148,34 @@ impl Kernel {
         core.drop_pages_in(self.outer(node), bytes.start, bytes.end - bytes.start).await;
     }
 
+    /// Has the kernel write back and drop all that it has of these nodes, and waits for that.
+    pub(crate) async fn drop_all(&self, nodes: &[u64]) {
+        let Some(core) = self.core.upgrade() else { return };
+        let message = |node: &u64| {
+            let mut message = Vec::new();
+            proto::put_drop_pages(&mut message, self.outer(*node), 0, 0);
+            message
+        };
+        core.send_all(nodes.iter().map(message).collect()).await;
+    }
+
+    /// Has the kernel look these names of a directory up again before it uses them, and waits for
+    /// that.
+    pub(crate) async fn expire_names(&self, dir: u64, names: impl IntoIterator<Item = Vec<u8>>) {
+        let Some(core) = self.core.upgrade() else { return };
+        let message = |name: Vec<u8>| {
+            let mut message = Vec::new();
+            proto::put_expire_name(&mut message, self.outer(dir), &name);
+            message
+        };
+        core.send_all(names.into_iter().map(message).collect()).await;
+    }
+
+    /// It can expire names.
+    pub(crate) fn expires_names(&self) -> bool {
+        self.core.upgrade().is_some_and(|core| core.minor.get() >= proto::MINOR_6_3 && !core.writeback)
+    }
+
     /// The kernel is new enough to handle two things (both since Linux 6.2; the protocol's minor
     /// version changed with 6.3): it sends an empty `SETATTR` when set-id bits must go before
     /// `FALLOCATE`, and it takes the set-group-id bit from the mode of a new file whose maker may

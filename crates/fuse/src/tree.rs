@@ -53,7 +53,7 @@ use crate::zfs::ZfsHandler;
 
 /// Slots use the bits of 64 above an object number.
 const SLOTS_MAX: usize = 1 << 16;
-const STALE: Errno = Errno(libc::ESTALE);
+pub(crate) const STALE: Errno = Errno(libc::ESTALE);
 /// The caller of lookups that no process requested.
 pub(crate) const NO_CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
 
@@ -65,6 +65,8 @@ pub(crate) struct Place {
     pub(crate) name: Vec<u8>,
     /// The folder, an inner node of `parent`.
     pub(crate) folder: u64,
+    /// Its generation: after a rollback of `parent` another folder may have its number.
+    pub(crate) generation: u64,
 }
 
 /// A file system of a tree.
@@ -114,8 +116,9 @@ impl Member {
         !self.covered.borrow().is_empty()
     }
     /// The member that covers a folder.
-    pub(crate) fn covering(&self, node: u64) -> Option<Rc<Member>> {
-        self.covered.borrow().get(&node).cloned()
+    pub(crate) fn covering(&self, e: &Entry) -> Option<Rc<Member>> {
+        let is_it = |member: &&Rc<Member>| member.place.as_ref().is_some_and(|p| p.generation == e.generation);
+        self.covered.borrow().get(&e.node).filter(is_it).cloned()
     }
     /// Waits until it has left and every request was dealt with.
     pub(crate) async fn ended(&self) {
@@ -287,16 +290,18 @@ impl Tree {
             if e.node == 0 {
                 return Err(Errno(libc::ENOENT));
             }
+            parent.fs.switch().forget(e.node, 1);
             let ino = self.ino(&parent, e.attr.ino);
-            at = match parent.covering(e.node) {
+            at = match parent.covering(&e) {
                 Some(child) => (child, ROOT_NODE),
                 None => (parent.clone(), e.node),
             };
-            found = Some((Place { parent, dir, name: name.to_vec(), folder: e.node }, ino));
+            let place = Place { parent, dir, name: name.to_vec(), folder: e.node, generation: e.generation };
+            found = Some((place, e, ino));
         }
         match found {
-            Some((place, _)) if place.parent.covering(place.folder).is_some() => Err(Errno(libc::EBUSY)),
-            Some(found) => Ok(found),
+            Some((place, e, _)) if place.parent.covering(&e).is_some() => Err(Errno(libc::EBUSY)),
+            Some((place, _, ino)) => Ok((place, ino)),
             // The root of the mount: something is mounted there already.
             None => Err(Errno(libc::EBUSY)),
         }
@@ -357,10 +362,12 @@ impl Inside {
         if e.node == 0 {
             return Ok(e);
         }
-        if let Some(child) = self.member.covering(e.node) {
+        if let Some(child) = self.member.covering(&e) {
+            let _pass = child.fs.enter(ROOT_NODE, false).await?;
             let root = child.fs.lookup(NO_CALLER, ROOT_NODE, b".").await?;
             // It may have left meanwhile.
             if !child.is_gone() {
+                self.member.fs.switch().forget(e.node, 1);
                 return self.tree.reference(&child, root);
             }
         }
@@ -372,10 +379,9 @@ impl Inside {
         if !self.member.holds_others() {
             return Ok(());
         }
-        match self.member.fs.lookup(who, self.node, name).await {
-            Ok(e) if self.member.covering(e.node).is_some() => Err(Errno(libc::EBUSY)),
-            _ => Ok(()),
-        }
+        let Ok(e) = self.member.fs.lookup(who, self.node, name).await else { return Ok(()) };
+        self.member.fs.switch().forget(e.node, 1);
+        if self.member.covering(&e).is_some() { Err(Errno(libc::EBUSY)) } else { Ok(()) }
     }
 }
 
@@ -385,7 +391,7 @@ impl DirView for Inside {
     }
     fn reference(&self, e: &Entry) -> Option<Entry> {
         // The kernel looks the covering member up when it needs it.
-        if self.member.covering(e.node).is_some() {
+        if self.member.covering(e).is_some() {
             return None;
         }
         self.tree.reference(&self.member, *e).ok()

@@ -6,6 +6,7 @@
 use std::rc::Rc;
 
 use bdev::Bytes;
+use rt::sync::Pass;
 
 use crate::dir::DirOut;
 use crate::errno::{Errno, OTHER_DEVICE};
@@ -26,6 +27,13 @@ impl Handler for TreeHandler {
     fn traced(&self, node: u64) -> Option<(u64, u64)> {
         let at = self.0.enter(node).ok()?;
         at.member.fs.traced(at.node)
+    }
+    async fn enter(&self, node: u64, check: bool) -> Result<Option<Pass>, Errno> {
+        let (member, node) = {
+            let at = self.0.enter(node)?;
+            (at.member.clone(), at.node)
+        };
+        member.fs.enter(node, check).await
     }
     async fn end(&self) {
         self.0.end().await;

@@ -18,8 +18,6 @@ mod ioctl;
 mod open;
 mod settle;
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -28,24 +26,26 @@ use base::{ErrorKind, ObjectId, Result, WallTime};
 use bdev::Bytes;
 use host::{CLONE_TOKEN_LEN, WEIR_IOC_CLONE, WEIR_IOC_CLONE_SOURCE, WEIR_IOC_SHARE_EQUAL};
 use rt::Rt;
+use rt::sync::Pass;
 use zpl::{AclKind, CloneFrom, Cred, Fallocate, FileKind, ReadHow, RenameFlags, SetXattr, Zfs, is_no_clone};
 
 use crate::dir::DirOut;
-use crate::errno::{BAD_HANDLE, Errno, INVALID, NO_DATA, NOT_SUPPORTED};
+use crate::errno::{BAD_HANDLE, Errno, INVALID, IO, NO_DATA, NOT_SUPPORTED};
 use crate::groups::{groups_of, may_keep_sgid};
 use crate::handler::{Attr, COPY_MAX, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs, Time, WriteHow};
-use crate::mounted::{MountOpts, Mounted, mount_handler, mount_tree};
+use crate::mounted::{MountOpts, Mounted, mount_tree};
 use crate::proto::ROOT_NODE;
 use crate::session::Kernel;
 use crate::snapdir::{
     CTL_DIR, CTL_NAME, Found, SNAP_DIR, SnapChange, SnapDir, SnapSource, is_control, node_in, object_of, read_only,
     slot_of, snap_name,
 };
-use crate::tree::Tree;
+use crate::suspend::{Live, Switch};
+use crate::tree::{STALE, Tree};
 use crate::tree_handler::TreeHandler;
 use crate::wire::{Fields, Put};
 use crate::xattr_names::{check_namespace, is_system, missing};
-use open::{NOATIME, PAST_CACHE, READABLE, WRITABLE};
+use open::{APPENDS, NOATIME, PAST_CACHE, READABLE, WRITABLE};
 use settle::Unsettled;
 
 /// How long the kernel may cache attributes that only it changes.
@@ -82,12 +82,14 @@ pub async fn mount(
     let readonly = opts.readonly || zfs.opts().readonly;
     let posix_acl = zfs.opts().posix_acl;
     let handler = ZfsHandler::new(rt, zfs, snaps);
+    let switch = handler.switch().clone();
     if !opts.holds_others {
-        return mount_handler(rt, handler, mountpoint, MountOpts { readonly, posix_acl, ..opts }).await;
+        let opts = MountOpts { readonly, posix_acl, ..opts };
+        return mount_tree(rt, handler, mountpoint, opts, (Some(switch), None)).await;
     }
     // A file system grafted within it may be writable all the same.
     let tree = Tree::new(handler.kernel_reads_acls());
-    mount_tree(rt, TreeHandler(tree.clone()), mountpoint, opts, Some(tree)).await
+    mount_tree(rt, TreeHandler(tree.clone()), mountpoint, opts, (Some(switch), Some(tree))).await
 }
 
 /// The kernel may cache attributes for long, except the space a file takes: that is known only when
@@ -98,21 +100,12 @@ fn attr_ttl(now: WallTime, ctime: WallTime) -> Duration {
 
 pub(crate) struct ZfsHandler {
     rt: Rt,
-    zfs: Rc<Zfs>,
-    root: ObjectId,
-    /// How long the kernel may cache names and missing names. Only where names are exact: where `a`
-    /// is also `A` the kernel cannot know that removing one removes the other.
-    names_ttl: Duration,
+    switch: Rc<Switch>,
     snaps: Option<SnapDir>,
-    kernel: RefCell<Kernel>,
     /// POSIX ACLs are shown and can be set; the kernel evaluates them.
     posix_acl: bool,
     /// The kernel reads ACLs although there may be none.
     kernel_reads_acls: bool,
-    /// Files that are open with `MAPPABLE`, and how often.
-    mappable: RefCell<BTreeMap<u64, u32>>,
-    /// Files that are open without [`PAST_CACHE`], and how often.
-    cached: RefCell<BTreeMap<u64, u32>>,
     unsettled: Rc<Unsettled>,
 }
 
@@ -121,26 +114,20 @@ const HOLES_MAX: usize = 64;
 impl ZfsHandler {
     pub(crate) fn new(rt: &Rt, zfs: Rc<Zfs>, snaps: Option<Rc<dyn SnapSource>>) -> ZfsHandler {
         let posix_acl = zfs.opts().posix_acl;
-        let names_ttl = if zfs.names_are_exact() { LONG } else { Duration::ZERO };
-        zfs.keep_removed_dirs();
         let created = Time { secs: zfs.dataset().phys().creation_time.try_into().unwrap_or(i64::MAX), nanos: 0 };
         let snaps = snaps.map(|source| SnapDir::new(source, created));
-        let (kernel, mappable, cached) = (RefCell::default(), RefCell::default(), RefCell::default());
-        let root = zfs.root();
+        let switch = Switch::new(rt, zfs);
         let kernel_reads_acls = posix_acl;
-        ZfsHandler {
-            rt: rt.clone(),
-            root,
-            zfs,
-            names_ttl,
-            snaps,
-            kernel,
-            posix_acl,
-            kernel_reads_acls,
-            mappable,
-            cached,
-            unsettled: Rc::default(),
-        }
+        ZfsHandler { rt: rt.clone(), switch, snaps, posix_acl, kernel_reads_acls, unsettled: Rc::default() }
+    }
+
+    /// What suspends it.
+    pub(crate) fn switch(&self) -> &Rc<Switch> {
+        &self.switch
+    }
+
+    fn live(&self) -> Rc<Live> {
+        self.switch.live()
     }
 
     /// For a session in which the kernel reads ACLs, whether or not this file system has them.
@@ -151,10 +138,11 @@ impl ZfsHandler {
     /// The file system that a node is in, and its object there.
     fn at(&self, node: u64) -> Result<(Rc<Zfs>, ObjectId), Errno> {
         if node == ROOT_NODE {
-            return Ok((self.zfs.clone(), self.root));
+            let live = self.live();
+            return Ok((live.zfs.clone(), live.root));
         }
         match (slot_of(node), &self.snaps) {
-            (0, _) => Ok((self.zfs.clone(), ObjectId(node))),
+            (0, _) => Ok((self.live().zfs.clone(), ObjectId(node))),
             _ if is_control(node) => Err(read_only()),
             (slot, Some(snaps)) => Ok((snaps.zfs(slot)?, object_of(node))),
             (_, None) => Err(Errno(libc::ESTALE)),
@@ -182,17 +170,21 @@ impl ZfsHandler {
     }
 
     fn node(&self, slot: u64, obj: ObjectId) -> u64 {
-        if slot == 0 && obj == self.root { ROOT_NODE } else { node_in(slot, obj) }
+        if slot == 0 && obj == self.live().root { ROOT_NODE } else { node_in(slot, obj) }
     }
 
     fn attr(&self, slot: u64, a: &zpl::Attr) -> Attr {
         let t = |t: WallTime| Time { secs: t.secs, nanos: t.nanos };
-        let of_root = self.snaps.as_ref().filter(|_| slot == 0 && a.obj == self.root);
+        let live = self.live();
+        let of_root = self.snaps.as_ref().filter(|_| slot == 0 && a.obj == live.root);
+        if slot == 0 {
+            self.switch.told(self.node(slot, a.obj));
+        }
         let ttl = attr_ttl(self.rt.wall_clock(), a.ctime);
         // An empty file that takes no more than its dnode will not change.
         let is_empty = a.size == 0 && a.blocks <= DNODE_BLOCKS_MAX;
         if slot == 0 && ttl == SHORT && a.kind == FileKind::File && !is_empty {
-            self.unsettled.add(&self.rt, &self.zfs, &self.kernel.borrow(), node_in(slot, a.obj));
+            self.unsettled.add(&self.rt, &live.zfs, &self.switch.kernel(), node_in(slot, a.obj));
         }
         Attr {
             ino: node_in(slot, a.obj),
@@ -215,8 +207,19 @@ impl ZfsHandler {
         }
     }
 
+    /// The entry of an object, to which the kernel then has one more reference.
     fn entry(&self, slot: u64, a: &zpl::Attr) -> Entry {
-        Entry { node: self.node(slot, a.obj), generation: a.generation, ttl: self.names_ttl, attr: self.attr(slot, a) }
+        let entry = self.entry_in_list(slot, a);
+        if slot == 0 {
+            self.switch.remember(entry.node, a);
+        }
+        entry
+    }
+
+    /// The same without the reference.
+    fn entry_in_list(&self, slot: u64, a: &zpl::Attr) -> Entry {
+        let ttl = self.live().names_ttl;
+        Entry { node: self.node(slot, a.obj), generation: a.generation, ttl, attr: self.attr(slot, a) }
     }
 
     /// Removes capabilities from a file that `who` changes, and set-id bits if `ids`. True if the
@@ -242,7 +245,7 @@ impl ZfsHandler {
             return Err(NOT_SUPPORTED);
         }
         if self.kill_privileges(who, to.0, false).await? {
-            self.kernel.borrow().attrs_changed(to.0);
+            self.switch.kernel().attrs_changed(to.0);
         }
         Ok(zfs.clone_range(from, obj, to.1, len).await.map(|(n, _)| n))
     }
@@ -280,17 +283,18 @@ impl ZfsHandler {
     /// The credentials for creating with this mode. Where the kernel does not check it,
     /// supplementary groups decide on the set-group-id bit.
     fn cred(&self, caller: Caller, mode: u32) -> Cred {
-        let fsetid = caller.uid == 0 || self.kernel.borrow().handles_set_ids();
+        let fsetid = caller.uid == 0 || self.switch.kernel().handles_set_ids();
         let groups = if !fsetid && mode & S_ISGID != 0 { groups_of(caller.pid) } else { Vec::new() };
         Cred { groups, umask: caller.umask, fsetid, ..Cred::new(caller.uid, caller.gid) }
     }
 }
 
 impl Handler for ZfsHandler {
-    fn forget(&self, node: u64, _: u64) {
+    fn forget(&self, node: u64, count: u64) {
         // A directory that was removed has no name that it could be found by again.
         if slot_of(node) == 0 {
-            self.zfs.forget_removed(ObjectId(node));
+            self.switch.forget(node, count);
+            self.live().zfs.forget_removed(ObjectId(node));
         }
     }
 
@@ -299,12 +303,20 @@ impl Handler for ZfsHandler {
         Some((zfs.objset().id(), obj.0))
     }
 
+    async fn enter(&self, node: u64, check: bool) -> Result<Option<Pass>, Errno> {
+        let pass = self.switch.enter().await?;
+        if check {
+            self.switch.check(node).await?;
+        }
+        Ok(Some(pass))
+    }
+
     async fn end(&self) {
-        self.zfs.forget_all_removed().await;
+        self.live().zfs.forget_all_removed().await;
     }
 
     fn begin(&self, kernel: Kernel) {
-        *self.kernel.borrow_mut() = kernel;
+        self.switch.begin(kernel);
     }
 
     async fn lookup(&self, _: Caller, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
@@ -334,9 +346,10 @@ impl Handler for ZfsHandler {
         match zfs.lookup(obj, name).await {
             Ok(a) => Ok(self.entry(slot, &a)),
             // Missing names are cached, too.
-            Err(e) if e.kind() == ErrorKind::NotFound && !self.names_ttl.is_zero() => {
-                Ok(Entry { ttl: self.names_ttl, ..Entry::default() })
-            }
+            Err(e) if e.kind() == ErrorKind::NotFound => match self.live().names_ttl {
+                Duration::ZERO => Err(e.into()),
+                ttl => Ok(Entry { ttl, ..Entry::default() }),
+            },
             Err(e) => Err(e.into()),
         }
     }
@@ -442,6 +455,7 @@ impl Handler for ZfsHandler {
                 false => Err(INVALID),
             };
         }
+        self.switch.check(to.0).await?;
         let ((zfs, obj), (_, to_obj)) = (self.at_live(from.0)?, self.at_live(to.0)?);
         if slot_of(from.0) != slot_of(to.0) {
             return Err(Errno(libc::EXDEV));
@@ -460,6 +474,7 @@ impl Handler for ZfsHandler {
     }
 
     async fn link(&self, _: Caller, node: u64, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
+        self.switch.check(node).await?;
         let ((zfs, obj), (_, dir)) = (self.at_live(node)?, self.at_live(parent)?);
         let slot = slot_of(node);
         if slot != slot_of(parent) {
@@ -519,6 +534,7 @@ impl Handler for ZfsHandler {
     }
 
     async fn read(&self, node: u64, fh: u64, offset: u64, size: u32, direct: bool) -> Result<Vec<Bytes>, Errno> {
+        self.switch.check_handle(node, fh)?;
         let (zfs, obj) = self.at(node)?;
         let how = ReadHow { noatime: fh & NOATIME != 0, direct };
         Ok(zfs.read_as(obj, offset, size.into(), how).await?)
@@ -528,34 +544,39 @@ impl Handler for ZfsHandler {
         &self,
         who: Caller,
         node: u64,
-        _: u64,
+        fh: u64,
         offset: u64,
         data: Vec<Bytes>,
         how: WriteHow,
     ) -> Result<u32, Errno> {
+        self.switch.check_handle(node, fh)?;
         let (zfs, obj) = self.at_live(node)?;
+        if how.from_cache && self.switch.has_old_pages(node) {
+            return u32::try_from(data.iter().map(|d| d.len()).sum::<usize>()).map_err(|_| INVALID);
+        }
         // Stores to mapped memory remove no privileges, as on other file systems.
         if (how.kill_suidgid || !how.from_cache) && self.kill_privileges(who, node, how.kill_suidgid).await? {
-            self.kernel.borrow().attrs_changed(node);
+            self.switch.kernel().attrs_changed(node);
         }
-        let how = zpl::WriteHow { append: false, sync: how.sync, direct: how.direct };
+        let append = fh & APPENDS != 0 && !how.from_cache && self.switch.has_old_size(node);
+        let how = zpl::WriteHow { append, sync: how.sync, direct: how.direct };
         let (n, _) = zfs.write_as(obj, offset, data, how).await?;
         u32::try_from(n).map_err(|_| INVALID)
     }
 
     fn may_be_mapped(&self, node: u64) -> bool {
-        self.mappable.borrow().contains_key(&node)
+        self.switch.opens(node).mappable > 0
     }
 
     fn may_be_cached(&self, node: u64, fh: u64) -> bool {
-        fh & PAST_CACHE != 0 && self.cached.borrow().contains_key(&node)
+        fh & PAST_CACHE != 0 && self.switch.opens(node).cached > 0
     }
 
     async fn statfs(&self, node: u64) -> Result<StatFs, Errno> {
         // A folder of `.zfs` has no object of its own.
         let s = match self.at(node) {
             Ok((zfs, obj)) => zfs.statfs_at(obj).await?,
-            Err(_) => self.zfs.statfs(),
+            Err(_) => self.live().zfs.statfs(),
         };
         Ok(StatFs {
             blocks: s.blocks,
@@ -570,13 +591,16 @@ impl Handler for ZfsHandler {
     }
 
     async fn release(&self, node: u64, fh: u64) -> Result<(), Errno> {
-        self.uncount(node, fh);
+        if !self.uncount(node, fh) {
+            return Ok(());
+        }
         let Ok((zfs, obj)) = self.at(node) else { return Ok(()) };
         zfs.release(obj).await;
         Ok(())
     }
 
-    async fn fsync(&self, node: u64, _: u64, _: bool) -> Result<(), Errno> {
+    async fn fsync(&self, node: u64, fh: u64, _: bool) -> Result<(), Errno> {
+        self.switch.check_handle(node, fh)?;
         let (zfs, obj) = self.at(node)?;
         Ok(zfs.fsync(obj).await?)
     }
@@ -597,10 +621,14 @@ impl Handler for ZfsHandler {
             if out.plus() {
                 let list = zfs.readdirplus(dir, at, step).await?;
                 for e in &list {
-                    let entry = e.attr.as_ref().map(|a| self.entry(slot, a));
+                    let attr = e.attr.as_ref();
+                    let entry = attr.map(|a| self.entry_in_list(slot, a));
                     let (e, dtype) = (&e.entry, e.entry.kind as u8);
                     if !out.push(&e.name, node_in(slot, e.obj), dtype, e.next_cookie, entry.as_ref()) {
                         return Ok(());
+                    }
+                    if let (0, Some(a), Some(entry)) = (slot, attr, entry) {
+                        self.switch.remember(entry.node, a);
                     }
                     at = e.next_cookie;
                 }
@@ -700,15 +728,16 @@ impl Handler for ZfsHandler {
             _ => return Err(NOT_SUPPORTED),
         };
         // For the owner a `SETATTR` has done it.
-        let setattr_sent = self.kernel.borrow().handles_set_ids() && zfs.getattr(obj).await?.uid == who.uid;
+        let setattr_sent = self.switch.kernel().handles_set_ids() && zfs.getattr(obj).await?.uid == who.uid;
         let ids = who.uid != 0 && !setattr_sent;
         if self.kill_privileges(who, node, ids).await? {
-            self.kernel.borrow().attrs_changed(node);
+            self.switch.kernel().attrs_changed(node);
         }
         Ok(zfs.fallocate(obj, what, offset, len).await?)
     }
 
     async fn copy_file_range(&self, who: Caller, from: (u64, u64), to: (u64, u64), len: u64) -> Result<u64, Errno> {
+        self.switch.check(to.0).await?;
         let (source, from_obj) = self.at(from.0)?;
         let from = CloneFrom { fs: &source, obj: from_obj, off: from.1 };
         match self.clone_into(who, from, to, len).await? {
@@ -719,32 +748,43 @@ impl Handler for ZfsHandler {
         }
     }
 
-    async fn lseek(&self, node: u64, _: u64, offset: u64, whence: u32) -> Result<u64, Errno> {
-        let (zfs, obj) = self.at(node)?;
-        let kernel = self.kernel.borrow().clone();
-        let find = async || match whence as i32 {
-            libc::SEEK_DATA => Ok(zfs.seek_data(obj, offset).await?),
-            libc::SEEK_HOLE => Ok(zfs.seek_hole(obj, offset).await?),
-            _ => Err(INVALID),
+    async fn lseek(&self, node: u64, fh: u64, offset: u64, whence: u32) -> Result<u64, Errno> {
+        // Entered for each step, since what the kernel writes back enters, too.
+        let enter = async || {
+            let pass = self.enter(node, true).await.map_err(|e| if e == STALE { IO } else { e })?;
+            self.switch.check_handle(node, fh)?;
+            Ok::<_, Errno>((pass, self.at(node)?))
+        };
+        let find = async || {
+            let (_pass, (zfs, obj)) = enter().await?;
+            match whence as i32 {
+                libc::SEEK_DATA => Ok(zfs.seek_data(obj, offset).await?),
+                libc::SEEK_HOLE => Ok(zfs.seek_hole(obj, offset).await?),
+                _ => Err(INVALID),
+            }
+        };
+        // The hole that an answer relies on.
+        let hole_of = async |found: Option<u64>| {
+            let (_pass, (zfs, obj)) = enter().await?;
+            let size = zfs.getattr(obj).await?.size;
+            Ok::<_, Errno>(match (whence as i32, found) {
+                (libc::SEEK_DATA, at) => Some(offset..at.unwrap_or(size)),
+                (_, Some(at)) => Some(at..zfs.seek_data(obj, at).await?.unwrap_or(size)),
+                (_, None) => None,
+            })
         };
         let mut found = find().await?;
-        // Holes that the answer relies on, where the kernel has nothing any more that it has not
-        // written back.
+        // Holes where the kernel has nothing any more that it has not written back.
         let mut verified = offset..offset;
         for _ in 0..HOLES_MAX {
             if !self.may_be_mapped(node) {
                 break;
             }
-            let size = zfs.getattr(obj).await?.size;
-            let hole = match (whence as i32, found) {
-                (libc::SEEK_DATA, at) => offset..at.unwrap_or(size),
-                (_, Some(at)) => at..zfs.seek_data(obj, at).await?.unwrap_or(size),
-                (_, None) => break,
-            };
+            let Some(hole) = hole_of(found).await? else { break };
             if hole.is_empty() || (verified.start <= hole.start && hole.end <= verified.end) {
                 return found.ok_or(Errno(libc::ENXIO));
             }
-            kernel.write_back(node, hole.clone()).await;
+            self.switch.kernel().write_back(node, hole.clone()).await;
             verified = hole;
             found = find().await?;
         }
@@ -752,7 +792,8 @@ impl Handler for ZfsHandler {
     }
 
     async fn syncfs(&self) -> Result<(), Errno> {
-        Ok(self.zfs.sync_fs().await?)
+        let _pass = self.enter(ROOT_NODE, false).await?;
+        Ok(self.live().zfs.sync_fs().await?)
     }
 
     async fn ioctl(&self, who: Caller, (node, fh): (u64, u64), cmd: u32, input: &[u8]) -> Result<Vec<u8>, Errno> {

@@ -66,7 +66,7 @@ pub struct Zfs {
     opened: RefCell<BTreeMap<u64, Node>>,
     /// Whether removed directories are held open, and those that are ([`Zfs::keep_removed_dirs`]).
     keeps_removed: Cell<bool>,
-    removed: RefCell<BTreeSet<u64>>,
+    pub(crate) removed: RefCell<BTreeSet<u64>>,
     /// Access times that have not been stored.
     atimes: RefCell<BTreeMap<u64, (Node, WallTime)>>,
     flushing_atimes: Cell<bool>,
@@ -75,7 +75,7 @@ pub struct Zfs {
     /// Objects of the unlinked set that could not be freed.
     pub(crate) reap_errors: Cell<u64>,
     /// Reads, their bytes, writes, their bytes.
-    io: Cell<[u64; 4]>,
+    pub(crate) io: Cell<[u64; 4]>,
     /// Objects that lost their last link, and those of them that are freed.
     unlinks: Cell<[u64; 2]>,
     /// The record of the intent log that is being replayed; no other change runs meanwhile.
@@ -112,14 +112,18 @@ impl Zfs {
     /// are read-only regardless of `opts`. If it is writable, a background task begins to free the
     /// objects that a crash left in the unlinked set.
     pub async fn open(ds: &Rc<Dataset>, opts: MountOpts) -> Result<Rc<Zfs>> {
-        let fs = Zfs::load(ds, opts).await?;
-        ds.begin_use();
-        if !fs.opts().readonly {
-            fs.unlinks.set([fs.unlinked_count().await?, 0]);
-            fs.spawn_unlinked_drain();
-            fs.spawn_count();
-        }
+        let (fs, _) = Zfs::open_again(ds, opts, &[]).await?;
         Ok(fs)
+    }
+
+    /// Begins the work in the background of a file system that can be written.
+    pub(crate) async fn begin_background(&self) -> Result<()> {
+        if !self.opts().readonly {
+            self.unlinks.set([self.unlinked_count().await?, 0]);
+            self.spawn_unlinked_drain();
+            self.spawn_count();
+        }
+        Ok(())
     }
 
     /// Opens a snapshot without a use of it: it can be destroyed meanwhile, and its files give
@@ -132,7 +136,7 @@ impl Zfs {
         Ok(fs)
     }
 
-    async fn load(ds: &Rc<Dataset>, opts: MountOpts) -> Result<Rc<Zfs>> {
+    pub(crate) async fn load(ds: &Rc<Dataset>, opts: MountOpts) -> Result<Rc<Zfs>> {
         let place = || format!("file system '{}'", ds.name());
         if opts.redacted {
             ds.check_received()?
@@ -363,7 +367,8 @@ impl Zfs {
     pub(crate) fn rc(&self) -> Option<Rc<Zfs>> {
         self.me.upgrade()
     }
-    pub(crate) fn is_closed(&self) -> bool {
+    /// Whether it was unmounted.
+    pub fn is_closed(&self) -> bool {
         self.closed.get()
     }
 

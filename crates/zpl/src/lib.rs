@@ -30,7 +30,8 @@
 //! Reading order: `types`, `fs` (a mounted file system), `node` (an object and its locks), `init`
 //! (a new one), `data` (reads, writes, truncation), `names` (changes of directories), `attr`,
 //! `xattr`, `acl`, `log` (intent-log records and their replay), `reap` (unlinked files), `quota`,
-//! `owners` (what users, groups and projects use, and their limits),
+//! `owners` (what users, groups and projects use, and their limits), `reopen` (a rollback below its
+//! users),
 //! [`diff`] (what changed between snapshots).
 //!
 //! Permissions are not checked here: the front end (with FUSE the kernel) does that. This crate
@@ -50,6 +51,7 @@ mod owners;
 mod quota;
 mod ranks;
 mod reap;
+mod reopen;
 mod types;
 mod upgrade;
 mod xattr;
@@ -59,6 +61,7 @@ pub use data::clone::{CloneFrom, is_no_clone};
 pub use fs::Zfs;
 pub use init::{FsCreateProps, InitOwner, init_fs};
 pub use owners::{OwnerKind, OwnerUse, check_limit, owner_use, owner_uses};
+pub use reopen::Held;
 pub use types::{
     Atime, Attr, Case, Cred, DirEntry, DirEntryPlus, DirectMode, Fallocate, FileKind, MountOpts, ReadHow, RenameFlags,
     SetAttr, SetTime, SetXattr, StatFs, WriteHow, XattrMode, ioc_flags,

@@ -1,5 +1,6 @@
 //! The interface to `zpl`: opens file systems and initializes new ones.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use base::{Error, ErrorKind, ObjectId, Result};
@@ -10,7 +11,7 @@ use ondisk::objset::ObjsetType;
 use ondisk::version;
 use ondisk::zpl::{MASTER_NODE_OBJ, ZPL_VERSION, ZPL_VERSION_FUID, master_key};
 use rt::Rt;
-use zpl::{Case, FsCreateProps, InitOwner, MountOpts, init_fs};
+use zpl::{Case, FsCreateProps, Held, InitOwner, MountOpts, init_fs};
 
 pub use zpl::Zfs;
 
@@ -158,6 +159,12 @@ pub async fn open(ds: Rc<Dataset>, temp: TempProps) -> Result<Rc<Zfs>> {
     // Nothing changes a snapshot.
     let temp = if ds.is_snapshot() { TempProps { readonly: Some(true), ..temp } } else { temp };
     Zfs::open(&ds, options(&ds, temp)).await
+}
+
+/// Opens a file system again that was closed for a moment, with the objects that are in use; the
+/// numbers of those that are still there.
+pub(crate) async fn open_again(ds: &Rc<Dataset>, temp: TempProps, held: &[Held]) -> Result<(Rc<Zfs>, BTreeSet<u64>)> {
+    Zfs::open_again(ds, options(ds, temp), held).await
 }
 
 /// Closes it: all data is on disk, and none of it stays in memory.

@@ -4,6 +4,7 @@
 //! mounts: the daemon uses FUSE.
 
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -11,6 +12,7 @@ use base::{ErrorKind, Result};
 use dsl::{Dataset, DslPool};
 use host::MountTable;
 use rt::{LocalBoxFuture, Rt};
+use zpl::Held;
 
 use super::files::{self, Zfs};
 use super::shares::ShareRoot;
@@ -40,6 +42,18 @@ pub struct MountFlags {
     pub posix_acl: bool,
 }
 
+/// A file system whose requests wait. If it is dropped they fail from then on.
+pub struct Suspension {
+    /// The objects in use.
+    pub held: Vec<Held>,
+    /// Lets the requests go on in a file system, where those of the objects that are named are
+    /// still there.
+    pub resume: Resume,
+}
+
+/// See [`Suspension::resume`].
+pub type Resume = Box<dyn FnOnce(Rc<Zfs>, BTreeSet<u64>) -> LocalBoxFuture<'static, ()>>;
+
 /// A mounted file system.
 pub trait ActiveMount {
     /// False after an unmount from outside.
@@ -54,6 +68,11 @@ pub trait ActiveMount {
     /// Unmounts it. [`base::ErrorKind::Busy`] if it is in use, unless `force`. `is_alone` is what
     /// that function said a moment ago, or false.
     fn unmount(&self, force: bool, is_alone: bool) -> LocalBoxFuture<'_, Result<()>>;
+    /// Whether it can be suspended.
+    fn can_suspend(&self) -> bool;
+    /// Has its requests wait, and ends those under way, so that the file system can be closed and
+    /// another state of it opened. [`base::ErrorKind::Busy`], and nothing changes, if some do not end.
+    fn suspend(&self) -> LocalBoxFuture<'_, Result<Suspension>>;
     /// Whether `.zfs` is listed in its root has changed. Where it is shown in the mount of another
     /// one that is seen a second later.
     fn root_changed(&self);

@@ -20,6 +20,7 @@ mod rights;
 mod send;
 pub mod shares;
 pub mod snaps;
+mod suspended;
 pub mod temp_props;
 pub mod volume_folder;
 pub mod volumes;

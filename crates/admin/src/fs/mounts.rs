@@ -77,13 +77,13 @@ pub struct Unmounted {
     pub at: Option<PathBuf>,
 }
 
-struct Mounted {
+pub(super) struct Mounted {
     path: PathBuf,
     /// mount(8) has chosen the path.
     is_given: bool,
-    zfs: Rc<Zfs>,
-    front: Rc<dyn ActiveMount>,
-    temp: TempProps,
+    pub(super) zfs: Rc<Zfs>,
+    pub(super) front: Rc<dyn ActiveMount>,
+    pub(super) temp: TempProps,
     flags: MountFlags,
     /// Later mounts have higher numbers: of several at one place the last is on top.
     number: u64,
@@ -99,7 +99,7 @@ impl Mounted {
 /// has ended.
 #[derive(Default)]
 pub struct Mounts {
-    active: RefCell<BTreeMap<String, Mounted>>,
+    pub(super) active: RefCell<BTreeMap<String, Mounted>>,
     /// The number of the next one.
     next: Cell<u64>,
     watch: RefCell<Option<MountWatch>>,
@@ -593,7 +593,7 @@ impl PoolEngine {
     }
 
     /// As [`PoolEngine::unmount`], of a mount that is known to be at one place only.
-    async fn unmount_one(&self, name: &str, force: Force, is_alone: bool) -> Result<()> {
+    pub(super) async fn unmount_one(&self, name: &str, force: Force, is_alone: bool) -> Result<()> {
         let front = self.mounts.active.borrow().get(name).map(|m| (m.front.clone(), m.path.clone()));
         let Some((front, path)) = front else {
             return Err(Error::not_found(format!("cannot unmount '{name}': not currently mounted")));

@@ -1,7 +1,7 @@
 //! `zfs receive`: a stream from the client becomes snapshots.
 //!
 //! Data come while other commands work: the `admin` lock is held at the beginning and at the end
-//! only. A target that is mounted is unmounted for the moment in which it is replaced.
+//! only. A target that is mounted is suspended for the moment in which it is replaced.
 
 use std::rc::Rc;
 
@@ -408,7 +408,8 @@ impl PoolEngine {
         let guid = head.begin.to_guid;
         let (fs, _) = target.split_once('@').unwrap_or((target, ""));
         let is_new = self.pool.dsl().find(fs).is_err();
-        let is_raw = head.begin.features() & features::RAW != 0;
+        let has = |feature| head.begin.features() & feature != 0;
+        let (is_raw, is_redacted) = (has(features::RAW), has(features::REDACTED));
         let is_increment = head.begin.from_guid.0 != 0 && head.begin.flags & begin_flags::CLONE == 0;
         let is_resumed = head.begin.features() & features::RESUMING != 0;
         let makes_new = is_new || (is_resumed && !(is_increment && what.origin.is_none()));
@@ -425,7 +426,7 @@ impl PoolEngine {
             Err(e) => return Err(e),
         };
         let done = match receiving.data(input).await {
-            Ok(()) => self.finish_receive((what, part, is_raw), &receiving, view).await,
+            Ok(()) => self.finish_receive((what, part), (is_raw, is_redacted), &receiving, view).await,
             Err(e) => Err(e),
         };
         if let Err(e) = done {
@@ -530,10 +531,12 @@ impl PoolEngine {
         snaps.iter().any(|s| Guid(s.phys().guid) == guid)
     }
 
-    /// Makes the snapshot. A target in use is unmounted for that.
+    /// Makes the snapshot. A target that is mounted is suspended for that; it is unmounted if it is
+    /// redacted from then on.
     async fn finish_receive(
         &self,
-        (what, part, is_raw): (&ReceiveWhat, &Part, bool),
+        (what, part): (&ReceiveWhat, &Part),
+        (is_raw, is_redacted): (bool, bool),
         receiving: &Receiving,
         view: &mut ReceiveView,
     ) -> Result<Received> {
@@ -552,9 +555,12 @@ impl PoolEngine {
         };
         left.extend(location.cloned());
         let name = target.name();
-        let unmounted = self.unmount_these(std::slice::from_ref(&name), Force::full(what.force_unmount)).await?;
-        let mut unmounted = unmounted;
-        let done = receiving.finish().await;
+        let mut unmounted = Vec::new();
+        if is_redacted || what.force_unmount || !self.can_suspend(&name) {
+            let force = Force::full(what.force_unmount);
+            unmounted = self.unmount_these(std::slice::from_ref(&name), force).await?;
+        }
+        let done = self.while_suspended(&name, receiving.finish()).await;
         // A file system that is redacted now is not shown any more.
         unmounted.retain(|u| u.name != name || u.temp.redacted || target.redaction().is_none());
         drop(target);

@@ -287,16 +287,20 @@ impl PoolEngine {
             self.plan_fs(&clone, &mut plan).await.map_err(|e| e.at(what()))?;
         }
         plan.names.extend(newer.iter().map(|s| s.name()));
-        // Unmounting first finds a dataset in use before anything is destroyed.
+        // First: this finds a dataset in use before anything is destroyed.
         self.close_volumes(&[head.name()], how.force).await.map_err(|e| e.at(what()))?;
-        let unmounted = self.unmount_these(&[head.name()], Force::full(how.force)).await.map_err(|e| e.at(what()))?;
+        let mut unmounted = Vec::new();
+        if !self.can_suspend(&head.name()) {
+            let force = Force::full(how.force);
+            unmounted = self.unmount_these(&[head.name()], force).await.map_err(|e| e.at(what()))?;
+        }
         drop(newer);
         let done = async {
             self.destroy_planned(&plan.names, how, progress).await?;
             for mark in marks {
                 dsl.destroy_bookmark(&mark).await?;
             }
-            dsl.rollback(name).await
+            self.while_suspended(&head.name(), dsl.rollback(name)).await
         };
         let done = done.await;
         let errors = self.mount_again(&unmounted).await;

@@ -187,10 +187,11 @@ given.
         usage: &["rollback [-rRf] <snapshot>"],
         text: "\
 Takes a file system or volume back to a snapshot; what was written since is
-lost.
+lost. Files that are open go on with the content of the snapshot, or give
+errors if they are not in it.
 
   -r  destroy later snapshots and bookmarks    -R  and clones of them
-  -f  also if it is in use
+  -f  also if it is a volume in use, or a file system in use before Linux 6.3
 ",
     },
     Page {

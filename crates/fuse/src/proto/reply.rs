@@ -64,6 +64,16 @@ pub fn put_drop_pages(out: &mut impl Put, node: u64, offset: u64, len: u64) {
 /// Adds a notification: the kernel must drop a name of a directory, and its cached nodes below it
 /// (`FUSE_NOTIFY_INVAL_ENTRY`).
 pub fn put_drop_name(out: &mut impl Put, dir: u64, name: &[u8]) {
+    put_inval_entry(out, dir, name, 0);
+}
+
+/// Adds a notification: the kernel must look a name of a directory up again before it uses it, and
+/// keeps it until then (`FUSE_EXPIRE_ONLY`, since 7.38).
+pub fn put_expire_name(out: &mut impl Put, dir: u64, name: &[u8]) {
+    put_inval_entry(out, dir, name, 1);
+}
+
+fn put_inval_entry(out: &mut impl Put, dir: u64, name: &[u8], flags: u32) {
     const NOTIFY_INVAL_ENTRY: u32 = 3;
     const BODY: usize = 16;
     out.u32((OUT_HEADER + BODY + name.len() + 1) as u32);
@@ -71,7 +81,7 @@ pub fn put_drop_name(out: &mut impl Put, dir: u64, name: &[u8]) {
     out.u64(0);
     out.u64(dir);
     out.u32(name.len() as u32);
-    out.u32(0);
+    out.u32(flags);
     out.raw(name);
     out.raw(&[0]);
 }

@@ -155,6 +155,9 @@ fn dropping_pages() {
     let mut out = Vec::new();
     put_drop_name(&mut out, 77, b"abc");
     assert_eq!(out, [halves(&[36, 3]), words(&[0, 77]), halves(&[3, 0]), b"abc\0".to_vec()].concat());
+    let mut out = Vec::new();
+    put_expire_name(&mut out, 77, b"abc");
+    assert_eq!(out[16..], [words(&[77]), halves(&[3, 1]), b"abc\0".to_vec()].concat());
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use host::{WEIR_IOC_CLONE, WEIR_IOC_CLONE_SOURCE, WEIR_IOC_SHARE_EQUAL};
+use rt::sync::Pass;
 
 use super::reply::{Reply, empty, sized};
 use super::request::{Request, take_data};
@@ -16,6 +17,11 @@ use crate::proto::{
     self, FOPEN_DIRECT_IO, FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS, InHeader, Init, InitReply, Op, init, opcode,
 };
 use crate::wire::Put;
+
+/// The error for a stale node through an open file: a path would be looked up anew.
+fn through_handle(e: Errno) -> Errno {
+    if e == Errno(libc::ESTALE) { IO } else { e }
+}
 
 impl<H: Handler> Session<H> {
     /// Serves one request, reply included.
@@ -44,9 +50,35 @@ impl<H: Handler> Session<H> {
         let parsed = request.args(h, &mut copy).and_then(|a| Op::parse(h.opcode, a, self.core.setxattr_ext.get()));
         let op = parsed.inspect_err(|_| self.core.count(|s| s.refused += 1))?;
         let (begun, found) = (self.op_begun(h, &op), Cell::new(0));
-        let result = self.dispatch(h, op, &found).await;
+        let result = match self.enter(h, &op).await {
+            Ok(_pass) => self.dispatch(h, op, &found).await,
+            Err(e) => Err(e),
+        };
         self.op_done(begun, found.get(), result.is_ok());
         result
+    }
+
+    /// Waits while the file system is suspended, and keeps it from that while the pass lives.
+    /// Requests that may wait for the kernel enter by themselves, later.
+    async fn enter(&self, h: &InHeader, op: &Op<'_>) -> Result<Option<Pass>, Errno> {
+        let fs = &self.handler;
+        match op {
+            Op::Init(_) | Op::Forget { .. } | Op::BatchForget { .. } | Op::Destroy | Op::Interrupt { .. } => Ok(None),
+            Op::SyncFs | Op::Ioctl { .. } | Op::Lseek { .. } | Op::Other => Ok(None),
+            // What is closed may have gone.
+            Op::Release { .. } | Op::ReleaseDir { .. } => Ok(fs.enter(h.node, false).await.unwrap_or_default()),
+            // Asked of a node that the kernel does not know.
+            Op::Lookup { name: b"." } => fs.enter(h.node, false).await,
+            Op::Read { .. }
+            | Op::Fsync { .. }
+            | Op::FsyncDir { .. }
+            | Op::ReadDir { .. }
+            | Op::Fallocate { .. }
+            | Op::CopyFileRange { .. }
+            | Op::GetAttr { fh: Some(_) }
+            | Op::Statx { fh: Some(_) } => fs.enter(h.node, true).await.map_err(through_handle),
+            _ => fs.enter(h.node, true).await,
+        }
     }
 
     /// A `WRITE`, whose data lie in the buffers of the request.
@@ -66,7 +98,10 @@ impl<H: Handler> Session<H> {
         let begun = op.as_ref().ok().and_then(|op| self.op_begun(h, op));
         let data = take_data(&mut request.data, size as usize);
         let how = WriteHow { kill_suidgid, from_cache, sync, direct: direct && !from_cache };
-        let done = self.handler.write(h.caller, h.node, fh, offset, data, how).await;
+        let done = match self.handler.enter(h.node, true).await {
+            Ok(_pass) => self.handler.write(h.caller, h.node, fh, offset, data, how).await,
+            Err(e) => Err(through_handle(e)),
+        };
         self.op_done(begun, 0, done.is_ok());
         if done == Err(DENIED) && from_cache {
             // The file has become immutable: a forbidden store to a shared mapping must not be
@@ -221,7 +256,10 @@ impl<H: Handler> Session<H> {
         if clones || matches!(cmd, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR) {
             self.core.drop_pages(at.0).await;
         }
-        let out = self.handler.ioctl(who, at, cmd, input).await;
+        let out = {
+            let _pass = self.handler.enter(at.0, true).await.map_err(through_handle)?;
+            self.handler.ioctl(who, at, cmd, input).await
+        };
         if cmd == WEIR_IOC_CLONE {
             // The kernel knows neither the new contents nor the new size.
             self.core.drop_pages(at.0).await;

@@ -48,7 +48,9 @@ pub(super) async fn offer(zfs: &Rc<Zfs>, obj: ObjectId) -> Result<[u8; CLONE_TOK
 pub(super) async fn source(token: &[u8]) -> Result<(Rc<Zfs>, ObjectId), Errno> {
     let found = SOURCES.with_borrow(|sources| {
         let s = sources.iter().find(|s| s.token == token)?;
-        Some((s.fs.upgrade()?, s.obj, s.generation))
+        // One that is suspended, or was rolled back, is closed.
+        let fs = s.fs.upgrade().filter(|fs| fs.dataset().is_snapshot() || !fs.is_closed())?;
+        Some((fs, s.obj, s.generation))
     });
     let (fs, obj, generation) = found.ok_or(OTHER_DEVICE)?;
     match fs.getattr(obj).await {

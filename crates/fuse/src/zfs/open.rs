@@ -1,8 +1,6 @@
 //! Opening files: the flags of the handle, the use of the kernel's cache, and the counts of open
 //! files that depend on it.
 
-use std::collections::{BTreeMap, btree_map};
-
 use super::ZfsHandler;
 use crate::errno::Errno;
 use crate::handler::{Caller, Opened};
@@ -20,6 +18,8 @@ pub(super) const PAST_CACHE: u64 = 4;
 pub(super) const WRITABLE: u64 = 8;
 /// Bit in the handle of files that are open for reading.
 pub(super) const READABLE: u64 = 16;
+/// Bit in the handle of files whose writes go to the end.
+pub(super) const APPENDS: u64 = 32;
 
 impl ZfsHandler {
     pub(super) async fn opened(&self, who: Caller, node: u64, flags: u32, kill_suidgid: bool) -> Result<Opened, Errno> {
@@ -70,13 +70,7 @@ impl ZfsHandler {
                 answer |= FOPEN_DIRECT_IO;
             }
         }
-        if mappable {
-            *self.mappable.borrow_mut().entry(node).or_default() += 1;
-        }
         let past_cache = answer & FOPEN_DIRECT_IO != 0;
-        if !past_cache {
-            *self.cached.borrow_mut().entry(node).or_default() += 1;
-        }
         let bit = |is: bool, bit: u64| if is { bit } else { 0 };
         let writable = flags as i32 & libc::O_ACCMODE != libc::O_RDONLY;
         let readable = flags as i32 & libc::O_ACCMODE != libc::O_WRONLY;
@@ -84,27 +78,13 @@ impl ZfsHandler {
             | bit(mappable, MAPPABLE)
             | bit(past_cache, PAST_CACHE)
             | bit(writable, WRITABLE)
-            | bit(readable, READABLE);
-        Ok(Opened { fh, flags: answer })
+            | bit(readable, READABLE)
+            | bit(flags & libc::O_APPEND as u32 != 0, APPENDS);
+        Ok(Opened { fh: self.switch.opened(node, fh, mappable, !past_cache), flags: answer })
     }
 
-    /// Takes a closed handle out of the counts.
-    pub(super) fn uncount(&self, node: u64, fh: u64) {
-        if fh & MAPPABLE != 0 {
-            close_one(&mut self.mappable.borrow_mut(), node);
-        }
-        if fh & PAST_CACHE == 0 {
-            close_one(&mut self.cached.borrow_mut(), node);
-        }
-    }
-}
-
-/// One of the descriptors of `node` is closed.
-fn close_one(opens: &mut BTreeMap<u64, u32>, node: u64) {
-    if let btree_map::Entry::Occupied(mut count) = opens.entry(node) {
-        *count.get_mut() -= 1;
-        if *count.get() == 0 {
-            count.remove();
-        }
+    /// Takes a closed handle out of the counts. False if it leads nowhere.
+    pub(super) fn uncount(&self, node: u64, fh: u64) -> bool {
+        self.switch.closed(node, fh, fh & MAPPABLE != 0, fh & PAST_CACHE == 0)
     }
 }
