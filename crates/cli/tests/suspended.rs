@@ -28,3 +28,8 @@ fn a_file_system_in_use_is_rolled_back() {
 fn a_file_system_in_use_is_received_into() {
     below_its_users("receive");
 }
+
+#[test]
+fn a_rollback_that_fails_changes_nothing() {
+    below_its_users("failing");
+}
