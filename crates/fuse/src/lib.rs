@@ -8,8 +8,8 @@
 //! From the bottom up: [`wire`] decodes and encodes bytes, [`proto`] has the requests and replies
 //! of the protocol (version 7, minor 31 and later), `session` reads, dispatches and answers,
 //! [`Handler`] is the interface of a file system, `zfs` is the handler that serves a [`zpl::Zfs`],
-//! `suspend` has it changed below its users, and [`mount`] puts it at its place; `volumes` serves volumes as files ([`mount_volumes`]),
-//! `texts` what is made when it is opened ([`mount_texts`]).
+//! `suspend` has it changed below its users, and [`mount`] puts it at its place; `volumes` serves
+//! volumes as files ([`mount_volumes`]), `texts` what is made when it is opened ([`mount_texts`]).
 //!
 //! The *node id* of a request names an object: it is the object's number, but for the root, which
 //! FUSE calls 1 (object 1 of a file system is its master node, so the number is free). Nothing else

@@ -110,8 +110,8 @@ pub async fn mount_handler(rt: &Rt, handler: impl Handler, mountpoint: &Path, op
     mount_tree(rt, handler, mountpoint, opts, (None, None)).await
 }
 
-/// As [`mount_handler`], for a handler that `switch` can suspend, and of the file systems of `tree`,
-/// if given.
+/// As [`mount_handler`], for a handler that `switch` can suspend, and of the file systems of
+/// `tree`, if given.
 pub(crate) async fn mount_tree(
     rt: &Rt,
     handler: impl Handler,

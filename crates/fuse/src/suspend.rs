@@ -1,8 +1,8 @@
 //! A file system that is changed below its users: `zfs rollback` and `zfs receive` into a mount.
 //!
 //! OpenZFS does not unmount for these (`zfs_suspend_fs`, `zfs_resume_fs`), so a file system in use
-//! can be rolled back. The same is done here: its requests wait while the dataset changes, then they
-//! go on with the new contents.
+//! can be rolled back. The same is done here: its requests wait while the dataset changes, then
+//! they go on with the new contents.
 //!
 //! # Words
 //!
@@ -17,9 +17,9 @@
 //! 1. Pages that were changed through mappings are written back, as an unmount would.
 //! 2. The switch is shut. New requests wait, those under way end. No request waits for a lock, an
 //!    event or another process, since the kernel keeps locks and polls to itself. Some wait for the
-//!    kernel to write pages back, which sends requests that wait here: they do so outside the switch
-//!    ([`crate::session`] enters around the call of the handler only, `lseek` in steps). What remains
-//!    waits for a disk; with a limit, after which the file system goes on as it was.
+//!    kernel to write pages back, which sends requests that wait here: they do so outside the
+//!    switch ([`crate::session`] enters around the call of the handler only, `lseek` in steps).
+//!    What remains waits for a disk; with a limit, after which the file system goes on as it was.
 //! 3. The names in the directories that the kernel knows are noted.
 //! 4. The caller closes the file system, changes the dataset, and opens it again, the same or
 //!    another state, with the objects that are open ([`zpl::Held`]). Those without a name are kept.
@@ -34,10 +34,11 @@
 //!
 //! # Stale nodes
 //!
-//! In a new epoch each known node is compared at its first use, so that millions of them do not make
-//! a suspension long. A stale one gives ESTALE, on which the kernel looks the path up anew; through
-//! an open file EIO, as in OpenZFS. When a reply names the new object of that number the kernel sees
-//! the other generation, and fails everything on the old one by itself. The *root* is never stale.
+//! In a new epoch each known node is compared at its first use, so that millions of them do not
+//! make a suspension long. A stale one gives ESTALE, on which the kernel looks the path up anew;
+//! through an open file EIO, as in OpenZFS. When a reply names the new object of that number the
+//! kernel sees the other generation, and fails everything on the old one by itself. The *root* is
+//! never stale.
 //!
 //! Until step 6 is over for a file that may be mapped, a page that the kernel writes back may have
 //! been changed before the rollback and holds old bytes beside that change: it is passed over. That
@@ -49,8 +50,9 @@
 //! # What stays
 //!
 //! Snapshots in `.zfs` have file systems of their own, which do not notice; one that a rollback
-//! destroyed is as after any destroy. File handles of NFS name node and generation, which the kernel
-//! compares. Watches are the kernel's. Mounts below are on directories of the kernel, which stay.
+//! destroyed is as after any destroy. File handles of NFS name node and generation, which the
+//! kernel compares. Watches are the kernel's. Mounts below are on directories of the kernel, which
+//! stay.
 //!
 //! Kernels before Linux 6.3 cannot take the time from a name only: there a mount is not suspended.
 

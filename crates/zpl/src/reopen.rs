@@ -31,8 +31,8 @@ pub struct Held {
 }
 
 impl Zfs {
-    /// As [`Zfs::open`] for a front end that has objects in use; the numbers of those that are still
-    /// there. They count as open, the others do not.
+    /// As [`Zfs::open`] for a front end that has objects in use; the numbers of those that are
+    /// still there. They count as open, the others do not.
     pub async fn open_again(ds: &Rc<Dataset>, opts: MountOpts, held: &[Held]) -> Result<(Rc<Zfs>, BTreeSet<u64>)> {
         let fs = Zfs::load(ds, opts).await?;
         ds.begin_use();

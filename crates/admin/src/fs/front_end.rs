@@ -71,7 +71,8 @@ pub trait ActiveMount {
     /// Whether it can be suspended.
     fn can_suspend(&self) -> bool;
     /// Has its requests wait, and ends those under way, so that the file system can be closed and
-    /// another state of it opened. [`base::ErrorKind::Busy`], and nothing changes, if some do not end.
+    /// another state of it opened. [`base::ErrorKind::Busy`], and nothing changes, if some do not
+    /// end.
     fn suspend(&self) -> LocalBoxFuture<'_, Result<Suspension>>;
     /// Whether `.zfs` is listed in its root has changed. Where it is shown in the mount of another
     /// one that is seen a second later.
