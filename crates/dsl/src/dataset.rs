@@ -124,6 +124,8 @@ pub struct Account {
     refquota: Cell<u64>,
     refreservation: Cell<u64>,
     in_flight: [Cell<u64>; base::TXG_SIZE],
+    /// The txgs in whose lists of changed heads it is.
+    listed: [Cell<Txg>; base::TXG_SIZE],
 }
 
 impl Account {
@@ -165,6 +167,17 @@ impl Account {
     /// The unused refreservation.
     fn unused_refreservation(&self) -> u64 {
         self.refreservation.get().saturating_sub(self.phys.borrow().unique_bytes)
+    }
+
+    /// The object set has changes in `txg`, or will have some: the sync visits it.
+    fn list(&self, txg: Txg) {
+        let listed = &self.listed[txg.slot()];
+        if listed.get() != txg
+            && let Some(owner) = self.owner.upgrade()
+        {
+            listed.set(txg);
+            self.core.registry.changed(owner, txg);
+        }
     }
 
     fn all_in_flight(&self) -> u64 {
@@ -259,6 +272,7 @@ impl SpaceGate for Account {
                 reserved => reserved?,
             }
         }
+        self.list(txg);
         let slot = &self.in_flight[txg.slot()];
         slot.set(slot.get().saturating_add(bytes));
         let owner = self.owner.clone();
@@ -274,6 +288,8 @@ impl SpaceGate for Account {
     }
 
     fn will_use(&self, bytes: u64, txg: Txg) {
+        // The first change of an object set in a txg is charged.
+        self.list(txg);
         let beyond = self.beyond_refreservation(bytes);
         let slot = &self.in_flight[txg.slot()];
         slot.set(slot.get().saturating_add(bytes));
@@ -351,6 +367,7 @@ impl Dataset {
                 refquota: Cell::new(0),
                 refreservation: Cell::new(0),
                 in_flight: Default::default(),
+                listed: Default::default(),
             }),
             snapshot,
             snapname: RefCell::default(),
@@ -618,10 +635,8 @@ impl Dataset {
     }
 
     pub(crate) fn set_objset(&self, os: Option<Objset>) {
-        if self.writable
-            && let Some(me) = self.account.owner.upgrade()
-        {
-            self.account.core.registry.set_open(me, os.is_some());
+        if let Some(changed) = os.as_ref().map(Objset::last_dirty).filter(|txg| txg.0 != 0 && self.writable) {
+            self.account.list(changed);
         }
         *self.objset.borrow_mut() = os;
     }

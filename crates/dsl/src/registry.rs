@@ -1,5 +1,5 @@
-//! Lists of work for a sync: directories and datasets with changed records, heads with an open
-//! object set, and directories with charges in a txg.
+//! Lists of work for a sync: directories and datasets with changed records, and heads with changes
+//! in their object sets and directories with charges, by txg.
 //!
 //! A txg visits only these, so its cost depends on the changes and not on the number of datasets.
 //! The order is that of object numbers, never of hashing.
@@ -18,7 +18,7 @@ use crate::dir::Dir;
 pub(crate) struct Registry {
     dirty_dirs: RefCell<BTreeMap<ObjectId, Rc<Dir>>>,
     dirty_datasets: RefCell<BTreeMap<ObjectId, Rc<Dataset>>>,
-    open: RefCell<BTreeMap<ObjectId, Rc<Dataset>>>,
+    changed: [RefCell<BTreeMap<ObjectId, Rc<Dataset>>>; TXG_SIZE],
     charged: [RefCell<Vec<Weak<Dir>>>; TXG_SIZE],
 }
 
@@ -47,23 +47,25 @@ impl Registry {
     pub fn forget(&self, object: ObjectId) {
         self.dirty_dirs.borrow_mut().remove(&object);
         self.dirty_datasets.borrow_mut().remove(&object);
-        self.open.borrow_mut().remove(&object);
-    }
-    /// A writable head opened or closed its object set.
-    pub fn set_open(&self, ds: Rc<Dataset>, open: bool) {
-        if open {
-            self.open.borrow_mut().insert(ds.object, ds);
-        } else {
-            self.open.borrow_mut().remove(&ds.object);
+        for list in &self.changed {
+            list.borrow_mut().remove(&object);
         }
     }
-    /// Heads whose object sets may have changes.
-    pub fn open(&self) -> Vec<Rc<Dataset>> {
-        self.open.borrow().values().cloned().collect()
+    /// The object set of a head has changes in `txg`, or will have some.
+    pub fn changed(&self, ds: Rc<Dataset>, txg: Txg) {
+        self.changed[txg.slot()].borrow_mut().insert(ds.object, ds);
+    }
+    /// Heads whose object sets may have changes in `txg`.
+    pub fn changed_in(&self, txg: Txg) -> Vec<Rc<Dataset>> {
+        self.changed[txg.slot()].borrow().values().cloned().collect()
     }
     /// True if `f` holds for one of them.
-    pub fn any_open(&self, f: impl Fn(&Dataset) -> bool) -> bool {
-        self.open.borrow().values().any(|ds| f(ds))
+    pub fn any_changed(&self, txg: Txg, f: impl Fn(&Dataset) -> bool) -> bool {
+        self.changed[txg.slot()].borrow().values().any(|ds| f(ds))
+    }
+    /// Takes them.
+    pub fn take_changed(&self, txg: Txg) -> Vec<Rc<Dataset>> {
+        std::mem::take(&mut *self.changed[txg.slot()].borrow_mut()).into_values().collect()
     }
     /// The directory has its first charge in `txg`.
     pub fn charged(&self, dir: Weak<Dir>, txg: Txg) {
@@ -78,7 +80,7 @@ impl Registry {
     pub fn clear(&self) {
         self.dirty_dirs.borrow_mut().clear();
         self.dirty_datasets.borrow_mut().clear();
-        self.open.borrow_mut().clear();
+        self.changed.iter().for_each(|list| list.borrow_mut().clear());
         self.charged.iter().for_each(|list| list.borrow_mut().clear());
     }
 }

@@ -108,7 +108,7 @@ impl DslPool {
         !self.tasks[txg.slot()].borrow().is_empty()
             || self.core().has_mos_delta()
             || self.registry().is_dirty()
-            || self.registry().any_open(|ds| ds.opened().is_some_and(|os| os.is_dirty(txg)))
+            || self.registry().any_changed(txg, |ds| ds.opened().is_some_and(|os| os.is_dirty(txg)))
     }
 
     /// Writes all changes of `txg`; returns the device writes in flight.
@@ -137,7 +137,7 @@ impl DslPool {
     }
 
     async fn sync_datasets(&self, txg: Txg, pass: u32, tx: &Tx, done: &mut Vec<WriteDone>) -> Result<()> {
-        for ds in self.registry().open() {
+        for ds in self.registry().changed_in(txg) {
             let Some(os) = ds.opened() else { continue };
             if !os.is_dirty(txg) {
                 continue;
@@ -245,7 +245,7 @@ impl DslPool {
         for dir in self.registry().take_charged(txg) {
             dir.synced(txg);
         }
-        for ds in self.registry().open() {
+        for ds in self.registry().take_changed(txg) {
             ds.synced(txg);
         }
         if self.has_freeing() {
