@@ -47,6 +47,8 @@ use crate::devices::objects::make_root_zap;
 const SPACE_MAP_BLKSZ: u32 = 16 << 10;
 /// More passes are a defect of weir; OpenZFS needs 3 to 8, beyond 8 nothing is compressed.
 const PASSES_MAX: u32 = 60;
+/// How often a txg notes writes that failed during its sync. More go to the next one.
+const NOTES_MAX: u32 = 4;
 /// Entries taken from the deferred list at once.
 const DEFERRED_BATCH: usize = 4096;
 /// Runs of a space map encoded between two charges.
@@ -84,7 +86,7 @@ impl Commit {
         }
         let committed = self.uberblock();
         self.checkpoint.begin(&checkpoint::Cx::of(&self.stack), &committed, &tx).await?;
-        let mut pass = 0;
+        let (mut pass, mut notes) = (0, 0);
         loop {
             pass += 1;
             assert!(
@@ -126,13 +128,23 @@ impl Commit {
                 root = Some(synced.bp);
                 done.extend(synced.done);
             }
-            if !self.is_dirty(txg) {
+            if self.is_dirty(txg) {
+                continue;
+            }
+            for write in done.drain(..) {
+                self.stack.rt.spend(REAP).await;
+                write.await?;
+            }
+            // A write that failed is noted in the same txg: the device may be there again when its
+            // uberblock is written, and then tells after a crash of nothing that it missed.
+            if notes == NOTES_MAX || !self.devices.dtls().has_unnoted(txg) {
                 break;
             }
-        }
-        for write in done {
-            self.stack.rt.spend(REAP).await;
-            write.await?;
+            notes += 1;
+            self.devices.dtls().sync(txg, &tx).await?;
+            let new = self.config.at(txg);
+            self.config.write(&new, &tx).await?;
+            config = Some(new);
         }
         if let Some(error) = self.stack.core.take_error() {
             return Err(error);

@@ -115,8 +115,16 @@ impl Dtls {
         all.any(|(_, condition)| condition.has_failed_write() && condition.health() == Health::Online)
     }
 
-    /// At the beginning of the sync of a `txg` with changes: adds it to the logs of closed leaves,
-    /// adds the possible txgs of failed writes, and writes the logs that changed.
+    /// Whether a leaf did not take writes, or was not there, and its log does not say so of `txg`.
+    pub(crate) fn has_unnoted(&self, txg: Txg) -> bool {
+        let tops = self.stack.tree.tops.borrow();
+        let mut all = tops.iter().filter(|t| !t.is_hole() && !t.is_indirect()).flat_map(|top| top.kind().conditions());
+        all.any(|(_, c)| (c.has_failed_write() || !c.health().is_open()) && !c.missing().contains(txg))
+    }
+
+    /// At the beginning of the sync of a `txg` with changes, and at its end if there are
+    /// [`Dtls::has_unnoted`]: adds it to the logs of closed leaves, adds the possible txgs of
+    /// failed writes, and writes the logs that changed.
     pub(crate) async fn sync(&self, txg: Txg, tx: &Tx) -> Result<()> {
         let tops = self.stack.tree.tops.borrow().clone();
         // Failed writes may be of any txg since the last check; txgs without changes do not check.
