@@ -156,6 +156,8 @@ impl Devices {
         self.check_logs(top).await?;
         self.works.hold(top).await;
         self.check_removal(top)?;
+        // As in OpenZFS, also if the removal is cancelled later.
+        top.leaves().iter().for_each(|leaf| self.works.cancel(leaf.guid()));
         let top = top.clone();
         self.changes
             .make(move |devices, tx| {
