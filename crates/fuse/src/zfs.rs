@@ -13,6 +13,7 @@
 //! does not carry the new mode, a notification before the answer makes the kernel drop the cached
 //! one.
 
+mod access;
 mod clone;
 mod ioctl;
 mod open;
@@ -433,8 +434,9 @@ impl Handler for ZfsHandler {
         Ok(self.entry(slot, &zfs.mkdir(obj, name, mode, &self.cred(who, mode)).await?))
     }
 
-    async fn unlink(&self, _: Caller, parent: u64, name: &[u8]) -> Result<(), Errno> {
+    async fn unlink(&self, who: Caller, parent: u64, name: &[u8]) -> Result<(), Errno> {
         let (zfs, obj) = self.at_live(parent)?;
+        access::check_delete(&zfs, obj, name, who).await?;
         Ok(zfs.unlink(obj, name).await?)
     }
 
@@ -443,6 +445,7 @@ impl Handler for ZfsHandler {
             return snaps.change(who, SnapChange::Destroy(snap_name(name)?)).await;
         }
         let (zfs, obj) = self.at_live(parent)?;
+        access::check_delete(&zfs, obj, name, who).await?;
         Ok(zfs.rmdir(obj, name).await?)
     }
 
@@ -463,6 +466,8 @@ impl Handler for ZfsHandler {
         if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT) != 0 {
             return Err(INVALID);
         }
+        access::check_delete(&zfs, obj, from.1, who).await?;
+        access::check_delete(&zfs, to_obj, to.1, who).await?;
         let how = RenameFlags {
             noreplace: flags & libc::RENAME_NOREPLACE != 0,
             exchange: flags & libc::RENAME_EXCHANGE != 0,

@@ -84,6 +84,8 @@ pub struct Zfs {
     pub(crate) replay_eof: Cell<Option<u64>>,
     /// Called once, with the first object whose NFSv4 ACL is not trivial.
     foreign_acl_watch: RefCell<Option<ForeignAclWatch>>,
+    /// Whether such an ACL was met.
+    pub(crate) foreign_acls: Cell<bool>,
     /// Result of the replay at mount.
     replayed: RefCell<Replayed>,
     /// The intent log; None if read-only, or if the log that a crash left could not be replayed.
@@ -212,6 +214,7 @@ impl Zfs {
             replaying: Cell::new(None),
             replay_eof: Cell::new(None),
             foreign_acl_watch: RefCell::default(),
+            foreign_acls: Cell::new(false),
             replayed: RefCell::default(),
             log: RefCell::default(),
             counting: Cell::default(),
@@ -296,19 +299,20 @@ impl Zfs {
     pub fn version(&self) -> u64 {
         self.version.get()
     }
-    /// Calls `watch` with the first object found whose NFSv4 ACL is not trivial. Such ACLs are
-    /// kept, but not evaluated.
+    /// Calls `watch` with the first object found whose NFSv4 ACL is not trivial. Of such ACLs
+    /// only removing and renaming obeys what they deny ([`Zfs::may_delete`]).
     pub fn watch_foreign_acls(&self, watch: impl FnOnce(ObjectId) + 'static) {
         *self.foreign_acl_watch.borrow_mut() = Some(Box::new(watch));
     }
     /// Checks the flags of an object for a non-trivial ACL.
     pub(crate) fn check_foreign_acl(&self, obj: ObjectId, flags: u64) {
         // Before version 5 trivial ACLs may lack the flag.
-        if flags & (pflags::ACL_TRIVIAL | pflags::XATTR) == 0
-            && self.sa.get().is_some()
-            && let Some(watch) = self.foreign_acl_watch.borrow_mut().take()
-        {
-            watch(obj);
+        if flags & (pflags::ACL_TRIVIAL | pflags::XATTR) == 0 && self.sa.get().is_some() {
+            self.foreign_acls.set(true);
+            let watch = self.foreign_acl_watch.borrow_mut().take();
+            if let Some(watch) = watch {
+                watch(obj);
+            }
         }
     }
     /// Result of the intent log's replay at mount.

@@ -34,7 +34,8 @@
 //! users),
 //! [`diff`] (what changed between snapshots).
 //!
-//! Permissions are not checked here: the front end (with FUSE the kernel) does that. This crate
+//! Permissions are not checked here: the front end (with FUSE the kernel) does that, and asks
+//! [`Zfs::may_delete`] about NFSv4 ACLs. This crate
 //! enforces the rules of the file system itself: object types, immutable and append-only flags,
 //! quotas, projects, names.
 

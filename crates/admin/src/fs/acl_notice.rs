@@ -1,9 +1,10 @@
 //! Warnings about stored ACLs that are not evaluated.
 //!
-//! NFSv4 ACLs (those of FreeBSD and illumos) are kept on disk but not evaluated: owner, group and
-//! mode decide. So a user has the access that the mode grants, even if such an ACL denies it. The
-//! command that mounts prints a warning if `acltype` is `nfsv4` or the root has such an ACL; the
-//! log gets the first object with one, once for each mount.
+//! NFSv4 ACLs (those of FreeBSD and illumos) are kept on disk, but only removing and renaming obeys
+//! what they deny: for all else owner, group and mode decide. So a user has the access that the
+//! mode grants, even if such an ACL denies it. The command that mounts prints a warning if
+//! `acltype` is `nfsv4` or the root has such an ACL; the log gets the first object with one, once
+//! for each mount.
 
 use std::rc::Rc;
 

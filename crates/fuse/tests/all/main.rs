@@ -7,6 +7,7 @@ mod direct;
 mod linux;
 mod mounted;
 mod nested;
+mod nfs4;
 mod privileges;
 mod snapdir;
 mod texts;

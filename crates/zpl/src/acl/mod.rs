@@ -9,6 +9,7 @@
 //! ACL, and its group bits are the mask if there is one. An access ACL equivalent to a mode is not
 //! stored.
 
+pub(crate) mod nfs4;
 pub(crate) mod ops;
 pub(crate) mod privileges;
 
