@@ -28,6 +28,13 @@ pub const NOT_TTY: Errno = Errno(libc::ENOTTY);
 pub const RANGE: Errno = Errno(libc::ERANGE);
 /// Something failed below.
 pub const IO: Errno = Errno(libc::EIO);
+/// What a node named has gone.
+pub const STALE: Errno = Errno(libc::ESTALE);
+
+/// The error for a stale node through an open file: a path would be looked up anew.
+pub(crate) fn through_handle(e: Errno) -> Errno {
+    if e == STALE { IO } else { e }
+}
 
 /// The error number for a kind of error.
 pub fn of_kind(kind: ErrorKind) -> Errno {

@@ -14,7 +14,7 @@ use rt::LocalBoxFuture;
 use zpl::Zfs;
 
 use crate::dir::DirOut;
-use crate::errno::{Errno, NO_ENTRY};
+use crate::errno::{Errno, NO_ENTRY, STALE};
 use crate::groups::groups_of;
 use crate::handler::{Attr, Caller, Entry, Time};
 
@@ -154,7 +154,7 @@ impl SnapDir {
         let found = usize::try_from(slot).ok().and_then(|s| slots.get(s.checked_sub(1)?));
         match found {
             Some(s) if !s.zfs.dataset().is_gone() => Ok(s.zfs.clone()),
-            _ => Err(Errno(libc::ESTALE)),
+            _ => Err(STALE),
         }
     }
 
@@ -168,7 +168,7 @@ impl SnapDir {
         match node {
             CTL_DIR => Ok(folder(node, 0, self.created, self.created)),
             SNAP_DIR => Ok(self.snapshot_folder()),
-            _ => Err(Errno(libc::ESTALE)),
+            _ => Err(STALE),
         }
     }
     /// `.zfs/snapshot`. Programs look at its times to see whether there are other snapshots.
@@ -241,7 +241,7 @@ impl SnapDir {
                 let list = self.source.list().await?;
                 names.extend(list.into_iter().map(|(n, o)| (n.into_bytes(), node_in(CONTROL, ObjectId(o)))));
             }
-            _ => return Err(Errno(libc::ESTALE)),
+            _ => return Err(STALE),
         }
         for (n, (name, ino)) in names.iter().enumerate().skip(usize::try_from(offset).unwrap_or(usize::MAX)) {
             if !out.push(name, *ino, DT_DIR, n as u64 + 1, None) {

@@ -67,11 +67,10 @@ use rt::sync::oneshot::{Sender, oneshot};
 use rt::sync::{Gate, Pass};
 use zpl::{FileKind, Held, Zfs};
 
-use crate::errno::{Errno, IO};
+use crate::errno::{Errno, IO, STALE};
 use crate::proto::ROOT_NODE;
 use crate::session::Kernel;
 use crate::snapdir::{object_of, slot_of};
-use crate::tree::STALE;
 
 /// How long the kernel may cache names and missing names.
 const NAMES_TTL: Duration = Duration::from_secs(3600);

@@ -25,7 +25,7 @@ use rt::sync::Semaphore;
 use rt::{LocalBoxFuture, Rt};
 
 use crate::dir::DirOut;
-use crate::errno::{BAD_HANDLE, DENIED, Errno, INVALID, NO_ENTRY};
+use crate::errno::{BAD_HANDLE, DENIED, Errno, INVALID, NO_ENTRY, STALE};
 use crate::handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, StatFs, Time, WriteHow};
 use crate::mounted::{MountOpts, Mounted, mount_handler};
 use crate::proto::{FOPEN_DIRECT_IO, ROOT_NODE};
@@ -142,14 +142,14 @@ impl TextsHandler {
         if node == ROOT_NODE {
             return Ok(String::new());
         }
-        self.nodes.borrow().get(&node).map(|n| n.path.clone()).ok_or(Errno(libc::ESTALE))
+        self.nodes.borrow().get(&node).map(|n| n.path.clone()).ok_or(STALE)
     }
 
     async fn find(&self, node: u64) -> Answer<(String, TextNode)> {
         let path = self.path_of(node)?;
         let _turn = self.asked.acquire(1).await;
         let found = self.source.find(path.clone()).await?;
-        found.map(|n| (path, n)).ok_or(Errno(libc::ESTALE))
+        found.map(|n| (path, n)).ok_or(STALE)
     }
 
     /// The id of a path, with one more reference.

@@ -44,7 +44,7 @@ use base::ErrorKind;
 use rt::sync::{Gate, Pass};
 
 use crate::dir::DirView;
-use crate::errno::Errno;
+use crate::errno::{Errno, STALE};
 use crate::handler::{Attr, Caller, Entry, Handler};
 use crate::proto::ROOT_NODE;
 use crate::session::Kernel;
@@ -53,7 +53,6 @@ use crate::zfs::ZfsHandler;
 
 /// Slots use the bits of 64 above an object number.
 const SLOTS_MAX: usize = 1 << 16;
-pub(crate) const STALE: Errno = Errno(libc::ESTALE);
 /// The caller of lookups that no process requested.
 pub(crate) const NO_CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0, umask: 0 };
 

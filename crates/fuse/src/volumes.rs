@@ -28,7 +28,7 @@ use rt::{LocalBoxFuture, Rt};
 use zvol::Volume;
 
 use crate::dir::DirOut;
-use crate::errno::{DENIED, Errno, INVALID, IO, NO_ENTRY, NO_SYS, NOT_SUPPORTED};
+use crate::errno::{DENIED, Errno, INVALID, IO, NO_ENTRY, NO_SYS, NOT_SUPPORTED, STALE};
 use crate::handler::{Attr, Caller, Entry, Handler, Opened, SetAttr, StatFs, Time, WriteHow};
 use crate::mounted::{MountOpts, Mounted, mount_handler};
 use crate::proto::{FOPEN_DIRECT_IO, FOPEN_NOFLUSH, FOPEN_PARALLEL_DIRECT_WRITES, ROOT_NODE};
@@ -177,7 +177,7 @@ impl VolumesHandler {
             return Ok(self.pool.clone());
         }
         let nodes = self.nodes.borrow();
-        nodes.get(&node).map(|n| n.path.clone()).ok_or(Errno(libc::ESTALE))
+        nodes.get(&node).map(|n| n.path.clone()).ok_or(STALE)
     }
 
     /// What a node is, with its path.
@@ -185,7 +185,7 @@ impl VolumesHandler {
         let path = self.path_of(node)?;
         match self.source.find(&path).await? {
             Some(found) if node == ROOT_NODE || found.object == node => Ok((path, found)),
-            _ => Err(Errno(libc::ESTALE)),
+            _ => Err(STALE),
         }
     }
 

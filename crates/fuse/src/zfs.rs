@@ -31,7 +31,7 @@ use rt::sync::Pass;
 use zpl::{AclKind, CloneFrom, Cred, Fallocate, FileKind, ReadHow, RenameFlags, SetXattr, Zfs, is_no_clone};
 
 use crate::dir::DirOut;
-use crate::errno::{BAD_HANDLE, Errno, INVALID, IO, NO_DATA, NOT_SUPPORTED};
+use crate::errno::{BAD_HANDLE, Errno, INVALID, NO_DATA, NOT_SUPPORTED, STALE, through_handle};
 use crate::groups::{groups_of, may_keep_sgid};
 use crate::handler::{Attr, COPY_MAX, Caller, Entry, Handler, Opened, SetAttr, SetTime, StatFs, Time, WriteHow};
 use crate::mounted::{MountOpts, Mounted, mount_tree};
@@ -42,7 +42,7 @@ use crate::snapdir::{
     slot_of, snap_name,
 };
 use crate::suspend::{Live, Switch};
-use crate::tree::{STALE, Tree};
+use crate::tree::Tree;
 use crate::tree_handler::TreeHandler;
 use crate::wire::{Fields, Put};
 use crate::xattr_names::{check_namespace, is_system, missing};
@@ -146,7 +146,7 @@ impl ZfsHandler {
             (0, _) => Ok((self.live().zfs.clone(), ObjectId(node))),
             _ if is_control(node) => Err(read_only()),
             (slot, Some(snaps)) => Ok((snaps.zfs(slot)?, object_of(node))),
-            (_, None) => Err(Errno(libc::ESTALE)),
+            (_, None) => Err(STALE),
         }
     }
     /// The same for a change: snapshots have none.
@@ -756,7 +756,7 @@ impl Handler for ZfsHandler {
     async fn lseek(&self, node: u64, fh: u64, offset: u64, whence: u32) -> Result<u64, Errno> {
         // Entered for each step, since what the kernel writes back enters, too.
         let enter = async || {
-            let pass = self.enter(node, true).await.map_err(|e| if e == STALE { IO } else { e })?;
+            let pass = self.enter(node, true).await.map_err(through_handle)?;
             self.switch.check_handle(node, fh)?;
             Ok::<_, Errno>((pass, self.at(node)?))
         };

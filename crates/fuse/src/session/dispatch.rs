@@ -11,17 +11,12 @@ use super::reply::{Reply, empty, sized};
 use super::request::{Request, take_data};
 use super::{HEAD, IO_MAX, MAX_BACKGROUND, SMALL_OUTPUT_MAX, Session, WANTED};
 use crate::dir::DirOut;
-use crate::errno::{DENIED, Errno, INVALID, IO, NO_SYS, RANGE};
+use crate::errno::{DENIED, Errno, INVALID, IO, NO_SYS, RANGE, through_handle};
 use crate::handler::{COPY_MAX, Caller, Entry, Handler, Opened, WriteHow};
 use crate::proto::{
     self, FOPEN_DIRECT_IO, FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS, InHeader, Init, InitReply, Op, init, opcode,
 };
 use crate::wire::Put;
-
-/// The error for a stale node through an open file: a path would be looked up anew.
-fn through_handle(e: Errno) -> Errno {
-    if e == Errno(libc::ESTALE) { IO } else { e }
-}
 
 impl<H: Handler> Session<H> {
     /// Serves one request, reply included.

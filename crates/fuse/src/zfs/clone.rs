@@ -13,7 +13,7 @@ use base::ObjectId;
 use host::CLONE_TOKEN_LEN;
 use zpl::Zfs;
 
-use crate::errno::{Errno, OTHER_DEVICE};
+use crate::errno::{Errno, OTHER_DEVICE, STALE};
 
 /// Sources kept; the oldest goes when there are more.
 const SOURCES_MAX: usize = 256;
@@ -55,6 +55,6 @@ pub(super) async fn source(token: &[u8]) -> Result<(Rc<Zfs>, ObjectId), Errno> {
     let (fs, obj, generation) = found.ok_or(OTHER_DEVICE)?;
     match fs.getattr(obj).await {
         Ok(a) if a.generation == generation => Ok((fs, obj)),
-        _ => Err(Errno(libc::ESTALE)),
+        _ => Err(STALE),
     }
 }
